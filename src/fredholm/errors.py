@@ -1,0 +1,82 @@
+"""Errors that say what came, what is needed and how to mend it.
+
+Every error a user can cause derives from :class:`FredholmError`, so that a caller can tell bad input from a defect.
+Where Python has a fitting built-in (``ValueError``, ``TypeError``, ``ImportError``), the class derives from it as well.
+"""
+
+from __future__ import annotations
+
+
+class FredholmError(Exception):
+    """Base of every error caused by input, configuration or environment."""
+
+    exit_code = 2
+
+
+class DomainError(FredholmError, ValueError):
+    """A domain's positions, measure, mask or order are unusable."""
+
+
+class ShapeError(FredholmError, ValueError):
+    """A tensor's shape, dtype or device does not fit."""
+
+
+class OptionError(FredholmError, ValueError):
+    """An option has an unknown name or an impossible value."""
+
+
+class StrategyError(FredholmError, TypeError):
+    """A strategy was asked to integrate a kernel it cannot serve."""
+
+
+class BackendError(FredholmError, RuntimeError):
+    """A requested backend cannot run on this machine."""
+
+
+class DataError(FredholmError, RuntimeError):
+    """A data set or file is missing, truncated, corrupt or of the wrong format."""
+
+
+class CheckpointError(FredholmError, RuntimeError):
+    """A checkpoint or pretrained folder cannot be used."""
+
+
+class RecipeError(FredholmError, ValueError):
+    """A recipe has an unknown key, a wrong type or an impossible combination."""
+
+
+class MissingExtraError(FredholmError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str):
+        super().__init__(f"{purpose} needs {package!r}, which is not installed: pip install 'fredholm[{extra}]'")
+
+
+def require(package: str, extra: str, purpose: str):
+    """Import ``package`` or raise :class:`MissingExtraError` naming the extra that brings it.
+
+    Example:
+        >>> require("json", "train", "this example").__name__
+        'json'
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(package, extra, purpose) from error
+
+
+def suggest(name: str, known) -> str:
+    """``", did you mean 'x'?"`` where a known name is close, else the list of known names.
+
+    Example:
+        >>> suggest("sofmax", ["softmax", "itnet"])
+        "; did you mean 'softmax'?"
+    """
+    import difflib
+
+    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(sorted(str(k) for k in known))}"
