@@ -1,1 +1,22 @@
+"""Operators: a kernel bound to a strategy. What users stack."""
 
+from .integral import CausalState, IntegralOperator
+from .itnet import ITNetOperator
+from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
+from .softmax import SoftmaxAttention
+from .strategies import Exact, Plan, Strategy
+
+__all__ = [
+    "CausalState",
+    "Exact",
+    "ITNetOperator",
+    "IntegralOperator",
+    "Plan",
+    "SoftmaxAttention",
+    "Strategy",
+    "create_operator",
+    "import_file",
+    "list_operators",
+    "operator_factory",
+    "register_operator",
+]

@@ -1,0 +1,433 @@
+"""Where a signal lives: positions, measure, padding, order and pair masks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.export import register_dataclass
+
+from .errors import DomainError, ShapeError, suggest
+from .quadrature import Quadrature, reciprocal
+
+# name -> (all masses equal, renormalised to the mass a query sees)
+MEASURES = {
+    "uniform": (True, True),
+    "counting": (True, False),
+    "spacing": (False, False),
+    "weighted": (False, False),
+    "probability": (False, True),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    r"""A sampled domain: points, the mass of each, which are real, and who sees whom.
+
+    An operator integrates over it, :math:`\int f(x, y)\,d\mu(y) \approx \sum_j w_j f(x, y_j)`; :meth:`quadrature` makes the
+    weights. ``__init__`` checks nothing, so that traced code may build domains; the constructors (:meth:`line`, :meth:`grid`,
+    :meth:`points`, :meth:`timestamps`, :meth:`graph`, :meth:`join`) check shapes, and :meth:`validate` checks values.
+
+    Attributes:
+        positions: coordinates, (N, p) or (B, N, p).
+        measure: mass of each point, (N,) or (B, N).
+        valid: points that are no padding, (B, N), or None.
+        pairs: who sees whom: a boolean mask, or a float *log-density* of the pair measure (an additive attention bias; -inf
+            hides a pair), (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk), or None.
+        causal: within the domain a point sees the points up to its own index; from another domain, those whose first
+            coordinate (time) is not later.
+        shape: extents of a regular grid in row-major order, or None.
+        kind: the measure's name. ``uniform``: equal masses, total mass 1 over what a query sees; ``counting``: mass 1 a point;
+            ``spacing``: the distance to the neighbours, never renormalised; ``weighted``: masses as given; ``probability``:
+            masses as given, renormalised over what a query sees.
+
+    Example:
+        >>> domain = Domain.grid(2, 3)
+        >>> domain.positions.shape, float(domain.quadrature().weights().sum())
+        (torch.Size([6, 2]), 1.0)
+    """
+
+    positions: Tensor
+    measure: Tensor
+    valid: Tensor | None = None
+    pairs: Tensor | None = None
+    causal: bool = False
+    shape: tuple[int, ...] | None = None
+    kind: str = "uniform"
+
+    # --- construction -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def line(cls, n: int, *, length: float | None = None, causal: bool = False, measure="uniform", **options) -> Domain:
+        """n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a prefix keeps its positions.
+
+        Example:
+            >>> Domain.line(4).positions.squeeze(-1).tolist()
+            [0.0, 0.25, 0.5, 0.75]
+        """
+        _positive(n, "line(n)")
+        step = 1.0 / (n if length is None else length)
+        device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
+        positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
+        return cls._build(positions, measure, step, causal=causal, shape=(n,), **options)
+
+    @classmethod
+    def grid(cls, *shape: int, causal: bool = False, measure="uniform", **options) -> Domain:
+        """Cell centres of a regular grid on the unit cube, row-major: ``grid(h, w)`` for an image.
+
+        Example:
+            >>> Domain.grid(1, 2).positions.tolist()
+            [[0.5, 0.25], [0.5, 0.75]]
+        """
+        for n in shape:
+            _positive(n, f"grid{shape}")
+        device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
+        axes = [(torch.arange(n, device=device, dtype=dtype) + 0.5) / n for n in shape]
+        positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
+        return cls._build(positions, measure, 1.0 / len(positions), causal=causal, shape=tuple(shape), **options)
+
+    @classmethod
+    def points(cls, positions: Tensor, *, measure="uniform", valid: Tensor | None = None, **options) -> Domain:
+        """Any points: ``positions`` (N, p) or (B, N, p); ``measure`` a name or a tensor of masses taken as they are.
+
+        Example:
+            >>> Domain.points(torch.rand(2, 5, 3)).size
+            5
+        """
+        return cls._build(positions, measure, None, valid=valid, **options)
+
+    @classmethod
+    def timestamps(
+        cls, t: Tensor, *, step: float = 1.0, causal: bool = True, valid: Tensor | None = None, **options
+    ) -> Domain:
+        r"""Irregular samples at times ``t`` (N,) or (B, N), sorted; measure = *spacing*, the inverse sample density.
+
+        Causal: :math:`\mu_i = (t_i - t_{i-1}) / step`, :math:`\mu_0 = 1`; otherwise half the distance between a point's two
+        neighbours (Voronoi cells, the outer ones doubled). ``step`` is the time unit of one training sample.
+
+        Reference: CKConv, Eq. 8.
+
+        Example:
+            >>> Domain.timestamps(torch.tensor([0.0, 1.0, 3.0])).measure.tolist()
+            [1.0, 1.0, 2.0]
+        """
+        if t.dim() not in (1, 2) or t.shape[-1] == 0:
+            raise DomainError(f"timestamps need a tensor (N,) or (B, N) with N >= 1, got {tuple(t.shape)}")
+        if step <= 0:
+            raise DomainError(f"timestamps(step=...) needs a positive time unit, got {step}")
+        time = t if valid is None else torch.where(valid, t, torch.zeros((), dtype=t.dtype, device=t.device))
+        gaps = time.diff(dim=-1) / step
+        one = torch.ones_like(time[..., :1])
+        if causal or t.shape[-1] == 1:
+            mass = torch.cat([one, gaps], -1)
+        else:
+            last = gaps if valid is None else torch.where(valid[:, 1:], gaps, 0.0)
+            left, right = torch.cat([last[..., :1], last], -1), torch.cat([last, last[..., -1:]], -1)
+            if valid is not None:  # the last real point has no right neighbour: its cell is the left one, doubled
+                has_right = torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], -1)
+                right = torch.where(has_right, right, left)
+            mass = (left + right) / 2
+        mass = mass if valid is None else torch.where(valid, mass, 0.0)
+        domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, **options)
+        return replace(domain, kind="spacing")
+
+    @classmethod
+    def graph(
+        cls, edge_index: Tensor, n: int, *, positions: Tensor | None = None, self_loops: bool = True, **options
+    ) -> Domain:
+        """n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a target sees.
+
+        Without ``positions`` every node sits at the origin: a graph has no coordinates of its own. Memory O(n²).
+
+        Example:
+            >>> Domain.graph(torch.tensor([[0], [1]]), 2).pairs.tolist()
+            [[True, False], [True, True]]
+        """
+        _positive(n, "graph(n)")
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+            got = f"{tuple(edge_index.shape)} {edge_index.dtype}"
+            raise DomainError(f"graph needs integer edge_index (2, E), rows (source, target); got {got}")
+        if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= n):
+            low, high = int(edge_index.min()), int(edge_index.max())
+            raise DomainError(f"graph edges must name nodes 0 to {n - 1}, got indices from {low} to {high}")
+        pairs = torch.zeros(n, n, dtype=torch.bool, device=edge_index.device)
+        pairs[edge_index[1], edge_index[0]] = True
+        if self_loops:
+            pairs.fill_diagonal_(True)
+        if positions is None:
+            positions = torch.zeros(n, 1, device=edge_index.device)
+        return cls.points(positions, pairs=pairs, **options)
+
+    @classmethod
+    def join(cls, a: Domain, b: Domain, *, balance: tuple[float, float] | None = None) -> Domain:
+        """The union of two domains in one space, points of ``a`` first. ``balance`` gives the total mass of each side.
+
+        Without ``balance`` masses are concatenated as they are, and two uniform domains become one uniform domain.
+
+        Example:
+            >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
+            >>> both.quadrature().weights().squeeze().tolist()[-1]
+            0.5
+        """
+        if a.dim != b.dim:
+            raise DomainError(f"join needs one space, got positions of dimension {a.dim} and {b.dim}")
+        if a.causal or b.causal or a.pairs is not None or b.pairs is not None:
+            raise DomainError("join takes domains without order or pairs; set them on the union with replace(...)")
+        batch = max(a.batch or 1, b.batch or 1)
+        valid = None
+        if a.valid is not None or b.valid is not None:
+            valid = torch.cat([d._valid_or_true(batch) for d in (a, b)], -1)
+        x, y, m, n = a.positions, b.positions, a.measure, b.measure
+        if a.batch or b.batch:
+            x, y, m, n = x.expand(batch, -1, -1), y.expand(batch, -1, -1), m.expand(batch, -1), n.expand(batch, -1)
+        kind = a.kind if a.kind == b.kind and MEASURES[a.kind][0] else "weighted"
+        if balance is not None:
+            m, n = (_normalised(part, d, batch) * mass for part, d, mass in zip((m, n), (a, b), balance))
+            kind = "probability"
+        return cls(torch.cat([x, y], -2), torch.cat([m, n], -1), valid, kind=kind)
+
+    @classmethod
+    def collate(cls, domains: Sequence[Domain]) -> Domain:
+        """Domains of different sizes as one batch, padded to the longest, with ``valid`` marking the real points.
+
+        Example:
+            >>> Domain.collate([Domain.line(2), Domain.line(3)]).valid.tolist()
+            [[True, True, False], [True, True, True]]
+        """
+        if not domains:
+            raise DomainError("collate needs at least one domain, got none")
+        kinds, orders = {d.kind for d in domains}, {d.causal for d in domains}
+        if len(kinds) > 1 or len(orders) > 1 or any(d.batch for d in domains):
+            raise DomainError(
+                f"collate needs unbatched domains of one measure and order, got {kinds} and causal {orders}"
+            )
+        n = max(d.size for d in domains)
+        valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])
+        positions = torch.stack([_pad(d.positions, n - d.size, 0) for d in domains])
+        measure = torch.stack([_pad(d.measure[:, None], n - d.size, 0)[:, 0] for d in domains])
+        pairs = None
+        if any(d.pairs is not None for d in domains):
+            pairs = torch.stack([d._padded_pairs(n) for d in domains])
+        first = domains[0]
+        shape = first.shape if all(d.shape == first.shape for d in domains) else None
+        return cls(positions, measure, None if bool(valid.all()) else valid, pairs, first.causal, shape, first.kind)
+
+    @classmethod
+    def _build(cls, positions, measure, spacing, *, causal=False, shape=None, valid=None, pairs=None) -> Domain:
+        _check_positions(positions, valid, pairs)
+        if valid is not None:
+            positions = torch.where(valid[..., None], positions, torch.zeros((), dtype=positions.dtype))
+        if isinstance(measure, Tensor):
+            if measure.shape not in (positions.shape[:-1], positions.shape[-2:-1]):
+                need = tuple(positions.shape[:-1])
+                raise ShapeError(f"measure must have shape {need} or (N,), got {tuple(measure.shape)}")
+            return cls(positions, measure, valid, pairs, causal, shape, "weighted")
+        if (
+            measure not in MEASURES
+            or (measure == "spacing" and spacing is None)
+            or measure in ("weighted", "probability")
+        ):
+            names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
+            raise DomainError(f"unknown measure {measure!r} here{suggest(measure, names)}, or give a tensor of masses")
+        mass = spacing if measure == "spacing" else 1.0
+        masses = torch.full(positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype)
+        return cls(positions, masses, valid, pairs, causal, shape, measure)
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Number of points N, padding included."""
+        return self.positions.shape[-2]
+
+    @property
+    def dim(self) -> int:
+        """Dimension p of a position."""
+        return self.positions.shape[-1]
+
+    @property
+    def batch(self) -> int | None:
+        """Batch size of whatever is batched, or None where every batch element shares the domain."""
+        batched = ((self.positions, 3), (self.measure, 2), (self.valid, 2))
+        sizes = [x.shape[0] for x, dims in batched if x is not None and x.dim() == dims]
+        return max(sizes) if sizes else None
+
+    def _valid_or_true(self, batch: int) -> Tensor:
+        if self.valid is None:
+            return torch.ones(batch, self.size, dtype=torch.bool, device=self.positions.device)
+        return self.valid.expand(batch, -1)
+
+    def _padded_pairs(self, n: int) -> Tensor:
+        pairs = self.pairs
+        if pairs is None:
+            pairs = torch.ones(self.size, self.size, dtype=torch.bool, device=self.positions.device)
+        return torch.nn.functional.pad(pairs, (0, n - self.size, 0, n - self.size))
+
+    # --- change -------------------------------------------------------------------------------------------------------
+
+    def replace(self, **changes) -> Domain:
+        """A copy with some fields changed, unchecked: ``domain.replace(causal=True)``."""
+        return replace(self, **changes)
+
+    def with_masses(self, measure: Tensor, *, normalised: bool = False) -> Domain:
+        """The same points with other masses, taken as they are or renormalised over what a query sees."""
+        return replace(self, measure=measure, kind="probability" if normalised else "weighted")
+
+    def to(self, *args, **kwargs) -> Domain:
+        """Move tensors as :meth:`torch.Tensor.to` does; masks keep their dtype."""
+        moved = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                result = value.to(*args, **kwargs)
+                moved[field.name] = result if value.is_floating_point() else value.to(result.device)
+        return replace(self, **moved)
+
+    def __getitem__(self, index: slice) -> Domain:
+        """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has seen after t points."""
+        if not isinstance(index, slice):
+            raise DomainError(f"a domain is cut by a slice, such as domain[:t]; got {index!r}")
+        positions = self.positions[..., index, :]
+        return replace(
+            self,
+            positions=positions,
+            measure=self.measure[..., index],
+            valid=None if self.valid is None else self.valid[..., index],
+            pairs=None if self.pairs is None else self.pairs[..., index, index],
+            shape=(positions.shape[-2],)
+            if self.shape is not None and len(self.shape) == 1 and not index.step
+            else None,
+        )
+
+    # --- integration --------------------------------------------------------------------------------------------------
+
+    def quadrature(self, query_domain: Domain | None = None, *, dtype: torch.dtype | None = None) -> Quadrature:
+        """Weights with which a query of ``query_domain`` (default: this domain) integrates over this domain.
+
+        Measure, padding, causality and pairs are combined here and nowhere else. O(N) unless ``pairs`` is given or two
+        domains are compared in time. ``pairs`` of this domain are used for both; their shape must fit the queries.
+        """
+        equal, renormalised = MEASURES[self.kind]
+        dtype = dtype or self.measure.dtype
+        mass = self.measure.to(dtype).reshape(-1, self.size)
+        if self.valid is not None:
+            mass = torch.where(self.valid, mass, 0.0)
+        query_time, key_time = self._times(query_domain)
+        density, log_density, visible = self._density(dtype, self.size if query_domain is None else query_domain.size)
+        scale = None
+        if renormalised:
+            scale = self._scale(mass, query_time, key_time, visible, triangular=query_domain is None)
+            if scale is None:
+                mass = mass * reciprocal(mass.sum(-1, keepdim=True))
+        return Quadrature(
+            mass=mass,
+            scale=scale,
+            query_time=query_time,
+            key_time=key_time,
+            density=density,
+            log_density=log_density,
+            valid=self.valid,
+            equal=equal and not self.measure.requires_grad,
+            triangular=self.causal and query_domain is None,
+        )
+
+    def _times(self, query_domain: Domain | None) -> tuple[Tensor | None, Tensor | None]:
+        if not self.causal:
+            return None, None
+        if query_domain is None:
+            index = torch.arange(self.size, device=self.positions.device, dtype=torch.float32)[None]
+            return index, index
+        return tuple(d.positions[..., 0].detach().reshape(-1, d.size) for d in (query_domain, self))  # type: ignore
+
+    def _density(self, dtype: torch.dtype, queries: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        if self.pairs is None:
+            return None, None, None
+        if self.pairs.shape[-2:] != (queries, self.size):
+            need = f"(..., {queries}, {self.size})"
+            raise ShapeError(f"pairs must have shape {need} for these queries, got {tuple(self.pairs.shape)}")
+        pairs = self.pairs if self.pairs.dim() == 4 else self.pairs.reshape(-1, 1, *self.pairs.shape[-2:])
+        if pairs.dtype == torch.bool:
+            log_density = torch.zeros(pairs.shape, dtype=dtype, device=pairs.device).masked_fill(~pairs, -torch.inf)
+            return pairs.to(dtype), log_density, pairs
+        pairs = pairs.to(dtype)
+        return pairs.exp(), pairs, pairs > -torch.inf
+
+    @staticmethod
+    def _scale(mass, query_time, key_time, visible, triangular: bool) -> Tensor | None:
+        """One over the mass each query sees, (1 | B, 1 | H, Nq); None where all queries see all keys."""
+        if query_time is None and visible is None:
+            return None
+        if visible is None and triangular:
+            return reciprocal(mass.cumsum(-1))[:, None]
+        seen = mass[:, None, None, :]
+        if query_time is not None:
+            seen = torch.where((key_time[:, None, :] <= query_time[:, :, None])[:, None], seen, 0.0)
+        if visible is not None:
+            seen = torch.where(visible, seen, 0.0)
+        return reciprocal(seen.sum(-1))
+
+    def validate(self) -> Domain:
+        """Check values, eagerly, where data enters; returns the domain itself.
+
+        Raises:
+            DomainError: an empty domain, non-finite positions, negative or non-finite masses, zero total mass, unsorted
+                timestamps of a causal spacing domain, NaN in pairs.
+            ShapeError: shapes or devices that do not fit.
+        """
+        _check_positions(self.positions, self.valid, self.pairs)
+        devices = {str(x.device) for x in (self.positions, self.measure, self.valid, self.pairs) if x is not None}
+        if len(devices) > 1:
+            raise ShapeError(f"a domain lives on one device, got {sorted(devices)}; move it with domain.to(device)")
+        real = torch.ones((), dtype=torch.bool) if self.valid is None else self.valid
+        bad = ~self.positions.isfinite().all(-1) & real
+        if bool(bad.any()):
+            raise DomainError(f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid")
+        mass = torch.where(real, self.measure, torch.zeros((), dtype=self.measure.dtype))
+        if not bool(mass.isfinite().all()) or bool((mass < 0).any()):
+            raise DomainError(f"masses must be finite and not negative, smallest is {float(mass.min())}")
+        if not bool((mass.sum(-1) > 0).all()):
+            raise DomainError("total mass is zero: every point is padding or has measure 0; at least one must count")
+        if self.kind == "spacing" and self.causal and not self.shape:
+            backwards = (self.positions[..., 0].diff(dim=-1) <= 0) & (real if real.dim() == 0 else real[:, 1:])
+            if bool(backwards.any()):
+                raise DomainError("timestamps must increase strictly; sort them and merge repeated ones")
+        if self.pairs is not None and self.pairs.is_floating_point() and bool(self.pairs.isnan().any()):
+            raise DomainError("pairs contain NaN; use -inf to hide a pair and 0 to leave it as it is")
+        return self
+
+
+def _positive(n: int, what: str) -> None:
+    if n < 1:
+        raise DomainError(f"{what} needs at least one point, got {n}")
+
+
+def _pad(x: Tensor, rows: int, value: float) -> Tensor:
+    return torch.nn.functional.pad(x, (0, 0, 0, rows), value=value)
+
+
+def _normalised(mass: Tensor, domain: Domain, batch: int) -> Tensor:
+    mass = mass if domain.valid is None else torch.where(domain.valid, mass.expand(batch, -1), 0.0)
+    return mass * reciprocal(mass.sum(-1, keepdim=True))
+
+
+def _check_positions(positions: Tensor, valid: Tensor | None, pairs: Tensor | None) -> None:
+    if not positions.is_floating_point():
+        raise ShapeError(f"positions must be floating point, got {positions.dtype}; convert with .float()")
+    if positions.dim() not in (2, 3) or positions.shape[-1] == 0:
+        raise ShapeError(f"positions must have shape (N, p) or (B, N, p), got {tuple(positions.shape)}")
+    n = positions.shape[-2]
+    _positive(n, "a domain")
+    if valid is not None and (valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[-1] != n):
+        raise ShapeError(f"valid must be boolean (B, {n}), got {valid.dtype} {tuple(valid.shape)}")
+    if pairs is not None and (pairs.dim() not in (2, 3, 4) or pairs.shape[-1] != n):
+        raise ShapeError(
+            f"pairs must have shape (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), Nk = {n}; got {tuple(pairs.shape)}"
+        )
+    if pairs is not None and pairs.dtype != torch.bool and not pairs.is_floating_point():
+        raise ShapeError(f"pairs must be a boolean mask or a floating log-density, got {pairs.dtype}")
+
+
+register_dataclass(Domain, serialized_type_name="fredholm.Domain")

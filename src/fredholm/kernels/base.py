@@ -1,0 +1,106 @@
+"""The kernel K(x, y, u(x), u(y)): what interacts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..quadrature import Quadrature, Rows, take_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What one integral is about, all heads at once: both ends' positions and features, and the quadrature between them.
+
+    Attributes:
+        x, y: positions of queries and keys, (1 | B, Nq, p) and (1 | B, Nk, p).
+        ux, uy: features, (B, H, Nq, d) and (B, H, Nk, d); H is 1 where every head reads all features.
+        quadrature: who sees whom with which weight.
+        grid: extents of the regular grid that queries and keys share, or None.
+    """
+
+    x: Float[Tensor, "#b q p"]
+    y: Float[Tensor, "#b k p"]
+    ux: Float[Tensor, "#b #h q d"]
+    uy: Float[Tensor, "#b #h k d"]
+    quadrature: Quadrature
+    grid: tuple[int, ...] | None = None
+
+    def rows(self, rows: Rows) -> Problem:
+        """The same problem for some of the queries."""
+        if rows is None:
+            return self
+        q = self.quadrature
+        quadrature = Quadrature(
+            mass=q.mass,
+            scale=None if q.scale is None else take_rows(q.scale, rows, 2),
+            query_time=None if q.query_time is None else take_rows(q.query_time, rows, 1),
+            key_time=q.key_time,
+            density=None if q.density is None else take_rows(q.density, rows, 2),
+            log_density=None if q.log_density is None else take_rows(q.log_density, rows, 2),
+            valid=q.valid,
+            equal=q.equal,
+        )
+        return Problem(take_rows(self.x, rows, 1), self.y, take_rows(self.ux, rows, 2), self.uy, quadrature)
+
+
+class Kernel(nn.Module):
+    r"""A matrix-valued kernel, one small function of both ends.
+
+    A subclass defines :meth:`forward` and, if it can, a trait of :mod:`fredholm.kernels.traits` that names a faster form. A
+    kernel with a global functional (softmax's normaliser) overrides :meth:`matrix` instead.
+
+    Args:
+        heads: number of heads H.
+        d_in: features a head reads of u: ``dim // heads`` (a slice each), or ``dim`` where ``whole``.
+        d_out: features a head writes.
+
+    Attributes:
+        whole: every head reads all of u instead of its own slice.
+        reads_query: the kernel depends on u(x), so that queries on another domain need features.
+    """
+
+    whole = False
+    reads_query = True
+
+    def __init__(self, heads: int, d_in: int, d_out: int | None = None):
+        super().__init__()
+        self.heads, self.d_in, self.d_out = heads, d_in, d_out or d_in
+
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features (B, H, Nq, 1, d) and
+        (B, H, 1, Nk, d) give (B, H, Nq, Nk, d_out, d_in); a parameter of shape (H, 1, 1, ...) is one per head."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward(x, y, ux, uy) or matrix(problem)")
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure. O(Nq·Nk)."""
+        p = problem
+        x, y = p.x[:, None, :, None], p.y[:, None, None, :]
+        dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])
+        shape = (len(p.uy), self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
+        return dense.expand(shape)
+
+    def offset(self) -> Tensor | None:
+        """Response to a constant channel, (H, d_out), where the layer is affine; None otherwise."""
+        return None
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, d_in={self.d_in}, d_out={self.d_out}"
+
+
+def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
+    """(B, N, H·c) to (B, H, N, c)."""
+    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
+    """(B, H, N, c) to (B, N, H·c)."""
+    return u.transpose(1, 2).flatten(2)
+
+
+def identity(heads: int, dim: int) -> Tensor:
+    """One identity matrix a head, (H, dim, dim)."""
+    return torch.eye(dim).repeat(heads, 1, 1)

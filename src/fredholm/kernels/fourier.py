@@ -1,0 +1,62 @@
+"""Random Fourier features of positions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import OptionError
+
+
+class FourierFeatures(nn.Module):
+    r""":math:`\gamma(x) = [\cos 2\pi Bx, \sin 2\pi Bx]`, with :math:`B_{ij} \sim N(0, \sigma^2)`.
+
+    B is drawn from a generator of its own seeded by ``seed``, so that all layers and heads built alike share one B, as the paper
+    asks, without sharing a tensor.
+
+    Args:
+        position_dim: p.
+        frequencies: m; γ has 2m values.
+        sigma: standard deviation of B, in cycles per unit of position.
+        learned: make B a parameter (an ablation) instead of a buffer.
+        seed: of the draw.
+
+    Shape: (..., p) to (..., 2m). Angles are computed in the positions' own precision (float32 under autocast).
+
+    Raises:
+        OptionError: a non-positive size or scale.
+
+    Reference: ITNet §3; Rahimi and Recht 2007.
+
+    Example:
+        >>> FourierFeatures(2, frequencies=4)(torch.zeros(3, 2)).shape
+        torch.Size([3, 8])
+    """
+
+    def __init__(
+        self, position_dim: int, frequencies: int = 64, sigma: float = 10.0, learned: bool = False, seed: int = 0
+    ):
+        super().__init__()
+        if position_dim < 1 or frequencies < 1 or sigma <= 0:
+            got = f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}"
+            raise OptionError(f"Fourier features need positive sizes and scale, got {got}")
+        generator = torch.Generator().manual_seed(seed)
+        draw = torch.randn(frequencies, position_dim, generator=generator, dtype=torch.float64) * sigma
+        draw = draw.to(torch.get_default_dtype())
+        self.frequencies, self.position_dim = frequencies, position_dim
+        self.matrix: Tensor
+        if learned:
+            self.matrix = nn.Parameter(draw)
+        else:
+            self.register_buffer("matrix", draw)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = torch.promote_types(x.dtype, self.matrix.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            angle = 2 * math.pi * (x.to(dtype) @ self.matrix.to(dtype).mT)
+            return torch.cat([angle.cos(), angle.sin()], -1)
+
+    def extra_repr(self) -> str:
+        return f"position_dim={self.position_dim}, frequencies={self.frequencies}"

@@ -1,0 +1,64 @@
+"""Softmax attention as a kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import OptionError
+from ..ops.attention import attention_density
+from .base import Kernel, Problem, split_heads
+
+
+class SoftmaxKernel(Kernel):
+    r"""Scaled dot-product attention: :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\langle Q_h u(x), K_h u(y)\rangle / \sqrt{d_h})\,V_h`.
+
+    The normaliser Z is an integral over the whole signal, so K is no function of four local arguments; :meth:`matrix` is the
+    definition, a density against the measure. The value bias is an offset, because the weights integrate to one.
+
+    Args:
+        dim: width of u; every head reads all of it.
+        heads: H; must divide ``dim``.
+        bias: biases of queries, keys and values. The key bias cancels in the normaliser and never changes the output.
+
+    Reference: Vaswani et al. 2017; ITNet, Theorem 2.
+    """
+
+    whole = True
+
+    def __init__(self, dim: int, heads: int, *, bias: bool = True):
+        if dim % heads:
+            raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
+        super().__init__(heads, dim, dim // heads)
+        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform weights, zero biases."""
+        for layer in (self.query, self.key, self.value):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def queries(self, ux: Tensor) -> Tensor:
+        return split_heads(self.query(ux[:, 0]), self.heads) * self.d_out**-0.5
+
+    def keys(self, uy: Tensor) -> Tensor:
+        return split_heads(self.key(uy[:, 0]), self.heads)
+
+    def values(self, uy: Tensor) -> Tensor:
+        return split_heads(nn.functional.linear(uy[:, 0], self.value.weight), self.heads)
+
+    def value_map(self) -> Tensor:
+        return self.value.weight.unflatten(0, (self.heads, self.d_out))
+
+    def offset(self) -> Tensor | None:
+        return None if self.value.bias is None else self.value.bias.unflatten(0, (self.heads, self.d_out))
+
+    def weights(self, problem: Problem) -> Tensor:
+        scores = self.queries(problem.ux) @ self.keys(problem.uy).mT
+        q = problem.quadrature
+        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+
+    def matrix(self, problem: Problem) -> Tensor:
+        return torch.einsum("bhqk,hoi->bhqkoi", self.weights(problem), self.value_map())

@@ -1,0 +1,72 @@
+"""Traits: the fast forms a kernel may have. Strategies ask for these and never for a kernel's class."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from .base import Problem
+
+
+@runtime_checkable
+class HiddenReadout(Protocol):
+    r"""The last layer is linear: :math:`K = \sum_k h_k(x, y)\,R_k + R_0`, so hidden units can be integrated first."""
+
+    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        """h at broadcast pairs, (B, H, Nq, Nk, w)."""
+        ...
+
+    def readout(self) -> tuple[Tensor, Tensor | None]:
+        """R (H, d_out, d_in, w) and R_0 (H, d_out, d_in) or None."""
+        ...
+
+
+@runtime_checkable
+class SplitHidden(HiddenReadout, Protocol):
+    """The first layer splits into a query term, a key term, a product and a displacement term: nothing wide per pair.
+
+    The dictionaries hold the arguments of :func:`fredholm.ops.mlp_kernel.mlp_kernel` of the same names.
+    """
+
+    def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
+        """What belongs to keys, points on dimension -2; ``columns``: the displacement term as appended columns."""
+        ...
+
+    def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
+        """What belongs to queries and to the layer itself."""
+        ...
+
+    def table(self, displacements: Tensor) -> Tensor | None:
+        """Displacement term at given displacements (D, p), as (1 | H, w, D), or None where there is no such term."""
+        ...
+
+
+@runtime_checkable
+class WeightedValue(Protocol):
+    r"""A scalar weight times a value map: :math:`K_h = \alpha_h(x, y; u)\,V_h`."""
+
+    def weights(self, problem: Problem) -> Tensor:
+        """α, densities (B, H, Nq, Nk)."""
+        ...
+
+    def value_map(self) -> Tensor:
+        """V, (H, d_out, d_in)."""
+        ...
+
+
+@runtime_checkable
+class SoftmaxScores(WeightedValue, Protocol):
+    """The weight is a softmax of inner products, which fused attention evaluates."""
+
+    def queries(self, ux: Tensor) -> Tensor:
+        """Scaled queries (B, H, Nq, e)."""
+        ...
+
+    def keys(self, uy: Tensor) -> Tensor:
+        """Keys (B, H, Nk, e)."""
+        ...
+
+    def values(self, uy: Tensor) -> Tensor:
+        """Values (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
+        ...

@@ -1,0 +1,90 @@
+"""Configuration of ITNet and its named sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import OptionError
+
+
+@dataclass(frozen=True)
+class ITNetConfig:
+    """An image classifier of residual blocks around any registered operator.
+
+    Attributes:
+        image_size: height and width the model is built for (other sizes work where the patch divides them).
+        patch: patch side in pixels.
+        channels, num_classes: of input and output.
+        dim, depth, heads: width d, layers L, heads H.
+        operator: a registered operator's name.
+        operator_options: its further options; ``position_dim`` is set by the encoder.
+        mlp_ratio: expansion of the feed-forward networks.
+        dropout: after operators, inside feed-forward networks and after the embedding.
+        drop_path: stochastic depth of the last block; it grows linearly from 0.
+        pool: ``mean`` or ``cls``.
+        frequencies, sigma: of the encoder's Fourier features.
+    """
+
+    image_size: tuple[int, int] = (28, 28)
+    patch: int = 4
+    channels: int = 1
+    num_classes: int = 10
+    dim: int = 64
+    depth: int = 3
+    heads: int = 4
+    operator: str = "itnet"
+    operator_options: dict[str, Any] = field(default_factory=dict)
+    mlp_ratio: float = 4.0
+    dropout: float = 0.1
+    drop_path: float = 0.0
+    pool: str = "mean"
+    frequencies: int = 64
+    sigma: float = 10.0
+
+    def __post_init__(self) -> None:
+        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        object.__setattr__(self, "image_size", size)
+        for name in ("patch", "channels", "num_classes", "dim", "depth", "heads"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name} must be a positive integer, got {value!r}")
+        if self.dim % self.heads:
+            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
+        if any(side % self.patch for side in size):
+            raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
+
+
+def _sizes(dim: int, depth: int, heads: int, width: int, drop_path: float, rank: int, **kwargs: Any):
+    """The full and the compact preset of one size of ITNet's Table 10."""
+
+    def full() -> ITNetConfig:
+        options = {"width": width}
+        return ITNetConfig(dim=dim, depth=depth, heads=heads, drop_path=drop_path, operator_options=options, **kwargs)
+
+    def compact() -> ITNetConfig:
+        options = {"width": width, "output": "compact", "rank": rank}
+        return ITNetConfig(dim=dim, depth=depth, heads=heads, drop_path=drop_path, operator_options=options, **kwargs)
+
+    return full, compact
+
+
+_IMAGENET: dict[str, Any] = {"image_size": (224, 224), "patch": 16, "channels": 3, "num_classes": 1000, "pool": "cls"}
+_SMALL: dict[str, Any] = {"dropout": 0.0, "frequencies": 16, "sigma": 3.0}
+
+PRESETS = {
+    "itnet_s": _sizes(384, 12, 6, 128, 0.1, 2, **_IMAGENET)[0],
+    "itnet_s_compact": _sizes(384, 12, 6, 128, 0.1, 2, **_IMAGENET)[1],
+    "itnet_b": _sizes(768, 12, 12, 128, 0.2, 5, **_IMAGENET)[0],
+    "itnet_b_compact": _sizes(768, 12, 12, 128, 0.2, 5, **_IMAGENET)[1],
+    "itnet_l": _sizes(1024, 24, 16, 128, 0.3, 8, **_IMAGENET)[0],
+    "itnet_l_compact": _sizes(1024, 24, 16, 128, 0.3, 8, **_IMAGENET)[1],
+    "itnet_pc": _sizes(128, 6, 4, 64, 0.1, 2)[0],
+    "itnet_pc_compact": _sizes(128, 6, 4, 64, 0.1, 2)[1],
+    "itnet_micro": lambda: ITNetConfig(
+        dim=64, depth=3, heads=4, operator_options={"width": 16, "frequencies": 16, "sigma": 3.0}, **_SMALL
+    ),
+    "itnet_nano": lambda: ITNetConfig(
+        dim=32, depth=2, heads=2, operator_options={"width": 16, "frequencies": 16, "sigma": 3.0}, **_SMALL
+    ),
+}

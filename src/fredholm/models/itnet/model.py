@@ -1,0 +1,117 @@
+"""The ITNet classifier."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...depth import ResidualBlock
+from ...domain import Domain
+from ...encoders import ImageEncoder
+from ...operators import create_operator, operator_factory
+from ..pretrained import PretrainedMixin
+from ..registry import register_family, register_model
+from .config import PRESETS, ITNetConfig
+
+
+class ITNet(nn.Module, PretrainedMixin):
+    r"""Image encoder, L pre-norm residual blocks of an operator, layer norm, pooling, linear read-out.
+
+    The same backbone serves every registered operator (``config.operator``), so that operators can be compared.
+
+    Shape: images (B, C, H, W) to logits (B, num_classes).
+
+    Initialisation: the operators' and feed-forward networks' output layers are scaled by :math:`1/\sqrt{2L}`; patch embedding
+    truncated normal 0.02; the classifier starts at zero.
+
+    Reference: ITNet §3.4, Table 10, App. H.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> create_model("itnet_nano")(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+
+    family = "itnet"
+
+    def __init__(self, config: ITNetConfig):
+        super().__init__()
+        self.config = config
+        c = config
+        self.encoder = ImageEncoder(
+            patch=c.patch, channels=c.channels, dim=c.dim, pool=c.pool, frequencies=c.frequencies, sigma=c.sigma,
+            dropout=c.dropout,
+        )  # fmt: skip
+        self.blocks = nn.ModuleList(
+            ResidualBlock(
+                make_operator(c.operator, c.dim, c.heads, position_dim=2, **c.operator_options),
+                c.dim,
+                ratio=c.mlp_ratio,
+                dropout=c.dropout,
+                drop_path=c.drop_path * i / max(1, c.depth - 1),
+            )
+            for i in range(c.depth)
+        )
+        self.norm = nn.LayerNorm(c.dim)
+        self.head = nn.Linear(c.dim, c.num_classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self._scale_outputs()
+
+    @torch.no_grad()
+    def _scale_outputs(self) -> None:
+        scale = (2 * len(self.blocks)) ** -0.5
+        for block in self.blocks:
+            projection = getattr(block.operator, "projection", None)
+            if projection is not None:
+                projection.weight.mul_(scale)
+            if block.feed_forward is not None:
+                block.feed_forward.contract.weight.mul_(scale)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
+        tokens, _ = self.features(images)
+        return self.head(self.encoder.read_out(tokens))
+
+    def features(self, images: Tensor) -> tuple[Tensor, Domain]:
+        """Normalised features of the last block (B, N, D) and their domain."""
+        tokens, domain = self.encoder(images)
+        for block in self.blocks:
+            tokens = block(tokens, domain)
+        return self.norm(tokens), domain
+
+    @torch.no_grad()
+    def trace(self, images: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
+        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
+        tokens, domain = self.encoder(images)
+        seen = []
+        for block in self.blocks:
+            seen.append((block.operator, block.norm1(tokens), domain))
+            tokens = block(tokens, domain)
+        return seen
+
+    def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Optimiser groups: weight matrices decay; biases, norms, tokens, frequencies and kernels' output biases do not."""
+        decayed, kept = [], []
+        for name, parameter in self.named_parameters():
+            leaf = name.rsplit(".", 1)[-1]
+            # Biases have names of their own: one per head is a matrix, and the kernel's b2 is one matrix a head.
+            exempt = parameter.dim() < 2 or leaf.startswith("bias") or "fourier" in name or leaf == "token"
+            (kept if exempt else decayed).append(parameter)
+        groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
+
+
+def make_operator(name: str, dim: int, heads: int, *, position_dim: int, **options: Any) -> nn.Module:
+    """A registered operator for positions of this dimension; operators that read no positions are not told it."""
+    if "position_dim" in inspect.signature(operator_factory(name)).parameters:
+        options.setdefault("position_dim", position_dim)
+    return create_operator(name, dim, heads, **options)
+
+
+_FAMILY = register_family("itnet", ITNet, ITNetConfig)
+for _name, _preset in PRESETS.items():
+    register_model(_FAMILY, _name, _preset)

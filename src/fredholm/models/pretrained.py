@@ -1,0 +1,119 @@
+"""Saving and loading models: safetensors for weights, JSON for the configuration. Loading executes no code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ..errors import CheckpointError, FredholmError, suggest
+from .registry import family as find_family
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FORMAT = 1
+
+
+def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
+    """Write ``model.safetensors`` and ``config.json`` into ``folder``, each in one atomic step.
+
+    Args:
+        model: a model of a registered family (it has ``family`` and ``config``).
+        extra: further JSON values kept under ``"extra"``, such as class names.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"format": FORMAT, "family": model.family, "config": dataclasses.asdict(model.config)}  # type: ignore
+    if extra:
+        config["extra"] = extra
+    tensors = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    temporary = folder / f".{WEIGHTS}.tmp"
+    save_file(tensors, temporary, metadata={"format": "pt"})
+    os.replace(temporary, folder / WEIGHTS)
+    temporary = folder / f".{CONFIG}.tmp"
+    temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, folder / CONFIG)
+    return folder
+
+
+def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
+    """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
+
+    Raises:
+        CheckpointError: a missing, unreadable or truncated file, an unknown family or option, or weights whose names or shapes
+            differ from the configuration's.
+    """
+    folder = Path(folder)
+    saved = _read_config(folder)
+    try:
+        found = find_family(saved["family"])
+        known = [f.name for f in dataclasses.fields(found.config)]
+        for key in saved["config"]:
+            if key not in known:
+                raise CheckpointError(f"{folder / CONFIG} has an unknown option {key!r}{suggest(key, known)}")
+        model = found.model(found.config(**saved["config"]))
+    except CheckpointError:
+        raise
+    except (FredholmError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
+    _load_weights(model, folder / WEIGHTS)
+    model.extra = saved.get("extra", {})  # type: ignore[assignment]
+    return model.to(device).eval()
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise CheckpointError(
+            f"no {CONFIG} in {str(folder)!r}; give a folder written by save_pretrained, or a run's model/"
+        )
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved["family"], saved["config"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is no model configuration ({error}); it needs 'family' and 'config'") from error
+    if saved.get("format", FORMAT) > FORMAT:
+        raise CheckpointError(
+            f"{path} has format {saved['format']}, this version reads up to {FORMAT}; update fredholm"
+        )
+    return saved
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    if not path.is_file():
+        raise CheckpointError(f"no {path.name} in {str(path.parent)!r}")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is corrupt or truncated ({error}); restore it or train again") from error
+    own = model.state_dict()
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    wrong = [f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in own.keys() & tensors.keys()
+             if tensors[k].shape != own[k].shape]  # fmt: skip
+    if missing or unknown or wrong:
+        raise CheckpointError(
+            f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes {wrong}"
+        )
+    model.load_state_dict(tensors, strict=True)
+
+
+class PretrainedMixin:
+    """``model.save_pretrained(folder)`` and ``Model.from_pretrained(folder)``."""
+
+    def save_pretrained(self, folder: str | Path, **extra: Any) -> Path:
+        """See :func:`save_pretrained`."""
+        return save_pretrained(self, folder, **extra)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> Any:
+        """See :func:`from_pretrained`; raises CheckpointError where the folder holds a model of another class."""
+        model = from_pretrained(folder, **options)
+        if not isinstance(model, cls):
+            raise CheckpointError(f"{str(folder)!r} holds a {type(model).__name__}, not a {cls.__name__}")
+        return model

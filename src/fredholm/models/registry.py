@@ -1,0 +1,85 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..errors import OptionError, suggest
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model class, its configuration class, and the presets that carry names."""
+
+    name: str
+    model: type[nn.Module]
+    config: type[Any]
+
+
+_FAMILIES: dict[str, Family] = {}
+_PRESETS: dict[str, tuple[Family, Callable[[], Any]]] = {}
+
+
+def register_family(name: str, model: type[nn.Module], config: type[Any]) -> Family:
+    """Make a family known under the name that its ``config.json`` carries."""
+    _FAMILIES[name] = Family(name, model, config)
+    return _FAMILIES[name]
+
+
+def register_model(family: Family, name: str, preset: Callable[[], Any]) -> None:
+    """Make ``preset()``, a configuration of ``family``, known by name."""
+    _PRESETS[name] = (family, preset)
+
+
+def family(name: str) -> Family:
+    """A family by name, or an OptionError."""
+    if name not in _FAMILIES:
+        raise OptionError(f"unknown model family {name!r}{suggest(name, _FAMILIES)}")
+    return _FAMILIES[name]
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names of models matching a shell pattern, sorted.
+
+    Example:
+        >>> list_models("itnet_s*")
+        ['itnet_s', 'itnet_s_compact']
+    """
+    return sorted(fnmatch.filter(_PRESETS, pattern))
+
+
+def model_config(name: str, **overrides: Any) -> Any:
+    """The configuration of a named model with some fields replaced.
+
+    Example:
+        >>> model_config("itnet_nano", depth=2).depth
+        2
+
+    Raises:
+        OptionError: an unknown model or field.
+    """
+    if name not in _PRESETS:
+        raise OptionError(f"unknown model {name!r}{suggest(name, _PRESETS)}")
+    found, preset = _PRESETS[name]
+    fields = [f.name for f in dataclasses.fields(found.config)]
+    for key in overrides:
+        if key not in fields:
+            raise OptionError(f"model {name!r} has no option {key!r}{suggest(key, fields)}")
+    return dataclasses.replace(preset(), **overrides)
+
+
+def create_model(name: str, **overrides: Any) -> nn.Module:
+    """A model by name, freshly initialised. Overrides are fields of its configuration.
+
+    Example:
+        >>> create_model("itnet_nano", num_classes=3, operator="softmax")(torch.zeros(1, 1, 28, 28)).shape
+        torch.Size([1, 3])
+    """
+    config = model_config(name, **overrides)
+    return _PRESETS[name][0].model(config)

@@ -1,0 +1,290 @@
+"""The generic integral operator: one class for every kernel and every strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError, ShapeError
+from ..kernels import Kernel, Problem, WeightedValue
+from ..kernels.base import merge_heads, split_heads
+from ..ops.integral import dense_apply, kernel_norm
+from ..quadrature import Quadrature, Rows
+from .strategies import Plan, Strategy, resolve
+
+
+@dataclass(frozen=True, eq=False)
+class CausalState:
+    """What a causal operator remembers of a prefix: the domain, how many points came, and the strategy's key tensors."""
+
+    domain: Domain
+    quadrature: Quadrature
+    seen: int
+    keys: dict[str, Tensor]
+
+
+class IntegralOperator(nn.Module):
+    r"""A kernel bound to a strategy: :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
+
+    Args:
+        dim: width of u.
+        heads: H; a kernel that is not ``whole`` reads and writes a slice of width dim / H a head.
+        kernel: K, a :class:`fredholm.kernels.Kernel` for the same number of heads.
+        strategy: ``"auto"``, a name, or a :class:`Strategy`. It has no parameters and may be replaced: ``op.strategy = ...``.
+        out_dim: width of the output, default ``dim``.
+        residual: the pointwise term W, initialised to the identity (Xavier-uniform where widths differ).
+        projection: the output projection P with bias, Xavier-uniform; without it the heads are concatenated.
+
+    Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With ``query_domain`` the output lives
+    there; ``query`` (B, Nq, dim) are the features at those points, needed by W and by kernels that read u(x). Padded points may
+    hold anything, NaN included; outputs at padded queries are zero.
+
+    Raises:
+        ShapeError: shapes, dtypes or devices that do not fit.
+        OptionError: kernel, heads and widths that do not fit one another.
+
+    Reference: ITNet Eq. 1.
+
+    Example:
+        >>> from fredholm.kernels import MLPKernel
+        >>> op = IntegralOperator(8, heads=2, kernel=MLPKernel(2, 4, width=16))
+        >>> op(torch.randn(3, 7, 8), Domain.line(7, causal=True)).shape
+        torch.Size([3, 7, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        kernel: Kernel,
+        strategy: Strategy | str = "auto",
+        out_dim: int | None = None,
+        residual: bool = True,
+        projection: bool = True,
+    ):
+        super().__init__()
+        need = dim if kernel.whole else head_width(dim, heads)
+        if kernel.heads != heads or kernel.d_in != need:
+            got, want = f"{kernel.heads} heads of {kernel.d_in}", f"{heads} heads of {need}"
+            raise OptionError(f"{type(kernel).__name__} has {got} features, the operator needs {want}")
+        self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
+        self.kernel = kernel
+        self.strategy = strategy if isinstance(strategy, str) else resolve(strategy, kernel)
+        resolve(strategy, kernel)
+        width = heads * kernel.d_out
+        if not projection and width != self.out_dim:
+            raise OptionError(f"without projection the output has width {width}, but out_dim={self.out_dim}")
+        self.projection = nn.Linear(width, self.out_dim) if projection else None
+        self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """P Xavier-uniform with zero bias; W the identity where it can be. The kernel initialises itself."""
+        if self.projection is not None:
+            nn.init.xavier_uniform_(self.projection.weight)
+            nn.init.zeros_(self.projection.bias)
+        if self.residual is not None:
+            if self.dim == self.out_dim:
+                nn.init.eye_(self.residual.weight)
+            else:
+                nn.init.xavier_uniform_(self.residual.weight)
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain | None = None,
+        *,
+        query: Float[Tensor, "b q d"] | None = None,
+        query_domain: Domain | None = None,
+    ) -> Float[Tensor, "b m o"]:
+        problem, query, valid = self._problem(u, domain, query, query_domain)
+        strategy = resolve(self.strategy, self.kernel)
+        plan = strategy.plan(self.kernel, grid=problem.grid)
+        keys = strategy.keys(self.kernel, problem.y, problem.uy, plan)
+        return self._finish(strategy.integrate(self.kernel, problem, keys, plan), query, valid)
+
+    def dense(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain | None = None,
+        *,
+        query: Float[Tensor, "b q d"] | None = None,
+        query_domain: Domain | None = None,
+    ) -> Float[Tensor, "b m o"]:
+        """The output through the dense kernel matrix: the definition that ``forward`` is held to. O(N²·d²) memory."""
+        problem, query, valid = self._problem(u, domain, query, query_domain)
+        weights = problem.quadrature.weights().to(problem.uy.dtype)
+        return self._finish(dense_apply(self.kernel.matrix(problem), weights, problem.uy), query, valid)
+
+    def kernel_matrix(self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None) -> Tensor:
+        """K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output projection. ``rows`` picks queries.
+
+        Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
+        """
+        problem, _, _ = self._problem(u, domain, query, query_domain)
+        return self.kernel.matrix(problem.rows(rows))
+
+    def weights(self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None) -> Tensor:
+        """How much a query takes from a key, (B, H, Nq, Nk): for pictures.
+
+        Scalar-weight kernels: weight times measure (softmax: the attention probabilities). Others: ‖K‖_F times measure.
+        """
+        problem, _, _ = self._problem(u, domain, query, query_domain)
+        problem = problem.rows(rows)
+        quadrature = problem.quadrature.weights().to(problem.uy.dtype)
+        if isinstance(self.kernel, WeightedValue):
+            return self.kernel.weights(problem) * quadrature
+        return kernel_norm(self.kernel.matrix(problem), quadrature)
+
+    def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
+        """Which strategy and form ``forward`` takes on this domain, and why."""
+        strategy = resolve(self.strategy, self.kernel)
+        return strategy.plan(self.kernel, grid=_shared_grid(domain, query_domain))
+
+    # --- causal step --------------------------------------------------------------------------------------------------
+
+    def init_state(self, batch: int, domain: Domain) -> CausalState:
+        """State before the first point of a causal ``domain``, which fixes positions, measure and masks of all points to come."""
+        if not domain.causal:
+            raise DomainError("init_state needs a causal domain; build it with causal=True")
+        if domain.batch not in (None, batch):
+            raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
+        return CausalState(domain, domain.quadrature(), 0, {})
+
+    def step(self, u_t: Float[Tensor, "b d"], state: CausalState) -> tuple[Float[Tensor, "b o"], CausalState]:
+        """One point of a causal domain: features (B, dim) at the next index to the output there and the state after it.
+
+        Keys are computed once and cached: O(t) time and memory at point t for exact strategies.
+        """
+        t, domain = state.seen, state.domain
+        if t >= domain.size:
+            raise DomainError(f"the state's domain has {domain.size} points and all were seen; build a longer domain")
+        u = u_t[:, None]
+        valid = None if domain.valid is None else domain.valid[:, t : t + 1]
+        if valid is not None:
+            u = torch.where(valid[..., None], u, 0.0)
+        quadrature = _as(state.quadrature.row(t), u.dtype)
+        heads = self._split(u)
+        x = _batched(_clean(domain.positions, domain.valid), 2)[:, t : t + 1]
+        x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
+        strategy = resolve(self.strategy, self.kernel)
+        plan = strategy.plan(self.kernel, grid=None, stepping=True)
+        new = strategy.keys(self.kernel, x, heads, plan)
+        keys = {name: torch.cat([state.keys[name], k], -2) if t else k for name, k in new.items()}
+        problem = Problem(x, keys.get("positions", x), heads, keys.get("signal", heads), quadrature)
+        out = self._finish(strategy.integrate(self.kernel, problem, keys, plan), u, valid)
+        return out[:, 0], replace(state, seen=t + 1, keys=keys)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _problem(self, u, domain, query, query_domain) -> tuple[Problem, Tensor | None, Tensor | None]:
+        """Checked inputs, padding cleaned, heads split: (problem, query features or None, validity of the queries)."""
+        if u.dim() != 3 or u.shape[-1] != self.dim:
+            raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
+        if domain is None:
+            domain = Domain.line(u.shape[1], device=u.device, dtype=torch.promote_types(u.dtype, torch.float32))
+        _check_fit(u, domain, "u", "domain")
+        if query is not None and query_domain is None:
+            query_domain = Domain.line(query.shape[1], device=query.device, dtype=domain.positions.dtype)
+        cross = query_domain is not None
+        if query is None and not cross:
+            query = u
+        if query is None and (self.residual is not None or self.kernel.reads_query):
+            what = "W" if self.residual is not None else type(self.kernel).__name__
+            raise ShapeError(f"{what} reads features at the queries: pass query=(B, {query_domain.size}, {self.dim})")
+        target = domain if query_domain is None else query_domain
+        if cross and query is not None:
+            if query.shape[-1] != self.dim:
+                raise ShapeError(f"query must have shape (B, {target.size}, {self.dim}), got {tuple(query.shape)}")
+            _check_fit(query, target, "query", "query_domain")
+        if cross and target.dim != domain.dim:
+            raise ShapeError(f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}")
+        u = _clean(u, domain.valid)
+        query = u if not cross else None if query is None else _clean(query, target.valid)
+        if query is None:  # nothing reads these values
+            ux = u.new_zeros(u.shape[0], self.heads if not self.kernel.whole else 1, target.size, self.kernel.d_in)
+        else:
+            ux = self._split(query)
+        dtype = torch.promote_types(u.dtype, domain.positions.dtype)
+        problem = Problem(
+            x=_batched(_clean(target.positions, target.valid), 2).to(dtype),
+            y=_batched(_clean(domain.positions, domain.valid), 2).to(dtype),
+            ux=ux,
+            uy=self._split(u),
+            quadrature=_as(domain.quadrature(query_domain), u.dtype),
+            grid=_shared_grid(domain, query_domain),
+        )
+        return problem, query, target.valid
+
+    def _split(self, u: Tensor) -> Tensor:
+        return u[:, None] if self.kernel.whole else split_heads(u, self.heads)
+
+    def _finish(self, integral: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+        """Offset, concatenation, projection, residual; zero at padded queries."""
+        offset = self.kernel.offset()
+        if offset is not None:
+            integral = integral + offset[:, None]
+        out = merge_heads(integral)
+        if self.projection is not None:
+            out = self.projection(out)
+        if self.residual is not None:
+            assert query is not None
+            out = out + self.residual(query)
+        return _clean(out, valid)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
+
+
+def head_width(dim: int, heads: int) -> int:
+    """dim / heads, or an OptionError."""
+    if heads < 1 or dim % heads:
+        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
+    return dim // heads
+
+
+def _shared_grid(domain: Domain, query_domain: Domain | None) -> tuple[int, ...] | None:
+    """The regular grid that queries and keys share: a static fact. Positions that need gradients are no fixed grid."""
+    if (
+        query_domain is not None
+        or domain.shape is None
+        or domain.positions.dim() != 2
+        or domain.positions.requires_grad
+    ):
+        return None
+    return domain.shape
+
+
+def _batched(x: Tensor, dims: int) -> Tensor:
+    return x[None] if x.dim() == dims else x
+
+
+def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Zero at padding, by ``where``, so that NaN there is harmless."""
+    if valid is None:
+        return x
+    return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def _as(quadrature: Quadrature, dtype: torch.dtype) -> Quadrature:
+    """The quadrature in a working precision of at least float32."""
+    dtype = torch.promote_types(dtype, torch.float32)
+    parts = {name: getattr(quadrature, name) for name in ("mass", "scale", "density", "log_density")}
+    return replace(quadrature, **{name: None if x is None else x.to(dtype) for name, x in parts.items()})
+
+
+def _check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
+    if u.shape[1] != domain.size:
+        raise ShapeError(f"{name} has {u.shape[1]} points and its {domain_name} {domain.size}; they must be equal")
+    if domain.batch not in (None, 1, u.shape[0]):
+        raise ShapeError(f"{name} has batch size {u.shape[0]} and its {domain_name} {domain.batch}; they must be equal")
+    if domain.positions.device != u.device:
+        where = f"{domain.positions.device}, {name} on {u.device}"
+        raise ShapeError(f"{domain_name} is on {where}; move it with {domain_name}.to({str(u.device)!r})")

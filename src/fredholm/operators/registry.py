@@ -1,0 +1,87 @@
+"""Operators by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import OptionError, suggest
+
+_OPERATORS: dict[str, Callable[..., Any]] = {}
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+def register_operator(name: str) -> Callable[[Factory], Factory]:
+    """Decorator that makes an operator class or factory ``f(dim, heads=1, **options)`` known by name.
+
+    Raises:
+        OptionError: the name is taken by something else.
+    """
+
+    def register(factory: Factory) -> Factory:
+        known = _OPERATORS.get(name)
+        if known is not None and getattr(known, "__qualname__", known) != getattr(factory, "__qualname__", factory):
+            raise OptionError(f"operator name {name!r} is taken by {known}; choose another name")
+        _OPERATORS[name] = factory
+        return factory
+
+    return register
+
+
+def list_operators() -> list[str]:
+    """Names of all registered operators, sorted.
+
+    Example:
+        >>> "softmax" in list_operators()
+        True
+    """
+    return sorted(_OPERATORS)
+
+
+def operator_factory(name: str) -> Callable[..., Any]:
+    """What ``create_operator`` calls for a name; OptionError for an unknown one."""
+    if name not in _OPERATORS:
+        raise OptionError(f"unknown operator {name!r}{suggest(name, _OPERATORS)}")
+    return _OPERATORS[name]
+
+
+def create_operator(name: str, dim: int, heads: int = 1, **options):
+    """An operator by its registered name.
+
+    Example:
+        >>> create_operator("softmax", 16, heads=2).dim
+        16
+
+    Raises:
+        OptionError: an unknown name, or an option the operator does not have.
+    """
+    factory = operator_factory(name)
+    try:
+        return factory(dim, heads, **options)
+    except TypeError as error:
+        if "unexpected keyword" in str(error):
+            raise OptionError(f"operator {name!r}: {str(error).split('.')[-1]}") from error
+        raise
+
+
+def import_file(path: str | Path):
+    """Import a user's Python file, so that the operators it registers are known. Importing runs its code."""
+    path = Path(path)
+    if not path.is_file():
+        raise OptionError(
+            f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the working folder"
+        )
+    name = f"fredholm_user_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+        return known
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

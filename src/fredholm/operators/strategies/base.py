@@ -1,0 +1,65 @@
+"""What every strategy offers, and how a name becomes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ...errors import OptionError, StrategyError, suggest
+from ...kernels import Kernel, Problem
+
+Keys = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which strategy and which form of it will run, and why: what ``operator.plan(domain)`` answers."""
+
+    strategy: str
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.strategy} by {self.path}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way of computing ∫ K u dμ. Subclasses are frozen dataclasses without parameters.
+
+    ``exact`` says whether the result equals the definition. A strategy decides from static facts only (traits, shapes, device
+    type), never from the values of tensors, so that traced code takes the same way as eager code.
+    """
+
+    exact: ClassVar[bool] = True
+
+    def plan(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> Plan:
+        """The form that serves this kernel, or StrategyError."""
+        raise NotImplementedError
+
+    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, plan: Plan) -> Keys:
+        """What can be computed once for the keys: tensors with points on dimension -2. A causal step caches these."""
+        raise NotImplementedError
+
+    def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, plan: Plan) -> Tensor:
+        """∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
+        raise NotImplementedError
+
+    def refuse(self, kernel: Kernel, needs: str, instead: str) -> StrategyError:
+        """The error of a strategy that cannot serve a kernel."""
+        return StrategyError(
+            f"{type(self).__name__} cannot integrate {type(kernel).__name__}: it needs {needs}; use {instead} instead"
+        )
+
+
+def resolve(strategy: Strategy | str, kernel: Kernel) -> Strategy:
+    """A strategy from its name. ``"auto"`` is :class:`Exact` until a kernel has a form that is both exact and cheaper."""
+    from .exact import Exact
+
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy in ("auto", "exact"):
+        return Exact()
+    raise OptionError(f"unknown strategy {strategy!r}{suggest(strategy, ('auto', 'exact'))}, or pass a Strategy object")

@@ -1,0 +1,175 @@
+"""The exact integral: equal to the definition, with memory that grows linearly in N wherever the kernel allows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ...kernels import HiddenReadout, Kernel, Problem, SoftmaxScores, SplitHidden, WeightedValue
+from ...ops.attention import attention
+from ...ops.integral import dense_apply
+from ...ops.mlp_kernel import mlp_kernel
+from .base import Keys, Plan, Strategy
+
+TABLE, COLUMNS = "tiled hidden units, displacement table", "tiled hidden units, appended columns"
+FUSED, HIDDEN, WEIGHTED, DENSE = (
+    "fused attention",
+    "hidden units by query block",
+    "weights by query block",
+    "dense blocks",
+)
+
+
+@dataclass(frozen=True)
+class Exact(Strategy):
+    """Every pair is evaluated, and the form follows the kernel's traits.
+
+    Args:
+        memory: working-set budget of one tile or query block, in bytes; None lets the op choose for the device.
+
+    Forms, in the order of preference: fused attention (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden
+    units by query block (``HiddenReadout``), scalar weights by query block (``WeightedValue``), dense blocks (any kernel).
+    Cost O(N²) time in all of them; the blocks are recomputed in the backward, so memory stays O(N).
+    """
+
+    memory: int | None = None
+
+    def plan(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> Plan:
+        name = repr(self)
+        if isinstance(kernel, SoftmaxScores):
+            return Plan(name, FUSED, "the weight is a softmax of inner products")
+        if isinstance(kernel, SplitHidden):
+            if grid is not None and not stepping:
+                return Plan(
+                    name, TABLE, f"the first layer splits, and all displacements of the {grid} grid fit a table"
+                )
+            return Plan(name, COLUMNS, "the first layer splits; the points share no regular grid")
+        if isinstance(kernel, HiddenReadout):
+            return Plan(name, HIDDEN, "the last layer is linear, so hidden units are integrated first")
+        if isinstance(kernel, WeightedValue):
+            return Plan(name, WEIGHTED, "a scalar weight times a value map")
+        return Plan(name, DENSE, "the kernel has no trait that would allow a faster form")
+
+    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, plan: Plan) -> Keys:
+        if plan.path == FUSED:
+            return {"key": kernel.keys(uy), "value": kernel.values(uy)}  # type: ignore[attr-defined]
+        if plan.path in (TABLE, COLUMNS):
+            terms = kernel.key_terms(y, uy, columns=plan.path == COLUMNS)  # type: ignore[attr-defined]
+            return terms | {"positions": y, "signal": uy}
+        return {"positions": y, "signal": uy}
+
+    def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, plan: Plan) -> Tensor:
+        if plan.path == FUSED:
+            return attention(kernel.queries(problem.ux), keys["key"], keys["value"], problem.quadrature)  # type: ignore
+        if plan.path in (TABLE, COLUMNS):
+            return self._tiled(kernel, problem, dict(keys), plan.path == COLUMNS)
+        return self._blocks(kernel, problem, plan)
+
+    # --- hidden-first, tiled ------------------------------------------------------------------------------------------
+
+    def _tiled(self, kernel, problem: Problem, keys: Keys, columns: bool) -> Tensor:
+        q, signal = problem.quadrature, keys.pop("signal")
+        del keys["positions"]
+        readout, bias = kernel.readout()
+        signal = signal.expand(-1, kernel.heads, -1, -1)
+        mass = q.mass[:, None, :, None].to(signal.dtype)
+        # A mask or an order acts on pairs; padding is already zero in the masses, and its features are finite.
+        value = mass * signal
+        options = {"query": None, "key": None} | keys | kernel.query_terms(problem.x, problem.ux, columns=columns)
+        if not columns and problem.grid is not None:
+            displacements, index = grid_displacements(problem.x[0], problem.grid)
+            table = kernel.table(displacements)
+            if table is not None:
+                options |= {"table": table, "table_index": index[:, None] - index + len(displacements) // 2}
+        if q.query_time is not None:
+            options |= {"query_time": q.query_time, "key_time": q.key_time}
+        if self.memory is not None:
+            options["memory"] = self.memory
+        out = mlp_kernel(value=value, readout=readout, density=q.density, **options)
+        if bias is not None:
+            out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), _moment(q, value, problem.ux.shape[2]))
+        return out if q.scale is None else out * q.scale[..., None].to(out.dtype)
+
+    # --- by query block -----------------------------------------------------------------------------------------------
+
+    def _blocks(self, kernel: Kernel, problem: Problem, plan: Plan) -> Tensor:
+        """Dense evaluation, a block of queries at a time, recomputed in the backward. Traced code takes one block."""
+        n = problem.ux.shape[2]
+        if torch.compiler.is_compiling():
+            return _dense(kernel, problem, plan.path)
+        per_pair = {HIDDEN: getattr(kernel, "width", 64), WEIGHTED: 4}.get(plan.path, kernel.d_in * kernel.d_out)
+        row_bytes = 8 * prod(problem.uy.shape[:1]) * kernel.heads * problem.uy.shape[2] * per_pair
+        block = max(1, min(n, (self.memory or 1 << 26) // row_bytes))
+        if block == n:
+            return _dense(kernel, problem, plan.path)
+        outs = []
+        for start in range(0, n, block):
+            rows = list(range(start, min(n, start + block)))
+            outs.append(checkpoint(_dense, kernel, problem, plan.path, rows, use_reentrant=False))
+        return torch.cat(outs, 2)
+
+
+def _dense(kernel, problem: Problem, path: str, rows: list[int] | None = None) -> Tensor:
+    """One block of queries in the form ``path``."""
+    part = problem.rows(rows)
+    weights, signal = part.quadrature.weights().to(part.uy.dtype), part.uy
+    if path == WEIGHTED:
+        density = (kernel.weights(part) * weights).expand(-1, kernel.heads, -1, -1)
+        return torch.einsum("bhqk,bhki,hoi->bhqo", density, signal.expand(-1, kernel.heads, -1, -1), kernel.value_map())
+    if path == HIDDEN:
+        x, y = part.x[:, None, :, None], part.y[:, None, None, :]
+        hidden = kernel.hidden(x, y, part.ux[:, :, :, None], part.uy[:, :, None, :])
+        readout, bias = kernel.readout()
+        moment = torch.einsum("bhqkw,bhqki->bhqwi", hidden, weights[..., None] * signal[:, :, None])
+        out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
+        if bias is not None:
+            total = torch.einsum("bhqk,bhki->bhqi", weights.expand(len(signal), -1, -1, -1), signal)
+            out = out + torch.einsum("hoi,bhqi->bhqo", bias, total)
+        return out
+    return dense_apply(kernel.matrix(part), weights, signal)
+
+
+def _moment(quadrature, value: Tensor, queries: int) -> Tensor:
+    """∫ u dμ as each query sees it but for the scale: (B, H, Nq, d), one value for all where nothing hides a pair."""
+    q = quadrature
+    if q.density is None and q.query_time is None:
+        return value.sum(2, keepdim=True)
+    if q.density is None and q.triangular:
+        return value.cumsum(2)
+    seen = torch.ones(1, 1, queries, value.shape[2], dtype=value.dtype, device=value.device)
+    if q.query_time is not None:
+        seen = seen * q.order()[:, None]
+    if q.density is not None:
+        seen = seen * q.density.to(value.dtype)
+    return seen @ value
+
+
+def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """All displacements of a regular grid, (D, p) with D = ∏(2n - 1), and each point's index c (N,) into them.
+
+    The displacement x_i - x_j is row ``c_i - c_j + D // 2``.
+
+    Example:
+        >>> table, index = grid_displacements(torch.tensor([[0.0], [0.5]]), (2,))
+        >>> table.squeeze(1).tolist(), index.tolist()
+        ([-0.5, 0.0, 0.5], [0, 1])
+    """
+    device = positions.device
+    lattice = torch.zeros((*(2 * n - 1 for n in grid), positions.shape[-1]), dtype=positions.dtype, device=device)
+    index = torch.zeros(grid, dtype=torch.int64, device=device)
+    stride = 1
+    for axis in reversed(range(len(grid))):
+        n = grid[axis]
+        shape = [1] * len(grid)
+        shape[axis] = -1
+        if n > 1:
+            last = positions[(n - 1) * prod(grid[axis + 1 :])] - positions[0]
+            steps = torch.arange(1 - n, n, device=device, dtype=positions.dtype).reshape(*shape, 1) / (n - 1)
+            lattice = lattice + steps * last
+        index = index + torch.arange(n, device=device).reshape(shape) * stride
+        stride *= 2 * n - 1
+    return lattice.flatten(0, -2), index.flatten()

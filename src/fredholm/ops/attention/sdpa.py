@@ -1,0 +1,50 @@
+"""Softmax attention against a measure, through PyTorch's fused attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ...quadrature import Quadrature
+
+
+def attention(
+    query: Float[Tensor, "b h q e"],
+    key: Float[Tensor, "b h k e"],
+    value: Float[Tensor, "b h k d"],
+    quadrature: Quadrature,
+) -> Float[Tensor, "b h q d"]:
+    r""":math:`\sum_j p_{ij} w_{ij} v_j` with p the softmax density of the scores ``query·key`` (scaled by the caller).
+
+    Equal masses need no bias, and causal order alone none either: both reach the fused kernels as they are. Otherwise the log of
+    the weights is added to the scores; a query that sees nothing gives zero. Memory O(N) on the fused kernels, plus the mask.
+    """
+    bias = _bias(quadrature, query.dtype)
+    causal = bias is None and quadrature.triangular
+    if bias is None and quadrature.query_time is not None and not causal:
+        bias = torch.zeros((), dtype=query.dtype, device=query.device)
+    if bias is None:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=1.0)
+    order = quadrature.order()
+    if order is not None:
+        bias = torch.where(order[:, None], bias, -torch.inf)
+    bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
+    blind = (bias == -torch.inf).all(-1, keepdim=True)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias.masked_fill(blind, 0.0), scale=1.0)
+    return out.masked_fill(blind, 0.0)
+
+
+def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
+    """Logarithm of the weights but for order and the queries' scale, which a softmax cancels; None where it is constant."""
+    bias = None
+    if not quadrature.equal:
+        bias = quadrature.mass.log()[:, None, None, :].to(dtype)
+    elif quadrature.valid is not None:
+        zero = torch.zeros((), dtype=dtype, device=quadrature.valid.device)
+        bias = torch.where(quadrature.valid[:, None, None, :], zero, -torch.inf)
+    if quadrature.log_density is not None:
+        log_density = quadrature.log_density.to(dtype)
+        bias = log_density if bias is None else bias + log_density
+    return bias

@@ -1,0 +1,104 @@
+"""Quadrature: what a query sees of a domain, and with which weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Rows = Tensor | list[int] | None
+
+
+def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
+    """``tensor`` at the query indices ``rows`` along ``dim``; all of it where ``rows`` is None or ``dim`` has size 1."""
+    if rows is None or tensor.shape[dim] == 1:
+        return tensor
+    return tensor.index_select(dim, torch.as_tensor(rows, device=tensor.device))
+
+
+@dataclass(frozen=True, eq=False)
+class Quadrature:
+    r"""Weights of the sum that stands for an integral: :math:`\int f(x_i, y)\,d\mu(y) \approx \sum_j w_{ij} f(x_i, y_j)`.
+
+    The weights are kept factored, so that no N² tensor exists unless the domain's ``pairs`` brought one:
+
+    .. math:: w_{ij} = s_i\, m_j\, [t_j \le t_i]\, \rho_{ij}
+
+    Attributes:
+        mass: m, mass of each key, zero at padding; (1 | B, Nk).
+        scale: s, one over the mass each query sees, or None where nothing is renormalised; (1 | B, 1 | H, Nq).
+        query_time, key_time: t, or None where order plays no role; (1 | B, Nq) and (1 | B, Nk).
+        density: ρ, the pair density (0 or 1 for a mask); (1 | B, 1 | H, Nq, Nk) or None.
+        log_density: log ρ, or None; kept beside ρ so that a softmax adds it without a logarithm.
+        valid: keys that are no padding; (B, Nk) or None.
+        equal: whether all keys that are no padding have the same mass: a static fact.
+    """
+
+    mass: Float[Tensor, "#b k"]
+    scale: Float[Tensor, "#b #h q"] | None = None
+    query_time: Float[Tensor, "#b q"] | None = None
+    key_time: Float[Tensor, "#b k"] | None = None
+    density: Float[Tensor, "#b #h q k"] | None = None
+    log_density: Float[Tensor, "#b #h q k"] | None = None
+    valid: Bool[Tensor, "#b k"] | None = None
+    equal: bool = False
+    triangular: bool = False
+
+    def order(self, rows: Rows = None) -> Bool[Tensor, "b q k"] | None:
+        """Pairs in causal order, ``t_j <= t_i``, or None where order plays no role."""
+        if self.query_time is None or self.key_time is None:
+            return None
+        return self.key_time[:, None, :] <= take_rows(self.query_time, rows, 1)[:, :, None]
+
+    def visible(self, rows: Rows = None) -> Bool[Tensor, "b h q k"] | None:
+        """Pairs that order, padding and masks leave, or None where every query sees every key. O(Nq·Nk)."""
+        parts = []
+        if self.valid is not None:
+            parts.append(self.valid[:, None, None, :])
+        order = self.order(rows)
+        if order is not None:
+            parts.append(order[:, None])
+        if self.density is not None:
+            parts.append(take_rows(self.density, rows, 2) > 0)
+        seen = None
+        for part in parts:
+            seen = part if seen is None else seen & part
+        return seen
+
+    def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
+        """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains. O(Nq·Nk)."""
+        dense = self.mass[:, None, None, :]
+        order = self.order(rows)
+        if order is not None:
+            dense = torch.where(order[:, None], dense, 0.0)
+        if self.density is not None:
+            dense = dense * take_rows(self.density, rows, 2)
+        if self.scale is not None:
+            dense = dense * take_rows(self.scale, rows, 2)[..., None]
+        return dense
+
+    def row(self, t: int) -> Quadrature:
+        """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal step."""
+
+        def cut(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[..., : t + 1]
+
+        def pick(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[..., t : t + 1, : t + 1]
+
+        scale = None if self.scale is None else self.scale[..., t : t + 1]
+        return Quadrature(
+            mass=self.mass[:, : t + 1],
+            scale=scale,
+            density=pick(self.density),
+            log_density=pick(self.log_density),
+            valid=cut(self.valid),
+            equal=self.equal,
+        )
+
+
+def reciprocal(mass: Tensor) -> Tensor:
+    """1 / mass, and 0 where there is no mass to divide by: a query that sees nothing integrates to zero."""
+    return torch.where(mass > 0, 1.0 / torch.where(mass > 0, mass, 1.0), 0.0)

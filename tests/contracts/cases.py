@@ -1,0 +1,99 @@
+"""What the contract suite needs to know of an operator: two methods, and exact invariances by name."""
+
+from __future__ import annotations
+
+import torch
+
+from fredholm.domain import Domain
+from fredholm.operators import create_operator, list_operators
+
+BATCH, POINTS, DIM, HEADS = 2, 6, 8, 2
+
+
+def positions(dim: int, n: int = POINTS, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(n, dim, generator=generator, dtype=torch.float64)
+
+
+class OperatorCase:
+    """A registered operator with options. A family with needs of its own overrides :meth:`operator` or :meth:`domains`.
+
+    ``invariant``: parameters the output does not depend on, exactly; every other one must receive a gradient.
+    """
+
+    invariant: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, label: str = "", **options):
+        self.name, self.options = name, options
+        self.position_dim = options.get("position_dim", 1)
+        self.label = label or name
+
+    def operator(self) -> torch.nn.Module:
+        """The operator in float64, with parameters moved off their initial values so that every term counts."""
+        torch.manual_seed(1)
+        operator = create_operator(self.name, DIM, HEADS, **self.options).double()
+        with torch.no_grad():
+            for parameter in operator.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        return operator
+
+    def domains(self) -> dict[str, Domain]:
+        """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH elements."""
+        p, n = self.position_dim, POINTS
+        double = {"dtype": torch.float64}
+        lattice = Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
+        line = Domain.line(n, causal=True, **double) if p == 1 else Domain.points(positions(p), causal=True)
+        valid = torch.tensor([[True] * n, [True] * (n - 2) + [False] * 2])
+        edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
+        band = torch.ones(n, n).triu(-2).bool()
+        batch_points = torch.stack([positions(p, seed=s) for s in range(BATCH)])
+        torch.manual_seed(2)
+        return {
+            "lattice": lattice,
+            "causal": line,
+            "points": Domain.points(batch_points),
+            "padded": Domain.points(batch_points, valid=valid),
+            "masses": Domain.points(positions(p), measure=torch.rand(n, dtype=torch.float64) + 0.1),
+            "probability": Domain.points(positions(p)).with_masses(
+                torch.rand(BATCH, n).double() + 0.1, normalised=True
+            ),
+            "counting": Domain.points(positions(p), measure="counting"),
+            "graph": Domain.graph(edges, n, positions=positions(p)),
+            "bias": Domain.points(positions(p), pairs=torch.randn(1, HEADS, n, n, dtype=torch.float64)),
+            "causal padded": Domain.points(batch_points, valid=valid, causal=True),
+            "causal window": Domain.points(positions(p), pairs=band, causal=True),
+            "causal masses": line.with_masses(torch.rand(n).double() + 0.1),
+        }
+
+
+class SoftmaxCase(OperatorCase):
+    invariant = frozenset({"kernel.key.bias"})
+
+
+def cases(names: list[str] | None = None) -> list[OperatorCase]:
+    """Every registered operator, the ones with variants more than once."""
+    special: dict[str, list[OperatorCase]] = {
+        "softmax": [SoftmaxCase("softmax")],
+        "itnet": [
+            OperatorCase("itnet", width=5, frequencies=3, sigma=1.0),
+            OperatorCase(
+                "itnet", "itnet-2d-compact", position_dim=2, width=5, frequencies=3, sigma=1.0, output="compact"
+            ),
+            OperatorCase("itnet", "itnet-3d-deep", position_dim=3, width=4, frequencies=2, sigma=1.0, depth=3),
+            OperatorCase(
+                "itnet",
+                "itnet-per-head",
+                width=4,
+                frequencies=2,
+                sigma=1.0,
+                per_head_hidden=True,
+                learned_frequencies=True,
+            ),
+            OperatorCase("itnet", "itnet-content", width=4, groups=("query", "key", "product"), activation="silu"),
+            OperatorCase("itnet", "itnet-position", width=4, frequencies=2, sigma=1.0, groups=("relative", "distance")),
+        ],
+    }
+    found = []
+    for name in list_operators():
+        found += special.get(name, [OperatorCase(name)])
+    return [case for case in found if not names or case.name in names]

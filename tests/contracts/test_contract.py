@@ -1,0 +1,205 @@
+"""The contract every registered operator keeps: definition = fast path = causal step, in values and gradients."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import ShapeError
+
+from ..tolerances import assert_close
+from .cases import BATCH, DIM, POINTS, OperatorCase, positions
+
+DOMAINS = list(OperatorCase("softmax").domains())
+
+
+def signal(seed: int = 3, n: int = POINTS) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(BATCH, n, DIM, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def gradients(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    torch.manual_seed(4)
+    found = torch.autograd.grad(output, inputs, torch.randn_like(output), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
+
+
+def assert_same_function(fast, definition, inputs: list[torch.Tensor], names: list[str]) -> None:
+    a, b = fast(), definition()
+    assert_close(a, b, "output")
+    for name, g, h in zip(names, gradients(a, inputs), gradients(b, inputs)):
+        assert_close(g, h, f"gradient of {name}")
+
+
+def with_parameters(operator, **inputs):
+    named = {**inputs, **dict(operator.named_parameters())}
+    return list(named.values()), list(named)
+
+
+@pytest.fixture
+def operator(case):
+    return case.operator()
+
+
+@pytest.mark.parametrize("where", DOMAINS)
+def test_forward_is_the_definition(case, operator, where):
+    domain, u = case.domains()[where], signal()
+    assert_same_function(
+        lambda: operator(u, domain), lambda: operator.dense(u, domain), *with_parameters(operator, u=u)
+    )
+
+
+@pytest.mark.parametrize("where", ["padded", "causal padded", "bias", "counting"])
+def test_cross_domain_is_the_definition(case, operator, where):
+    u, query, domain = signal(), signal(5, 4), case.domains()[where]
+    if domain.pairs is not None:
+        domain = domain.replace(pairs=domain.pairs[..., :4, :])
+    call = {"query": query, "query_domain": Domain.points(positions(case.position_dim, 4, seed=9))}
+    inputs, names = with_parameters(operator, u=u, query=query)
+    assert_same_function(lambda: operator(u, domain, **call), lambda: operator.dense(u, domain, **call), inputs, names)
+
+
+@pytest.mark.parametrize("what", ["positions", "measure", "pairs"])
+def test_domain_gradients(case, operator, what):
+    domain, u = case.domains()["bias" if what == "pairs" else "masses"], signal()
+    leaf = getattr(domain, what).clone().requires_grad_()
+    domain = domain.replace(**{what: leaf})
+    assert_same_function(lambda: operator(u, domain), lambda: operator.dense(u, domain), [u, leaf], ["u", what])
+
+
+@pytest.mark.parametrize("where", [name for name in DOMAINS if name.startswith("causal")])
+def test_step_is_forward(case, operator, where):
+    domain, u = case.domains()[where], signal()
+
+    def steps():
+        state, outputs = operator.init_state(BATCH, domain), []
+        for t in range(POINTS):
+            y, state = operator.step(u[:, t], state)
+            outputs.append(y)
+        return torch.stack(outputs, 1)
+
+    assert_same_function(steps, lambda: operator(u, domain), *with_parameters(operator, u=u))
+
+
+@pytest.mark.parametrize("where", [name for name in DOMAINS if name.startswith("causal")])
+def test_no_future_leaks(case, operator, where):
+    domain, u = case.domains()[where], signal()
+    for t in range(POINTS - 1):
+        (g,) = torch.autograd.grad(operator(u, domain)[:, t].sum(), u)
+        assert g[:, t + 1 :].abs().max() == 0, f"output {t} depends on later points"
+        assert_close(
+            operator(u[:, : t + 1], domain[: t + 1]), operator(u, domain)[:, : t + 1], f"prefix of {t + 1} points"
+        )
+
+
+def test_every_parameter_gets_a_gradient(case, operator):
+    u, domain = signal(), case.domains()["points"]
+    named = dict(operator.named_parameters())
+    for name, g in zip(named, gradients(operator(u, domain), list(named.values()))):
+        size, scale = g.abs().max().item(), named[name].abs().max().item()
+        if name in case.invariant:
+            assert size < 1e-12 * max(scale, 1), f"{name} is listed as an exact invariance but has gradient {size:.1e}"
+        else:
+            assert size > 1e-12, f"{name} receives no gradient"
+
+
+@pytest.mark.parametrize("where", ["padded", "causal padded"])
+def test_padding_is_harmless(case, operator, where):
+    domain, u = case.domains()[where], signal()
+    real = domain.valid[..., None]
+    expected = operator(u, domain)
+    assert expected.isfinite().all()
+    for filler in (float("nan"), 1e3):
+        dirty = torch.where(real, u, filler)
+        spoiled = domain.replace(positions=torch.where(real, domain.positions, filler))
+        assert_close(operator(dirty, spoiled), expected, f"padding filled with {filler}")
+        (g,) = torch.autograd.grad(operator(dirty, spoiled).sum(), u)
+        assert g.isfinite().all()
+        assert g[~domain.valid].abs().max() == 0
+    alone = Domain.points(domain.positions[1, : POINTS - 2], causal=domain.causal)
+    assert_close(operator(u[1:, : POINTS - 2], alone), expected[1:, : POINTS - 2], "batch element without its padding")
+
+
+def test_permuting_points_permutes_outputs(case, operator):
+    domain, u, order = case.domains()["masses"], signal(), torch.randperm(POINTS)
+    shuffled = domain.replace(positions=domain.positions[order], measure=domain.measure[order])
+    assert_close(operator(u[:, order], shuffled), operator(u, domain)[:, order])
+
+
+def test_batching_is_invariant(case, operator):
+    domain, u = case.domains()["points"], signal()
+    for b in range(BATCH):
+        assert_close(operator(u[b : b + 1], Domain.points(domain.positions[b])), operator(u, domain)[b : b + 1])
+
+
+def test_two_lengths_and_default_domain(case, operator):
+    if case.position_dim != 1:
+        pytest.skip("the default domain is a line")
+    for n in (POINTS, 3, 1):
+        u = signal(n=n)
+        assert_close(operator(u), operator.dense(u, Domain.line(n, dtype=torch.float64)), f"{n} points")
+
+
+def test_rows_and_weights(case, operator):
+    domain, u = case.domains()["causal padded"], signal()
+    matrix, weights = operator.kernel_matrix(u, domain), operator.weights(u, domain)
+    kernel = operator.kernel
+    assert matrix.shape == (BATCH, operator.heads, POINTS, POINTS, kernel.d_out, kernel.d_in)
+    assert weights.shape == (BATCH, operator.heads, POINTS, POINTS)
+    rows = [4, 0]
+    assert_close(operator.kernel_matrix(u, domain, rows=rows), matrix[:, :, rows], "rows of the matrix")
+    assert_close(operator.weights(u, domain, rows=rows), weights[:, :, rows], "rows of the weights")
+    hidden = ~domain.quadrature().visible().expand_as(weights)
+    assert weights[hidden].abs().max() == 0
+
+
+def test_gradcheck(case, operator):
+    domain = case.domains()["causal padded"]
+    u = signal()[:, :, :].detach().requires_grad_()
+    names = [n for n, _ in operator.named_parameters()]
+    parameters = [p.detach().clone().requires_grad_() for p in operator.parameters()]
+
+    def call(u, *values):
+        return torch.func.functional_call(operator, dict(zip(names, values)), (u, domain))
+
+    assert torch.autograd.gradcheck(call, (u, *parameters), fast_mode=True)
+
+
+def test_float32_and_bf16(case, operator):
+    domain, u = case.domains()["points"], signal().detach()
+    expected = operator(u, domain)
+    single = copy.deepcopy(operator).float()
+    assert_close(single(u.float(), domain.to(torch.float32)).double(), expected, "float32", torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = single(u.float(), domain.to(torch.float32))
+    assert_close(half.double(), expected, "bf16 autocast", torch.bfloat16)
+
+
+def test_copies_and_state_dict(case, operator):
+    domain, u = case.domains()["points"], signal()
+    expected = operator(u, domain)
+    other = case.operator()
+    for parameter in other.parameters():
+        torch.nn.init.normal_(parameter)
+    other.load_state_dict(operator.state_dict(), strict=True)
+    for twin in (copy.deepcopy(operator), pickle.loads(pickle.dumps(operator)), other):
+        assert_close(twin(u, domain), expected)
+
+
+def test_plan_names_strategy_and_reason(case, operator):
+    plan = operator.plan(case.domains()["lattice"])
+    assert plan.path
+    assert plan.reason
+    assert plan.path in str(plan)
+
+
+def test_shape_errors_name_the_shape(case, operator):
+    domain, u = case.domains()["lattice"], signal()
+    with pytest.raises(ShapeError, match=rf"\(B, N, {DIM}\)"):
+        operator(u[..., :-1], domain)
+    with pytest.raises(ShapeError, match="points"):
+        operator(u[:, :-1], domain)
