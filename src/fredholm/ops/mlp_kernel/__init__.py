@@ -1,0 +1,15 @@
+"""The integral of an MLP kernel, hidden units first: definition (``naive``) and tiled custom op."""
+
+from .activations import ACTIVATIONS, Activation
+from .naive import integrate_naive, mlp_kernel_naive, mlp_pairs
+from .tiled import DEFAULT_BYTES, mlp_kernel
+
+__all__ = [
+    "ACTIVATIONS",
+    "DEFAULT_BYTES",
+    "Activation",
+    "integrate_naive",
+    "mlp_kernel",
+    "mlp_kernel_naive",
+    "mlp_pairs",
+]

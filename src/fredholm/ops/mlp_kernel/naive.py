@@ -1,0 +1,146 @@
+"""The MLP kernel's integral in its plainest form: what the tiled op must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .activations import activation_named
+
+
+def mlp_pairs(
+    groups: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor | None], activation: str = "gelu"
+) -> Tensor:
+    r"""An MLP on the concatenated input groups of every pair, evaluated literally.
+
+    .. math:: K(x_i, y_j) = W_L\,\sigma(\dots\sigma(W_1 z_{ij} + b_1)\dots) + b_L, \quad z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
+
+    Args:
+        groups: input groups (..., c_g), broadcast against one another in all but the last dimension: (B, 1, Nq, 1, c)
+            for a query's features, (B, 1, 1, Nk, c) for a key's.
+        weights: W_1 to W_L, (width, width before); the last layer is linear.
+        biases: b_1 to b_L, (width,) or None.
+        activation: a name in ``ACTIVATIONS``.
+
+    Returns:
+        The kernel's entries (..., d_last). Cost O(Nq·Nk·Σ width·width before), and O(Nq·Nk·Σ c) memory.
+
+    Raises:
+        OptionError: for an unknown activation.
+
+    Reference: ITNet, Algorithm 1.
+
+    Example:
+        >>> x, y = torch.ones(2, 1, 3), torch.ones(1, 4, 3)
+        >>> mlp_pairs([x, y], [torch.ones(5, 6), torch.ones(1, 5)], [None, None], "relu").shape
+        torch.Size([2, 4, 1])
+    """
+    function = activation_named(activation).function
+    shape = torch.broadcast_shapes(*(g.shape[:-1] for g in groups))
+    hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        hidden = function(F.linear(hidden, weight, bias))
+    return F.linear(hidden, weights[-1], biases[-1])
+
+
+def integrate_naive(
+    kernel: Float[Tensor, "#b #h q k o c"], u: Float[Tensor, "b h k c"], weights: Float[Tensor, "#b #h q k"]
+) -> Float[Tensor, "b h q o"]:
+    r"""The quadrature sum :math:`\sum_j w_{ij} K_{ij} u_j` of dense kernel matrices. O(Nq·Nk·d_out·d_in).
+
+    Example:
+        >>> identity, u = torch.eye(2).expand(1, 1, 1, 3, 2, 2), torch.ones(1, 1, 3, 2)
+        >>> integrate_naive(identity, u, torch.ones(1, 1, 1, 3)).tolist()
+        [[[[3.0, 3.0]]]]
+    """
+    return (kernel @ u[:, :, None, :, :, None]).squeeze(-1).mul(weights[..., None]).sum(3)
+
+
+def distances(
+    query_positions: Float[Tensor, "*b q p"], key_positions: Float[Tensor, "*c k p"]
+) -> Float[Tensor, "*d q k"]:
+    """Euclidean distances whose gradient is zero, not NaN, between coinciding points. O(Nq·Nk·p).
+
+    Example:
+        >>> distances(torch.zeros(1, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [[5.0, 0.0]]
+    """
+    square = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).square().sum(-1)
+    apart = square > 0
+    return torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
+
+
+def mlp_kernel_naive(
+    query: Float[Tensor, "#b #h q e"] | None,
+    key: Float[Tensor, "#b #h k e"] | None,
+    value: Float[Tensor, "b h k d"],
+    readout: Float[Tensor, "h o d v"],
+    *,
+    query_bias: Float[Tensor, "#b #h q w"],
+    key_bias: Float[Tensor, "#b #h k w"] | None = None,
+    scale: Float[Tensor, "#h w e"] | None = None,
+    query2: Float[Tensor, "#b #h q f"] | None = None,
+    scale2: Float[Tensor, "#h w f"] | None = None,
+    table: Float[Tensor, "#h w t"] | None = None,
+    table_index: Int[Tensor, "q k"] | None = None,
+    distance_scale: Float[Tensor, "#h w"] | None = None,
+    query_positions: Float[Tensor, "*bp q p"] | None = None,
+    key_positions: Float[Tensor, "*bk k p"] | None = None,
+    density: Float[Tensor, "#b #h q k"] | Bool[Tensor, "#b #h q k"] | None = None,
+    query_time: Tensor | None = None,
+    key_time: Tensor | None = None,
+    mid: Sequence[tuple[Tensor, Tensor]] = (),
+    activation: str = "gelu",
+    memory: int | None = None,
+) -> Float[Tensor, "b h q o"]:
+    """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float dtype.
+
+    Arguments and result are those of :func:`~fredholm.ops.mlp_kernel.mlp_kernel`, where the formula stands; ``memory``
+    is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
+
+    Raises:
+        OptionError: for an unknown activation.
+
+    Example:
+        >>> q, v, bias = torch.ones(1, 1, 2, 3), torch.ones(1, 1, 4, 1), torch.zeros(1, 1, 2, 5)
+        >>> k, ones = torch.ones(1, 1, 4, 3), torch.ones(1, 5, 3)
+        >>> mlp_kernel_naive(q, k, v, torch.ones(1, 1, 1, 5), query_bias=bias, scale=ones, activation="relu").tolist()
+        [[[[60.0], [60.0]]]]
+    """
+    function = activation_named(activation).function
+    s = query_bias[:, :, :, None, :]
+    if key_bias is not None:
+        s = s + key_bias[:, :, None, :, :]
+    if query is not None and key is not None and scale is not None:
+        s = s + torch.einsum("bhqe,hwe,bhke->bhqkw", *_expanded(query, scale, key, value))
+    if query2 is not None and key is not None and scale2 is not None:
+        tail = key[..., key.shape[-1] - query2.shape[-1] :]
+        s = s + torch.einsum("bhqe,hwe,bhke->bhqkw", *_expanded(query2, scale2, tail, value))
+    if table is not None and table_index is not None:
+        s = s + table[:, :, table_index].permute(0, 2, 3, 1)
+    if distance_scale is not None and query_positions is not None and key_positions is not None:
+        far = distances(query_positions, key_positions)
+        far = far[:, None] if far.dim() == 3 else far
+        s = s + far[..., None] * distance_scale[:, None, None, :]
+    hidden = function(s)
+    for weight, bias in mid:
+        hidden = function(F.linear(hidden, weight, bias))
+    if density is not None:
+        hidden = hidden * density[..., None]
+    if query_time is not None and key_time is not None:
+        visible = key_time[..., None, :] <= query_time[..., :, None]
+        visible = visible[:, None] if visible.dim() == 3 else visible
+        hidden = torch.where(visible[..., None], hidden, 0.0)
+    b, h, k, _ = value.shape
+    hidden = hidden.expand(b, h, query_bias.shape[2], k, readout.shape[-1])
+    moments = torch.einsum("bhqkw,bhkd->bhqwd", hidden, value)
+    return torch.einsum("hodw,bhqwd->bhqo", readout, moments)
+
+
+def _expanded(query: Tensor, scale: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    b, h = value.shape[:2]
+    return query.expand(b, h, -1, -1), scale.expand(h, -1, -1), key.expand(b, h, -1, -1)

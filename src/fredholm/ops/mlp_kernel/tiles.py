@@ -1,0 +1,255 @@
+"""What the forward and the backward of the MLP kernel share: prepared inputs, the tiling, a tile's pre-activations.
+
+Inside the op every tensor has the heads first, (H | 1, B | 1, ...): a head's weights then meet all batch entries at
+once. A *block* is the set of (head, batch) pairs whose moments are held together; the terms of a tile that all pairs of
+a block share (table, distances between batch-shared positions) are made once a block. A *chunk* of a block fills one
+tile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .naive import distances
+
+Span = slice
+
+
+class Inputs(NamedTuple):
+    """The op's tensor arguments, in the order of its schema; ``mid`` holds W, b, W, b, ..."""
+
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor
+    readout: Tensor
+    query_bias: Tensor
+    key_bias: Tensor | None
+    scale: Tensor | None
+    query2: Tensor | None
+    scale2: Tensor | None
+    table: Tensor | None
+    table_index: Tensor | None
+    distance_scale: Tensor | None
+    query_positions: Tensor | None
+    key_positions: Tensor | None
+    density: Tensor | None
+    query_time: Tensor | None
+    key_time: Tensor | None
+    mid: list[Tensor]
+
+
+@dataclass
+class Fields:
+    """Heads-first tensors, or their gradients; ``cut`` takes some heads and batch entries of all.
+
+    The fields typed Any are there in every call; among gradients they too are None where none is wanted.
+    """
+
+    query: Tensor | None = None  # (h, b, Nq, e)
+    keys: Any = None  # (H, B, Nk, e + 1), the last column one: it carries the query bias through the product
+    value: Any = None  # (H, B, Nk, d)
+    readout: Any = None  # (H, 1, w·d, o)
+    query_bias: Any = None  # (h, b, Nq, w)
+    key_bias: Tensor | None = None  # (h, b, w, Nk)
+    scale: Tensor | None = None  # (h, 1, w, e)
+    query2: Tensor | None = None
+    scale2: Tensor | None = None
+    table: Tensor | None = None  # (h, 1, w, D)
+    distance_scale: Tensor | None = None  # (h, 1, w)
+    query_positions: Tensor | None = None  # (1, b, Nq, p)
+    key_positions: Tensor | None = None
+    density: Tensor | None = None  # (h, b, Nq, Nk)
+    query_time: Tensor | None = None  # (1, b, Nq)
+    key_time: Tensor | None = None
+
+    def cut(self, h: Span, b: Span) -> Fields:
+        parts = {f.name: cut(getattr(self, f.name), h, b) for f in dataclasses.fields(self)}
+        return Fields(**parts)
+
+
+def cut(x: Tensor | None, h: Span, b: Span) -> Any:
+    """Heads ``h`` and batch entries ``b`` of ``x``, whose dimensions of size 1 are shared."""
+    if x is None:
+        return None
+    return x[h if x.shape[0] > 1 else slice(None), b if x.shape[1] > 1 else slice(None)]
+
+
+def prepare(x: Inputs) -> Fields:
+    """``x`` with the heads first and contiguous. O(N) memory."""
+    b, h, k, _ = x.value.shape
+
+    def first(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t.transpose(0, 1).contiguous()
+
+    def middle(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t[:, None].contiguous()
+
+    e = 0 if x.key is None else x.key.shape[-1]
+    keys = x.value.new_ones(h, b, k, e + 1)
+    if x.key is not None:
+        keys[..., :e] = x.key.transpose(0, 1)
+    return Fields(
+        query=first(x.query),
+        keys=keys,
+        value=first(x.value),
+        readout=x.readout.permute(0, 3, 2, 1).flatten(1, 2)[:, None].contiguous(),
+        query_bias=first(x.query_bias),
+        key_bias=None if x.key_bias is None else x.key_bias.permute(1, 0, 3, 2).contiguous(),
+        scale=middle(x.scale),
+        query2=first(x.query2),
+        scale2=middle(x.scale2),
+        table=middle(x.table),
+        distance_scale=middle(x.distance_scale),
+        query_positions=None if x.query_positions is None else x.query_positions[None],
+        key_positions=None if x.key_positions is None else x.key_positions[None],
+        density=None if x.density is None else x.density.transpose(0, 1),
+        query_time=None if x.query_time is None else x.query_time[None],
+        key_time=None if x.key_time is None else x.key_time[None],
+    )
+
+
+def spans(start: int, stop: int, size: int) -> list[Span]:
+    """``start`` to ``stop`` in the fewest nearly equal pieces of at most ``size``."""
+    n = stop - start
+    count = -(-n // max(size, 1))
+    return [slice(start + i * n // count, start + (i + 1) * n // count) for i in range(count)]
+
+
+def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
+    """All (head, batch) pairs in groups of at most ``limit``: whole heads, or else parts of one head.
+
+    A group is therefore a run of consecutive matrices, and flattening its two leading dimensions copies nothing.
+    """
+    if limit >= batch:
+        for h in spans(0, heads, max(1, min(limit // max(batch, 1), head_limit))):
+            yield h, slice(0, batch)
+    else:
+        for i in range(heads):
+            for b in spans(0, batch, limit):
+                yield slice(i, i + 1), b
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tile sizes: ``group`` (head, batch) pairs × ``queries`` × hidden width × ``keys`` elements fill the budget."""
+
+    queries: int
+    keys: int
+    group: int
+    block: int
+    block_heads: int
+
+    @staticmethod
+    def make(x: Inputs, memory: int) -> Plan:
+        h, k, d = x.value.shape[1:]
+        q, w = x.query_bias.shape[2:]
+        widest = max([w, *(weight.shape[0] for weight in x.mid[::2])])
+        elements = max(1, memory // x.value.element_size())
+        keys = max(1, min(k, KEY_TILE, elements // widest))
+        # nearly equal tiles: the last one is then as efficient as the first
+        keys = max(1, -(-k // -(-k // keys))) if k else 1
+        queries = max(1, min(q, elements // (widest * keys)))
+        group = max(1, elements // (widest * keys * queries))
+        columns = max(d, 1 + (0 if x.key is None else x.key.shape[-1]))
+        block = max(group, BLOCK_TILES * elements // (queries * widest * columns))
+        per_head = [t for t in (x.table, x.distance_scale) if t is not None and t.shape[0] > 1]
+        return Plan(queries, keys, group, block, group if per_head else h)
+
+
+KEY_TILE = 512
+BLOCK_TILES = 8
+
+
+class Scratch:
+    """One buffer reused by every tile, so that no tile is allocated (and paged in) twice."""
+
+    def __init__(self, like: Tensor, plan: Plan, width: int):
+        self.buffer = like.new_empty(plan.group * plan.queries * width * plan.keys)
+
+    def view(self, *shape: int) -> Tensor:
+        n = 1
+        for size in shape:
+            n *= size
+        return self.buffer[:n].view(shape)
+
+
+def scaled_queries(f: Fields, q: Span, heads: int, batch: int) -> Tensor:
+    """Rows (h, b, Tq, w, e + 1) whose product with the keys is the pair term plus the query bias."""
+    e = f.keys.shape[-1] - 1
+    rows = f.keys.new_empty(heads, batch, q.stop - q.start, f.query_bias.shape[-1], e + 1)
+    rows[..., e] = f.query_bias[:, :, q]
+    if f.query is not None and f.scale is not None:
+        torch.mul(f.query[:, :, q, None, :].expand_as(rows[..., :e]), f.scale[:, :, None], out=rows[..., :e])
+    else:
+        rows[..., :e] = 0
+    if f.query2 is not None and f.scale2 is not None:
+        rows[..., e - f.query2.shape[-1] : e].addcmul_(f.query2[:, :, q, None, :], f.scale2[:, :, None])
+    return rows
+
+
+def tile_distances(f: Fields, q: Span, k: Span) -> Tensor | None:
+    """Distances (1, b, Tq, 1, Tk) of a tile, or None."""
+    if f.distance_scale is None or f.query_positions is None or f.key_positions is None:
+        return None
+    return distances(f.query_positions[:, :, q], f.key_positions[:, :, k])[:, :, :, None, :]
+
+
+def shared_terms(f: Fields, index: Tensor | None, far: Tensor | None, q: Span, k: Span) -> Tensor | None:
+    """The terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share, or None."""
+    total = None
+    if f.table is not None and index is not None:
+        h, w = f.table.shape[0], f.table.shape[2]
+        rows = index[q, k]
+        wide = rows[:, None, :].expand(h, 1, -1, w, -1)
+        total = torch.gather(f.table[:, :, None].expand(-1, -1, rows.shape[0], -1, -1), -1, wide)
+    if far is not None and far.shape[1] == 1:
+        assert f.distance_scale is not None
+        scale = f.distance_scale[:, :, None, :, None]
+        total = scale * far if total is None else total + scale * far
+    return total
+
+
+def pair_weight(f: Fields, q: Span, k: Span) -> tuple[Tensor | None, bool]:
+    """Factor (h, b, Tq, 1, Tk) of a tile's hidden units, or None, and whether the tile may be skipped.
+
+    Visibility is inspected only on a CPU, where looking costs nothing.
+    """
+    weight = None
+    if f.density is not None:
+        weight = f.density[:, :, q, k].to(f.value.dtype)[:, :, :, None, :]
+    if f.query_time is None or f.key_time is None:
+        return weight, False
+    visible = f.key_time[:, :, None, k] <= f.query_time[:, :, q, None]
+    if visible.device.type == "cpu":
+        if not visible.any():
+            return None, True
+        if visible.all():
+            return weight, False
+    seen = visible[:, :, :, None, :].to(f.value.dtype)
+    return (seen if weight is None else weight * seen), False
+
+
+def fill_scores(
+    f: Fields, rows: Tensor, shared: Tensor | None, far: Tensor | None, chunk: tuple[Span, Span], k: Span, s: Tensor
+) -> None:
+    """Overwrite ``s`` (h, b, Tq, w, Tk) with the chunk's pre-activations of the first layer."""
+    h, b, tq, w, tk = s.shape
+    keys = cut(f.keys, *chunk)
+    bias = cut(f.key_bias, *chunk)
+    terms = [t for t in (cut(shared, *chunk), None if bias is None else bias[:, :, None, :, k]) if t is not None]
+    if len(terms) == 2:
+        torch.add(terms[0].expand_as(s), terms[1], out=s)
+    elif terms:
+        s.copy_(terms[0])
+    if far is not None and far.shape[1] > 1:
+        scale, own = cut(f.distance_scale, *chunk), cut(far, *chunk)
+        s.addcmul_(scale[:, :, None, :, None], own) if terms else s.copy_(scale[:, :, None, :, None] * own)
+        terms.append(own)
+    queries = rows[chunk].flatten(0, 1).view(h * b, tq * w, -1)
+    s.view(h * b, tq * w, tk).baddbmm_(queries, keys[:, :, k].flatten(0, 1).mT, beta=1 if terms else 0)
