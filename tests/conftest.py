@@ -6,14 +6,13 @@ import os
 
 import pytest
 
-# jaxtyping checks shapes and dtypes at every call of the package; the hook breaks torch.compile, so tests that compile or export
-# run in a process of their own, where this variable is set.
-if not os.environ.get("FREDHOLM_NO_SHAPE_CHECKS"):
-    from jaxtyping import install_import_hook
+# jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so what compiles or exports is
+# tested by a script in a process of its own.
+from jaxtyping import install_import_hook
 
-    install_import_hook("fredholm", "beartype.beartype")
+install_import_hook("fredholm", "beartype.beartype")
 
-import torch
+import torch  # noqa: E402
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 

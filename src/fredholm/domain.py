@@ -87,7 +87,7 @@ class Domain:
         device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
         axes = [(torch.arange(n, device=device, dtype=dtype) + 0.5) / n for n in shape]
         positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
-        return cls._build(positions, measure, 1.0 / len(positions), causal=causal, shape=tuple(shape), **options)
+        return cls._build(positions, measure, 1.0 / positions.shape[0], causal=causal, shape=tuple(shape), **options)
 
     @classmethod
     def points(cls, positions: Tensor, *, measure="uniform", valid: Tensor | None = None, **options) -> Domain:

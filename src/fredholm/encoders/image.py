@@ -68,7 +68,7 @@ class ImageEncoder(nn.Module):
         domain = self.domain(images)
         features = self.embed(self._patches(images))
         if self.token is not None:
-            token = self.token.to(features.dtype).expand(len(images), 1, -1)
+            token = self.token.to(features.dtype).expand(images.shape[0], 1, -1)
             features = torch.cat([token, features], 1)
         position = self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
         return self.dropout(features + position), domain

@@ -4,7 +4,7 @@ from .base import Kernel, Problem
 from .fourier import FourierFeatures
 from .mlp import GROUPS, MLPKernel, ablations
 from .softmax import SoftmaxKernel
-from .traits import HiddenReadout, SoftmaxScores, SplitHidden, WeightedValue
+from .traits import HiddenReadout, SoftmaxScores, SplitHidden, WeightedValue, has_trait
 
 __all__ = [
     "GROUPS",
@@ -18,4 +18,5 @@ __all__ = [
     "SplitHidden",
     "WeightedValue",
     "ablations",
+    "has_trait",
 ]

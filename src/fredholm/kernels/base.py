@@ -80,7 +80,7 @@ class Kernel(nn.Module):
         p = problem
         x, y = p.x[:, None, :, None], p.y[:, None, None, :]
         dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])
-        shape = (len(p.uy), self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
+        shape = (p.uy.shape[0], self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
         return dense.expand(shape)
 
     def offset(self) -> Tensor | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from .base import Problem
 
 
-@runtime_checkable
 class HiddenReadout(Protocol):
     r"""The last layer is linear: :math:`K = \sum_k h_k(x, y)\,R_k + R_0`, so hidden units can be integrated first."""
 
@@ -22,7 +21,6 @@ class HiddenReadout(Protocol):
         ...
 
 
-@runtime_checkable
 class SplitHidden(HiddenReadout, Protocol):
     """The first layer splits into a query term, a key term, a product and a displacement term: nothing wide per pair.
 
@@ -42,7 +40,6 @@ class SplitHidden(HiddenReadout, Protocol):
         ...
 
 
-@runtime_checkable
 class WeightedValue(Protocol):
     r"""A scalar weight times a value map: :math:`K_h = \alpha_h(x, y; u)\,V_h`."""
 
@@ -55,7 +52,6 @@ class WeightedValue(Protocol):
         ...
 
 
-@runtime_checkable
 class SoftmaxScores(WeightedValue, Protocol):
     """The weight is a softmax of inner products, which fused attention evaluates."""
 
@@ -70,3 +66,19 @@ class SoftmaxScores(WeightedValue, Protocol):
     def values(self, uy: Tensor) -> Tensor:
         """Values (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
         ...
+
+
+def has_trait(kernel: object, trait: type) -> bool:
+    """Whether the kernel's class has every method of a trait.
+
+    ``isinstance`` asks the same of a runtime protocol, but not in a way that torch.compile can trace.
+    """
+    return all(hasattr(type(kernel), name) for name in TRAITS[trait])
+
+
+def _members(trait: type) -> tuple[str, ...]:
+    bodies = (vars(c) for c in trait.__mro__ if c not in (Protocol, object) and c.__module__ == __name__)
+    return tuple(sorted({name for body in bodies for name in body if not name.startswith("_")}))
+
+
+TRAITS = {trait: _members(trait) for trait in (HiddenReadout, SplitHidden, WeightedValue, SoftmaxScores)}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..kernels import Kernel, Problem, WeightedValue
+from ..kernels import Kernel, Problem, WeightedValue, has_trait
 from ..kernels.base import merge_heads, split_heads
 from ..ops.integral import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
@@ -106,9 +106,9 @@ class IntegralOperator(nn.Module):
     ) -> Float[Tensor, "b m o"]:
         problem, query, valid = self._problem(u, domain, query, query_domain)
         strategy = resolve(self.strategy, self.kernel)
-        plan = strategy.plan(self.kernel, grid=problem.grid)
-        keys = strategy.keys(self.kernel, problem.y, problem.uy, plan)
-        return self._finish(strategy.integrate(self.kernel, problem, keys, plan), query, valid)
+        path = strategy.path(self.kernel, grid=problem.grid)
+        keys = strategy.keys(self.kernel, problem.y, problem.uy, path)
+        return self._finish(strategy.integrate(self.kernel, problem, keys, path), query, valid)
 
     def dense(
         self,
@@ -139,7 +139,7 @@ class IntegralOperator(nn.Module):
         problem, _, _ = self._problem(u, domain, query, query_domain)
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)
-        if isinstance(self.kernel, WeightedValue):
+        if has_trait(self.kernel, WeightedValue):
             return self.kernel.weights(problem) * quadrature
         return kernel_norm(self.kernel.matrix(problem), quadrature)
 
@@ -175,11 +175,11 @@ class IntegralOperator(nn.Module):
         x = _batched(_clean(domain.positions, domain.valid), 2)[:, t : t + 1]
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         strategy = resolve(self.strategy, self.kernel)
-        plan = strategy.plan(self.kernel, grid=None, stepping=True)
-        new = strategy.keys(self.kernel, x, heads, plan)
+        path = strategy.path(self.kernel, grid=None, stepping=True)
+        new = strategy.keys(self.kernel, x, heads, path)
         keys = {name: torch.cat([state.keys[name], k], -2) if t else k for name, k in new.items()}
         problem = Problem(x, keys.get("positions", x), heads, keys.get("signal", heads), quadrature)
-        out = self._finish(strategy.integrate(self.kernel, problem, keys, plan), u, valid)
+        out = self._finish(strategy.integrate(self.kernel, problem, keys, path), u, valid)
         return out[:, 0], replace(state, seen=t + 1, keys=keys)
 
     # --- parts --------------------------------------------------------------------------------------------------------

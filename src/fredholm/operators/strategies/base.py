@@ -35,15 +35,24 @@ class Strategy:
 
     exact: ClassVar[bool] = True
 
-    def plan(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> Plan:
-        """The form that serves this kernel, or StrategyError."""
+    def path(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> str:
+        """Name of the form that serves this kernel, or StrategyError."""
         raise NotImplementedError
 
-    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, plan: Plan) -> Keys:
+    def reason(self, path: str) -> str:
+        """Why a form was chosen, for people."""
+        raise NotImplementedError
+
+    def plan(self, kernel: Kernel, *, grid: tuple[int, ...] | None) -> Plan:
+        """The form that serves this kernel, and why."""
+        path = self.path(kernel, grid=grid)
+        return Plan(repr(self), path, self.reason(path))
+
+    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
         """What can be computed once for the keys: tensors with points on dimension -2. A causal step caches these."""
         raise NotImplementedError
 
-    def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, plan: Plan) -> Tensor:
+    def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
         """∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
         raise NotImplementedError
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...kernels import HiddenReadout, Kernel, Problem, SoftmaxScores, SplitHidden, WeightedValue
+from ...kernels import HiddenReadout, Kernel, Problem, SoftmaxScores, SplitHidden, WeightedValue, has_trait
 from ...ops.attention import attention
 from ...ops.integral import dense_apply
 from ...ops.mlp_kernel import mlp_kernel
-from .base import Keys, Plan, Strategy
+from .base import Keys, Strategy
 
 TABLE, COLUMNS = "tiled hidden units, displacement table", "tiled hidden units, appended columns"
 FUSED, HIDDEN, WEIGHTED, DENSE = (
@@ -22,6 +22,14 @@ FUSED, HIDDEN, WEIGHTED, DENSE = (
     "weights by query block",
     "dense blocks",
 )
+REASONS = {
+    FUSED: "the weight is a softmax of inner products",
+    TABLE: "the first layer splits, and the displacements of a regular grid fit a table",
+    COLUMNS: "the first layer splits, and the points share no regular grid",
+    HIDDEN: "the last layer is linear, so hidden units are integrated first",
+    WEIGHTED: "a scalar weight times a value map",
+    DENSE: "the kernel has no trait that would allow a faster form",
+}
 
 
 @dataclass(frozen=True)
@@ -38,36 +46,32 @@ class Exact(Strategy):
 
     memory: int | None = None
 
-    def plan(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> Plan:
-        name = repr(self)
-        if isinstance(kernel, SoftmaxScores):
-            return Plan(name, FUSED, "the weight is a softmax of inner products")
-        if isinstance(kernel, SplitHidden):
-            if grid is not None and not stepping:
-                return Plan(
-                    name, TABLE, f"the first layer splits, and all displacements of the {grid} grid fit a table"
-                )
-            return Plan(name, COLUMNS, "the first layer splits; the points share no regular grid")
-        if isinstance(kernel, HiddenReadout):
-            return Plan(name, HIDDEN, "the last layer is linear, so hidden units are integrated first")
-        if isinstance(kernel, WeightedValue):
-            return Plan(name, WEIGHTED, "a scalar weight times a value map")
-        return Plan(name, DENSE, "the kernel has no trait that would allow a faster form")
+    def path(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> str:
+        if has_trait(kernel, SoftmaxScores):
+            return FUSED
+        if has_trait(kernel, SplitHidden):
+            return COLUMNS if grid is None or stepping else TABLE
+        if has_trait(kernel, HiddenReadout):
+            return HIDDEN
+        return WEIGHTED if has_trait(kernel, WeightedValue) else DENSE
 
-    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, plan: Plan) -> Keys:
-        if plan.path == FUSED:
+    def reason(self, path: str) -> str:
+        return REASONS[path]
+
+    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
+        if path == FUSED:
             return {"key": kernel.keys(uy), "value": kernel.values(uy)}  # type: ignore[attr-defined]
-        if plan.path in (TABLE, COLUMNS):
-            terms = kernel.key_terms(y, uy, columns=plan.path == COLUMNS)  # type: ignore[attr-defined]
+        if path in (TABLE, COLUMNS):
+            terms = kernel.key_terms(y, uy, columns=path == COLUMNS)  # type: ignore[attr-defined]
             return terms | {"positions": y, "signal": uy}
         return {"positions": y, "signal": uy}
 
-    def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, plan: Plan) -> Tensor:
-        if plan.path == FUSED:
+    def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
+        if path == FUSED:
             return attention(kernel.queries(problem.ux), keys["key"], keys["value"], problem.quadrature)  # type: ignore
-        if plan.path in (TABLE, COLUMNS):
-            return self._tiled(kernel, problem, dict(keys), plan.path == COLUMNS)
-        return self._blocks(kernel, problem, plan)
+        if path in (TABLE, COLUMNS):
+            return self._tiled(kernel, problem, dict(keys), path == COLUMNS)
+        return self._blocks(kernel, problem, path)
 
     # --- hidden-first, tiled ------------------------------------------------------------------------------------------
 
@@ -84,7 +88,7 @@ class Exact(Strategy):
             displacements, index = grid_displacements(problem.x[0], problem.grid)
             table = kernel.table(displacements)
             if table is not None:
-                options |= {"table": table, "table_index": index[:, None] - index + len(displacements) // 2}
+                options |= {"table": table, "table_index": index[:, None] - index + displacements.shape[0] // 2}
         if q.query_time is not None:
             options |= {"query_time": q.query_time, "key_time": q.key_time}
         if self.memory is not None:
@@ -96,20 +100,20 @@ class Exact(Strategy):
 
     # --- by query block -----------------------------------------------------------------------------------------------
 
-    def _blocks(self, kernel: Kernel, problem: Problem, plan: Plan) -> Tensor:
+    def _blocks(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
         """Dense evaluation, a block of queries at a time, recomputed in the backward. Traced code takes one block."""
         n = problem.ux.shape[2]
         if torch.compiler.is_compiling():
-            return _dense(kernel, problem, plan.path)
-        per_pair = {HIDDEN: getattr(kernel, "width", 64), WEIGHTED: 4}.get(plan.path, kernel.d_in * kernel.d_out)
+            return _dense(kernel, problem, path)
+        per_pair = {HIDDEN: getattr(kernel, "width", 64), WEIGHTED: 4}.get(path, kernel.d_in * kernel.d_out)
         row_bytes = 8 * prod(problem.uy.shape[:1]) * kernel.heads * problem.uy.shape[2] * per_pair
         block = max(1, min(n, (self.memory or 1 << 26) // row_bytes))
         if block == n:
-            return _dense(kernel, problem, plan.path)
+            return _dense(kernel, problem, path)
         outs = []
         for start in range(0, n, block):
             rows = list(range(start, min(n, start + block)))
-            outs.append(checkpoint(_dense, kernel, problem, plan.path, rows, use_reentrant=False))
+            outs.append(checkpoint(_dense, kernel, problem, path, rows, use_reentrant=False))
         return torch.cat(outs, 2)
 
 
@@ -127,7 +131,7 @@ def _dense(kernel, problem: Problem, path: str, rows: list[int] | None = None) -
         moment = torch.einsum("bhqkw,bhqki->bhqwi", hidden, weights[..., None] * signal[:, :, None])
         out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
         if bias is not None:
-            total = torch.einsum("bhqk,bhki->bhqi", weights.expand(len(signal), -1, -1, -1), signal)
+            total = torch.einsum("bhqk,bhki->bhqi", weights.expand(signal.shape[0], -1, -1, -1), signal)
             out = out + torch.einsum("hoi,bhqi->bhqo", bias, total)
         return out
     return dense_apply(kernel.matrix(part), weights, signal)

@@ -1,0 +1,81 @@
+"""The part of the contract that compiles and exports, as a script: jaxtyping's import hook breaks torch.compile, so it runs in a
+process without the hook. ``python -m tests.contracts.compiled BACKEND [--import FILE] [NAMES...]`` prints one line a check."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from fredholm.domain import Domain
+from fredholm.operators import import_file
+
+from ..tolerances import assert_close
+from .cases import BATCH, DIM, POINTS, OperatorCase, cases
+
+
+class OnALine(torch.nn.Module):
+    """An operator in a model that builds its domain inside, as exported models do."""
+
+    def __init__(self, operator: torch.nn.Module, position_dim: int, causal: bool):
+        super().__init__()
+        self.operator, self.position_dim, self.causal = operator, position_dim, causal
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        n = u.shape[1]
+        if self.position_dim == 1:
+            domain = Domain.line(n, causal=self.causal, dtype=u.dtype, length=64.0)
+        else:
+            domain = Domain.grid(n, *[1] * (self.position_dim - 1), causal=self.causal, dtype=u.dtype)
+        return self.operator(u, domain)
+
+
+def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
+    torch._dynamo.reset()
+    model = OnALine(case.operator(), case.position_dim, causal)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for n in (POINTS, POINTS + 3):
+        u = torch.randn(BATCH, n, DIM, dtype=torch.float64, requires_grad=True)
+        expected, actual = model(u), compiled(u)
+        assert_close(actual, expected, f"{case.label} compiled with {backend}, N={n}")
+        parameters = list(model.parameters())
+        of = [torch.autograd.grad(y.square().sum(), [u, *parameters], allow_unused=True) for y in (actual, expected)]
+        for g, h in zip(*of):
+            if h is not None and g is not None and h.abs().max() > 1e-9:
+                assert_close(g, h, f"{case.label} gradient compiled with {backend}, N={n}")
+
+
+def check_exported(case: OperatorCase, causal: bool) -> None:
+    model = OnALine(case.operator(), case.position_dim, causal).eval()
+    u = torch.randn(BATCH, POINTS, DIM, dtype=torch.float64)
+    shapes = {"u": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("points", min=2, max=4096)}}
+    exported = torch.export.export(model, (u,), dynamic_shapes=shapes).module()
+    for b, n in ((BATCH, POINTS), (3, POINTS + 5)):
+        u = torch.randn(b, n, DIM, dtype=torch.float64)
+        assert_close(exported(u), model(u), f"{case.label} exported, batch {b}, N={n}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("backend", choices=("aot_eager", "inductor", "export"))
+    parser.add_argument("--import", action="append", default=[], dest="files")
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    for path in args.files:
+        import_file(path)
+    done = set()
+    for case in cases(args.names or None):
+        if args.backend == "inductor" and case.name in done:  # slow: once a family
+            continue
+        done.add(case.name)
+        for causal in (False, True):
+            torch.manual_seed(0)
+            if args.backend == "export":
+                check_exported(case, causal)
+            else:
+                check_compiled(case, args.backend, causal)
+            print(f"{case.label} {args.backend} causal={causal}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""torch.compile and torch.export of every registered operator, in a process without the shape-checking hook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["aot_eager", "export", "inductor"])
+def test_compiled_and_exported(backend, request):
+    command = [sys.executable, "-m", "tests.contracts.compiled", backend]
+    for path in request.config.getoption("user_files"):
+        command += ["--import", str(Path(path).resolve())]
+    command += request.config.getoption("operator")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert ": ok" in done.stdout
