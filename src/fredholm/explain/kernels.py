@@ -1,0 +1,240 @@
+"""Kernels to numbers: profiles against distance and maps of one query, through the operator contract alone.
+
+Any operator with ``kernel_matrix(u, domain, rows=...)`` and ``weights(u, domain, rows=...)`` can be read, whatever its kernel.
+Only some queries' rows are ever evaluated, in pieces that fit a memory budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError, ShapeError
+
+BUDGET = 2**27  # bytes of kernel matrix held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A kernel's size against the distance of the two points; see :func:`kernel_profile`.
+
+    Attributes:
+        distance: mean distance of the pairs in each bin, (bins,); empty bins are left out.
+        norm, norm_sd: mean and standard deviation over pairs and samples of ‖K‖_F, (H, bins).
+        weight, weight_sd: the same of the operator's weight, (H, bins).
+        count: pairs in each bin, all samples together, (H, bins).
+        samples, queries: how many signals, and how many queries of each, were read.
+    """
+
+    distance: Float[Tensor, " bins"]
+    norm: Float[Tensor, "h bins"]
+    norm_sd: Float[Tensor, "h bins"]
+    weight: Float[Tensor, "h bins"]
+    weight_sd: Float[Tensor, "h bins"]
+    count: Float[Tensor, "h bins"]
+    samples: int
+    queries: int
+
+    def pooled(self, name: str = "norm") -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of ``"norm"`` or ``"weight"`` over all heads' pairs, each (bins,)."""
+        mean, sd = getattr(self, name), getattr(self, f"{name}_sd")
+        share = self.count / self.count.sum(0)
+        middle = (share * mean).sum(0)
+        return middle, ((share * (sd**2 + mean**2)).sum(0) - middle**2).clamp(min=0).sqrt()
+
+
+@torch.no_grad()
+def kernel_profile(
+    operator: Any,
+    u: Float[Tensor, "b n d"],
+    domain: Domain | None = None,
+    *,
+    bins: int = 16,
+    queries: int = 32,
+    seed: int = 0,
+    budget: int = BUDGET,
+) -> Profile:
+    r"""Mean kernel norm :math:`\|K_{ij}\|_F` and mean weight of pairs at distance :math:`|x_i - y_j|`, with their spread.
+
+    Bin k holds the pairs nearest to distance k·r / (bins - 1), r being the largest distance; so bin 0 is, on a grid, the diagonal.
+    Pairs that do not interact (padding, order, masks, measure 0 such as a class token) do not count, nor do queries without mass.
+
+    Args:
+        operator: anything that obeys the operator contract.
+        u: its inputs, (B, N, D).
+        domain: where they live, default a line.
+        bins: number of bins, at least 2.
+        queries: how many query points are drawn (all where there are fewer), with ``seed``.
+        budget: bytes of kernel matrix evaluated at once.
+
+    Cost: O(B · queries · N · H · d_out · d_in) time, ``budget`` memory.
+
+    Raises:
+        OptionError: fewer than two bins or no query.
+        ShapeError: u has no samples or does not fit the domain.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> profile = kernel_profile(create_operator("softmax", 8, heads=2), torch.randn(4, 9, 8), Domain.grid(3, 3))
+        >>> profile.norm.shape[0], float(profile.distance[0])
+        (2, 0.0)
+    """
+    if bins < 2 or queries < 1:
+        raise OptionError(f"a profile needs at least 2 bins and 1 query, got bins={bins} and queries={queries}")
+    domain = check(u, domain)
+    rows = choose_queries(domain, queries, seed)
+    distance, seen = _pairs(domain, rows)
+    step = float(torch.where(seen.any(1), distance, 0.0).max()) / (bins - 1)
+    index = (torch.where(seen.any(1), distance, 0.0) / step).round().long() if step > 0 else distance.long() * 0
+    sums: Tensor | None = None
+    for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
+        shape = norm.shape  # (b, H, r, N)
+        own = [x if len(x) == 1 else x[samples] for x in (distance, index, seen)]
+        near, where, mask = own[0][:, None, part], own[1][:, None, part], own[2][:, :, part].expand(shape)
+        values = [mask.double(), near.expand(shape), norm, norm**2, weight, weight**2]
+        table = torch.stack([torch.where(mask, v, 0.0).transpose(0, 1).flatten(1) for v in values])  # (6, H, pairs)
+        target = where.expand(shape).transpose(0, 1).flatten(1).expand(table.shape)
+        added = torch.zeros(*table.shape[:2], bins, dtype=torch.float64).scatter_add_(2, target, table)
+        sums = added if sums is None else sums + added
+    assert sums is not None
+    kept = sums[:, :, sums[0].sum(0) > 0]
+    count, total = kept[0], kept[0].clamp(min=1)
+    norm, weight = kept[2] / total, kept[4] / total
+    return Profile(
+        distance=kept[1].sum(0) / count.sum(0),
+        norm=norm,
+        norm_sd=(kept[3] / total - norm**2).clamp(min=0).sqrt(),
+        weight=weight,
+        weight_sd=(kept[5] / total - weight**2).clamp(min=0).sqrt(),
+        count=count,
+        samples=len(u),
+        queries=len(rows),
+    )
+
+
+@torch.no_grad()
+def kernel_map(
+    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, queries: list[int]
+) -> Float[Tensor, "b h q n"]:
+    """How much each of some queries takes from every point: the operator's weights, (B, H, queries, N), in float64.
+
+    For softmax these are the attention probabilities; for a matrix kernel ‖K_ij‖_F times the measure of j.
+
+    Raises:
+        OptionError: a query index outside the domain.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> op = create_operator("softmax", 8, heads=2)
+        >>> kernel_map(op, torch.randn(1, 9, 8), Domain.grid(3, 3), queries=[4]).sum(-1).flatten().round(decimals=5).tolist()
+        [1.0, 1.0]
+    """
+    domain = check(u, domain)
+    for query in queries:
+        if not 0 <= query < domain.size:
+            raise OptionError(f"query {query} is outside the domain; it has points 0 to {domain.size - 1}")
+    return operator.weights(u, domain, rows=list(queries)).detach().double().cpu()
+
+
+def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
+    """Indices of the domain's points as a picture (rows, columns), or None where they are no full two-dimensional grid.
+
+    Points of measure 0 (a class token) are not part of the picture.
+
+    Example:
+        >>> image_grid(Domain.grid(2, 3)).tolist()
+        [[0, 1, 2], [3, 4, 5]]
+    """
+    if domain.dim != 2 or domain.positions.dim() != 2 or domain.batch not in (None, 1):
+        return None
+    real = _mass(domain)[0].nonzero()[:, 0]
+    (ys, row), (xs, column) = (_levels(domain.positions[real, axis]) for axis in (0, 1))
+    if ys * xs != len(real) or len(torch.unique(row * xs + column)) != len(real):
+        return None
+    picture = torch.empty(ys * xs, dtype=torch.long)
+    picture[row * xs + column] = real.cpu()
+    return picture.reshape(ys, xs)
+
+
+def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
+    """Up to ``number`` indices of points that carry mass in some sample, drawn without replacement, sorted."""
+    real = (_mass(domain) > 0).any(0).nonzero()[:, 0].cpu()
+    order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
+    return sorted(real[order[:number]].tolist())
+
+
+def check(u: Tensor, domain: Domain | None) -> Domain:
+    """The domain of u, a line by default; errors where u is empty or does not fit it."""
+    if u.dim() != 3 or not len(u):
+        raise ShapeError(f"u must have shape (B, N, D) with at least one sample, got {tuple(u.shape)}")
+    domain = Domain.line(u.shape[1], device=u.device) if domain is None else domain
+    if domain.size != u.shape[1]:
+        raise ShapeError(f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal")
+    if not bool((_mass(domain) > 0).any()):
+        raise DomainError("no point of the domain carries mass, so there is no kernel to look at")
+    return domain
+
+
+def take_samples(domain: Domain, samples: slice) -> Domain:
+    """The domain of some samples of a batch; what is shared stays shared."""
+    shared = {"positions": 2, "measure": 1, "valid": 1, "pairs": 2}
+    changes = {}
+    for field in fields(domain):
+        value = getattr(domain, field.name)
+        if field.name in shared and value is not None and value.dim() > shared[field.name] and len(value) > 1:
+            changes[field.name] = value[samples]
+    return replace(domain, **changes)
+
+
+def matrix_rows(
+    operator: Any, u: Tensor, domain: Domain, rows: list[int], budget: int
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Kernel matrices (b, H, r, N, d_out, d_in) of slices of samples and of ``rows``, each within ``budget`` bytes if it can be."""
+    probe = operator.kernel_matrix(u[:1], take_samples(domain, slice(0, 1)), rows=rows[:1])
+    fit = max(1, budget // max(1, probe.numel() * probe.element_size()))
+    per_call, samples = min(fit, len(rows)), max(1, fit // len(rows))
+    for start in range(0, len(u), samples):
+        batch = slice(start, min(start + samples, len(u)))
+        own = take_samples(domain, batch)
+        for first in range(0, len(rows), per_call):
+            part = slice(first, min(first + per_call, len(rows)))
+            yield batch, part, operator.kernel_matrix(u[batch], own, rows=rows[part])
+
+
+def _norms(operator, u, domain, rows, budget) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Norms and weights (b, H, r, N) in float64 on the CPU, piece by piece."""
+    for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
+        norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
+        weight = operator.weights(u[batch], take_samples(domain, batch), rows=rows[part]).double().cpu()
+        yield batch, part, norm, weight.expand(norm.shape)
+
+
+def _pairs(domain: Domain, rows: list[int]) -> tuple[Tensor, Tensor]:
+    """Distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both on the CPU."""
+    x = domain.positions.detach().double().cpu().reshape(-1, domain.size, domain.dim)
+    seen = (domain.quadrature().weights(rows) > 0).cpu()
+    seen = seen & (_mass(domain).cpu() > 0)[:, None, rows, None]
+    if seen.shape[2] != len(rows):
+        seen = seen.expand(-1, -1, len(rows), -1)
+    batch = max(len(x), len(seen))
+    seen = seen if len(seen) == batch else seen.expand(batch, -1, -1, -1)
+    distance = torch.linalg.vector_norm(x[:, rows, None] - x[:, None], dim=-1)
+    return distance.expand(batch, -1, -1), seen
+
+
+def _mass(domain: Domain) -> Tensor:
+    mass = domain.measure.detach().reshape(-1, domain.size)
+    return mass if domain.valid is None else torch.where(domain.valid, mass, 0.0)
+
+
+def _levels(values: Tensor) -> tuple[int, Tensor]:
+    """How many different coordinates there are (to six digits of the range), and the rank of each value."""
+    scale = float(values.max() - values.min()) or 1.0
+    levels, rank = torch.unique(((values - values.min()) / scale * 1e6).round(), return_inverse=True)
+    return len(levels), rank.cpu()

@@ -1,0 +1,143 @@
+"""How much of a kernel's variance is position, and how much is content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError, ShapeError
+from .kernels import BUDGET, check, choose_queries, matrix_rows
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceShare:
+    """A kernel's variance in two parts; see :func:`variance_share`.
+
+    Attributes:
+        position, content: variance between position pairs and within them, per head, (H,). Estimates are unbiased, so that a part
+            which is truly 0 may come out slightly negative.
+        head_share: position / (position + content) per head, (H,); NaN where the kernel is constant.
+        share, error: the share of all heads together, and its jackknife standard error.
+        samples, pairs: how many signals and how many position pairs were read.
+    """
+
+    position: Float[Tensor, " h"]
+    content: Float[Tensor, " h"]
+    head_share: Float[Tensor, " h"]
+    share: float
+    error: float
+    samples: int
+    pairs: int
+
+
+@torch.no_grad()
+def variance_share(
+    operator: Any,
+    u: Float[Tensor, "b n d"],
+    domain: Domain | None = None,
+    *,
+    queries: int = 8,
+    keys: int = 32,
+    seed: int = 0,
+    budget: int = BUDGET,
+) -> VarianceShare:
+    r"""Position's share of a kernel's variance: how much of K is known from where the two points lie.
+
+    Let p = (i, j) be a pair of places drawn uniformly and s a signal (an image). For the kernel matrix :math:`K_{sp}`, with
+    :math:`\mathrm{Var}` summed over matrix entries, the law of total variance says
+
+    .. math:: \mathrm{Var}\,K = \underbrace{\mathbb E_p\,\mathrm{Var}_s(K_{sp})}_{\text{content}}
+        + \underbrace{\mathrm{Var}_p\,\mathbb E_s(K_{sp})}_{\text{position}}, \qquad
+        \text{share} = \frac{\text{position}}{\text{position} + \text{content}}.
+
+    A kernel that reads positions only has share 1; one that reads only features which are distributed alike everywhere has 0.
+    What features tell of their place (position codes in them, borders that are always black) counts as position.
+
+    With :math:`G_{st} = \mathrm{mean}_p \langle K_{sp}, K_{tp}\rangle` and :math:`M_{st} = \langle \mathrm{mean}_p K_{sp},
+    \mathrm{mean}_p K_{tp}\rangle` both parts are means over distinct signals, free of the bias of plug-in variances:
+    position = :math:`\mathrm{mean}_{s\neq t}(G - M)_{st}`, content = :math:`\mathrm{mean}_s G_{ss} - \mathrm{mean}_{s\neq t}G_{st}`.
+    The standard error is the delete-one-signal jackknife's.
+
+    Args:
+        operator: anything that obeys the operator contract.
+        u: features of at least three signals on the same points, (B, N, D).
+        domain: where they live, shared by all signals; default a line.
+        queries, keys: how many queries, and how many of the keys each of them sees, are drawn with ``seed``.
+        budget: bytes of kernel matrix evaluated at once.
+
+    Cost: O(B · queries · N · H · d_out · d_in) time; memory ``budget`` and B · keys · H · d_out · d_in numbers.
+
+    Raises:
+        ShapeError: fewer than three signals.
+        DomainError: signals on different points: there is no fixed pair of places then.
+        OptionError: no query or no key asked for.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> op = create_operator("itnet", 8, heads=2, width=8, groups=["relative", "distance"])
+        >>> round(variance_share(op, torch.randn(6, 10, 8)).share, 6)
+        1.0
+    """
+    domain = check(u, domain)
+    if len(u) < 3:
+        raise ShapeError(f"content varies over signals: need at least 3 of them, got {len(u)}")
+    if queries < 1 or keys < 1:
+        raise OptionError(f"need at least one query and one key, got queries={queries} and keys={keys}")
+    if domain.batch not in (None, 1):
+        raise DomainError(
+            "the signals have a domain each; give signals that share their positions, measure and padding"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    gram: Tensor | None = None
+    total: Tensor | None = None
+    pairs = 0
+    for query in choose_queries(domain, queries, seed):
+        seen = (domain.quadrature().weights([query]) > 0)[0].all(0)[0].nonzero()[:, 0].cpu()
+        chosen = seen[torch.randperm(len(seen), generator=generator)[:keys]]
+        if not len(chosen):
+            continue
+        # One query of all signals: (B, H, keys, d_out · d_in)
+        pieces = matrix_rows(operator, u, domain, [query], budget)
+        entries = torch.cat([k[:, :, 0, chosen.to(k.device)].flatten(3).double().cpu() for _, _, k in pieces])
+        product = torch.einsum("shke,thke->hst", entries, entries)
+        gram = product if gram is None else gram + product
+        total = entries.sum(2) if total is None else total + entries.sum(2)
+        pairs += len(chosen)
+    if gram is None or total is None:
+        raise DomainError("no chosen query sees any key; draw more queries")
+    gram, mean = gram / pairs, total / pairs
+    centred = gram - torch.einsum("she,the->hst", mean, mean)
+    everything = _parts(gram, centred)
+    omit = [[t for t in range(len(u)) if t != s] for s in range(len(u))]
+    left_out = torch.stack([_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit])
+    heads, share = _share(*everything, scale=gram.diagonal(dim1=1, dim2=2).mean(1))
+    error = ((len(u) - 1) * left_out.var(correction=0)).sqrt()
+    return VarianceShare(*everything, heads, float(share), float(error), len(u), pairs)
+
+
+def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
+    """(position, content) per head from the two Gram matrices (H, S, S)."""
+    size = gram.shape[-1]
+
+    def between(g: Tensor) -> Tensor:
+        return (g.sum((1, 2)) - g.diagonal(dim1=1, dim2=2).sum(1)) / (size * (size - 1))
+
+    return between(centred), gram.diagonal(dim1=1, dim2=2).mean(1) - between(gram)
+
+
+def _share(position: Tensor, content: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Share per head and of all heads; NaN where the variance is rounding error of ``scale``, the mean square."""
+    variance = position + content
+    floor = torch.zeros_like(variance) if scale is None else 1e-12 * scale
+    heads = torch.where(variance > floor, position / variance, torch.nan)
+    together = position.sum() / variance.sum()
+    return heads, torch.where(variance.sum() > floor.sum(), together, torch.nan)
+
+
+def _take(matrix: Tensor, kept: list[int]) -> Tensor:
+    return matrix[:, kept][:, :, kept]

@@ -1,0 +1,117 @@
+"""Profiles and maps against kernels whose numbers are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm import Domain, create_operator
+from fredholm.errors import DomainError, OptionError, ShapeError
+from fredholm.explain import image_grid, kernel_map, kernel_profile
+from fredholm.explain.kernels import take_samples
+
+from .known import CONTENT, GRID, POSITION, KnownOperator
+
+
+def test_profile_of_a_distance_kernel_is_the_kernel():
+    profile = kernel_profile(POSITION, torch.zeros(3, 25, 1), GRID, bins=200)
+    torch.testing.assert_close(profile.norm[0], 2 * torch.exp(-3 * profile.distance), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(profile.weight[0], torch.exp(-3 * profile.distance) / 25, atol=1e-6, rtol=1e-6)
+    assert profile.norm_sd.max() < 1e-6
+    assert profile.count.sum() == 3 * 25 * 25
+    assert profile.distance[0] == 0
+    assert profile.count[0, 0] == 3 * 25
+
+
+def test_profile_spread_is_the_standard_deviation():
+    u = torch.randn(40, 9, 3)
+    profile = kernel_profile(CONTENT, u, Domain.grid(3, 3), bins=2, queries=9)
+    dense = 2 * CONTENT.scalar(u, Domain.grid(3, 3), None).abs().double()
+    x = Domain.grid(3, 3).positions.double()
+    far = torch.cdist(x, x) > torch.cdist(x, x).max() / 2
+    torch.testing.assert_close(profile.norm[0, 1], dense[:, 0, far].mean(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(profile.norm_sd[0, 1], dense[:, 0, far].std(correction=0), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["itnet", "softmax"])
+def test_profile_does_not_depend_on_the_memory_budget(name):
+    op = create_operator(name, 8, heads=2, **({"position_dim": 2} if name == "itnet" else {}))
+    u = torch.randn(5, 12, 8)
+    whole, pieces = (kernel_profile(op, u, Domain.grid(3, 4), queries=7, budget=b) for b in (2**30, 1))
+    for field in ("distance", "norm", "norm_sd", "weight", "count"):
+        torch.testing.assert_close(getattr(whole, field), getattr(pieces, field), atol=1e-5, rtol=1e-5)
+    matrix = op.kernel_matrix(u, Domain.grid(3, 4))
+    every = kernel_profile(op, u, Domain.grid(3, 4), queries=99)
+    mean = (every.norm * every.count).sum(1) / every.count.sum(1)
+    torch.testing.assert_close(mean.float(), torch.linalg.matrix_norm(matrix).mean((0, 2, 3)), atol=1e-5, rtol=1e-5)
+
+
+def test_pairs_that_do_not_interact_do_not_count():
+    u = torch.randn(2, 6, 4)
+    causal = kernel_profile(create_operator("softmax", 4), u, Domain.line(6, causal=True))
+    assert causal.count.sum() == 2 * 21
+    valid = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    positions = torch.rand(2, 6, 2)
+    padded = Domain.points(positions, valid=valid)
+    u[1, 4:] = torch.nan
+    profile = kernel_profile(create_operator("softmax", 4), u, padded)
+    assert profile.count.sum() == 36 + 16
+    assert profile.norm.isfinite().all()
+    other = padded.replace(positions=torch.where(valid[..., None], positions, 1e6))
+    torch.testing.assert_close(kernel_profile(create_operator("softmax", 4), u, other).distance, profile.distance)
+
+
+def test_class_token_is_left_out_of_profile_and_picture():
+    centre = Domain.points(torch.full((1, 2), 0.5))
+    domain = Domain.join(centre, Domain.grid(3, 3), balance=(0.0, 1.0))
+    assert kernel_profile(create_operator("softmax", 4), torch.randn(1, 10, 4), domain).count.sum() == 81
+    assert image_grid(domain).tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_pooled_profile_is_that_of_all_heads_together():
+    op = create_operator("softmax", 8, heads=4)
+    profile = kernel_profile(op, torch.randn(6, 9, 8), Domain.grid(3, 3), bins=2)
+    mean, sd = profile.pooled("weight")
+    torch.testing.assert_close(mean, profile.weight.mean(0))
+    spread = (profile.weight_sd**2 + profile.weight**2).mean(0) - mean**2
+    torch.testing.assert_close(sd, spread.sqrt())
+
+
+def test_map_of_softmax_is_its_attention_probability():
+    op = create_operator("softmax", 8, heads=2)
+    u = torch.randn(2, 9, 8)
+    maps = kernel_map(op, u, Domain.grid(3, 3), queries=[0, 7])
+    assert maps.shape == (2, 2, 2, 9)
+    q, k = (f(u).unflatten(-1, (2, 4)).transpose(1, 2) for f in (op.kernel.query, op.kernel.key))
+    expected = (q @ k.mT / 2).softmax(-1)[:, :, [0, 7]]
+    torch.testing.assert_close(maps.float(), expected)
+
+
+def test_picture_of_scattered_points():
+    assert image_grid(Domain.points(torch.rand(9, 2))) is None
+    assert image_grid(Domain.line(9)) is None
+    shuffled = GRID.positions[torch.randperm(25)]
+    picture = image_grid(Domain.points(shuffled))
+    torch.testing.assert_close(shuffled[picture.flatten()], GRID.positions)
+
+
+def test_samples_of_a_batched_domain():
+    domain = Domain.points(torch.rand(4, 5, 2), valid=torch.rand(4, 5) > 0.3)
+    part = take_samples(domain, slice(1, 3))
+    torch.testing.assert_close(part.positions, domain.positions[1:3])
+    assert part.valid.tolist() == domain.valid[1:3].tolist()
+    assert part.measure.shape == (5,)
+
+
+def test_errors_name_what_is_needed():
+    u = torch.zeros(1, 25, 1)
+    with pytest.raises(OptionError, match="points 0 to 24"):
+        kernel_map(POSITION, u, GRID, queries=[25])
+    with pytest.raises(OptionError, match="at least 2 bins"):
+        kernel_profile(POSITION, u, GRID, bins=1)
+    with pytest.raises(ShapeError, match="24 points"):
+        kernel_profile(POSITION, u[:, :24], GRID)
+    with pytest.raises(ShapeError, match="at least one sample"):
+        kernel_profile(POSITION, u[:0], GRID)
+    with pytest.raises(DomainError, match="mass"):
+        kernel_profile(KnownOperator(None), u, GRID.with_masses(torch.zeros(25)))
