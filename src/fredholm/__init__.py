@@ -1,27 +1,44 @@
 """Attention, convolution and recurrence as one object: integral transforms with learned kernels."""
 
-from .domain import Domain
-from .models import create_model, list_models
-from .operators import (
-    IntegralOperator,
-    ITNetOperator,
-    SoftmaxAttention,
-    create_operator,
-    list_operators,
-    register_operator,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Domain",
-    "ITNetOperator",
-    "IntegralOperator",
-    "SoftmaxAttention",
-    "__version__",
-    "create_model",
-    "create_operator",
-    "list_models",
-    "list_operators",
-    "register_operator",
-]
+if TYPE_CHECKING:
+    from .domain import Domain as Domain
+    from .models import create_model as create_model
+    from .models import list_models as list_models
+    from .operators import IntegralOperator as IntegralOperator
+    from .operators import ITNetOperator as ITNetOperator
+    from .operators import SoftmaxAttention as SoftmaxAttention
+    from .operators import create_operator as create_operator
+    from .operators import list_operators as list_operators
+    from .operators import register_operator as register_operator
+
+# Names are looked up when they are first used, so that ``fredholm --help`` does not wait for torch.
+_PLACES = {
+    "Domain": "domain",
+    "ITNetOperator": "operators",
+    "IntegralOperator": "operators",
+    "SoftmaxAttention": "operators",
+    "create_model": "models",
+    "create_operator": "operators",
+    "list_models": "models",
+    "list_operators": "operators",
+    "register_operator": "operators",
+}
+
+__all__ = ["__version__", *_PLACES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'fredholm' has no attribute {name!r}")
+    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,46 @@
+# `make demo` and `make test` do all their own set-up in .venv; PYTHON names the interpreter (3.11 or newer), PIP_ARGS goes to
+# every pip call (an index of your own, say).
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help demo test lint bench docs clean
+
+help:
+	@echo "make demo   train, evaluate and explain an integral-operator network on handwritten digits"
+	@echo "make test   lint, types, rooms, tests"
+	@echo "make bench  time the operators on this machine (a few minutes; keep it quiet)"
+	@echo "make docs   build the documentation into docs/_build"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fredholm needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/fredholm train digits --overwrite
+	$(BIN)/fredholm evaluate runs/digits
+	$(BIN)/fredholm explain runs/digits
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks --out benchmarks/results/cpu.json
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
+
+clean:
+	rm -rf $(VENV) docs/_build .pytest_cache .ruff_cache .hypothesis
