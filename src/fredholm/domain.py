@@ -12,6 +12,7 @@ from torch.export import register_dataclass
 
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
+from .validation import check_shapes, check_values, positive
 
 # name -> (all masses equal, renormalised to the mass a query sees)
 MEASURES = {
@@ -68,7 +69,9 @@ class Domain:
             >>> Domain.line(4).positions.squeeze(-1).tolist()
             [0.0, 0.25, 0.5, 0.75]
         """
-        _positive(n, "line(n)")
+        positive(n, "line(n)")
+        if length is not None and not length > 0:
+            raise DomainError(f"line(length=...) needs a positive scale, got {length}")
         step = 1.0 / (n if length is None else length)
         device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
         positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
@@ -82,8 +85,8 @@ class Domain:
             >>> Domain.grid(1, 2).positions.tolist()
             [[0.5, 0.25], [0.5, 0.75]]
         """
-        for n in shape:
-            _positive(n, f"grid{shape}")
+        for n in shape or (0,):
+            positive(n, f"grid{shape}")
         device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
         axes = [(torch.arange(n, device=device, dtype=dtype) + 0.5) / n for n in shape]
         positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
@@ -118,19 +121,10 @@ class Domain:
             raise DomainError(f"timestamps need a tensor (N,) or (B, N) with N >= 1, got {tuple(t.shape)}")
         if step <= 0:
             raise DomainError(f"timestamps(step=...) needs a positive time unit, got {step}")
-        time = t if valid is None else torch.where(valid, t, torch.zeros((), dtype=t.dtype, device=t.device))
-        gaps = time.diff(dim=-1) / step
-        one = torch.ones_like(time[..., :1])
-        if causal or t.shape[-1] == 1:
-            mass = torch.cat([one, gaps], -1)
-        else:
-            last = gaps if valid is None else torch.where(valid[:, 1:], gaps, 0.0)
-            left, right = torch.cat([last[..., :1], last], -1), torch.cat([last, last[..., -1:]], -1)
-            if valid is not None:  # the last real point has no right neighbour: its cell is the left one, doubled
-                has_right = torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], -1)
-                right = torch.where(has_right, right, left)
-            mass = (left + right) / 2
-        mass = mass if valid is None else torch.where(valid, mass, 0.0)
+        real = torch.ones_like(t, dtype=torch.bool) if valid is None else valid
+        check_shapes(t[..., None], None, valid)
+        time = torch.where(real, t, 0.0)
+        mass = torch.where(real, _cells(time / step, real, causal), 0.0)
         domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, **options)
         return replace(domain, kind="spacing")
 
@@ -146,7 +140,7 @@ class Domain:
             >>> Domain.graph(torch.tensor([[0], [1]]), 2).pairs.tolist()
             [[True, False], [True, True]]
         """
-        _positive(n, "graph(n)")
+        positive(n, "graph(n)")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
             got = f"{tuple(edge_index.shape)} {edge_index.dtype}"
             raise DomainError(f"graph needs integer edge_index (2, E), rows (source, target); got {got}")
@@ -176,6 +170,8 @@ class Domain:
             raise DomainError(f"join needs one space, got positions of dimension {a.dim} and {b.dim}")
         if a.causal or b.causal or a.pairs is not None or b.pairs is not None:
             raise DomainError("join takes domains without order or pairs; set them on the union with replace(...)")
+        if None not in (a.batch, b.batch) and a.batch != b.batch:
+            raise ShapeError(f"join needs one batch size, got {a.batch} and {b.batch}")
         batch = max(a.batch or 1, b.batch or 1)
         valid = None
         if a.valid is not None or b.valid is not None:
@@ -206,32 +202,25 @@ class Domain:
             )
         n = max(d.size for d in domains)
         valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])
+        if len({d.dim for d in domains}) > 1:
+            raise DomainError(f"collate needs one space, got positions of dimension {[d.dim for d in domains]}")
         positions = torch.stack([_pad(d.positions, n - d.size, 0) for d in domains])
         measure = torch.stack([_pad(d.measure[:, None], n - d.size, 0)[:, 0] for d in domains])
-        pairs = None
-        if any(d.pairs is not None for d in domains):
-            pairs = torch.stack([d._padded_pairs(n) for d in domains])
+        pairs = _collate_pairs(domains, n)
         first = domains[0]
         shape = first.shape if all(d.shape == first.shape for d in domains) else None
         return cls(positions, measure, None if bool(valid.all()) else valid, pairs, first.causal, shape, first.kind)
 
     @classmethod
     def _build(cls, positions, measure, spacing, *, causal=False, shape=None, valid=None, pairs=None) -> Domain:
-        _check_positions(positions, valid, pairs)
+        check_shapes(positions, measure if isinstance(measure, Tensor) else None, valid, pairs)
         if valid is not None:
-            positions = torch.where(valid[..., None], positions, torch.zeros((), dtype=positions.dtype))
+            positions = torch.where(valid[..., None], positions, 0.0)
         if isinstance(measure, Tensor):
-            if measure.shape not in (positions.shape[:-1], positions.shape[-2:-1]):
-                need = tuple(positions.shape[:-1])
-                raise ShapeError(f"measure must have shape {need} or (N,), got {tuple(measure.shape)}")
             return cls(positions, measure, valid, pairs, causal, shape, "weighted")
-        if (
-            measure not in MEASURES
-            or (measure == "spacing" and spacing is None)
-            or measure in ("weighted", "probability")
-        ):
-            names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
-            raise DomainError(f"unknown measure {measure!r} here{suggest(measure, names)}, or give a tensor of masses")
+        names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
+        if measure not in names:
+            raise DomainError(f"unknown measure {measure!r} here{suggest(measure, names)} (or give a tensor of masses)")
         mass = spacing if measure == "spacing" else 1.0
         masses = torch.full(positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype)
         return cls(positions, masses, valid, pairs, causal, shape, measure)
@@ -260,12 +249,6 @@ class Domain:
             return torch.ones(batch, self.size, dtype=torch.bool, device=self.positions.device)
         return self.valid.expand(batch, -1)
 
-    def _padded_pairs(self, n: int) -> Tensor:
-        pairs = self.pairs
-        if pairs is None:
-            pairs = torch.ones(self.size, self.size, dtype=torch.bool, device=self.positions.device)
-        return torch.nn.functional.pad(pairs, (0, n - self.size, 0, n - self.size))
-
     # --- change -------------------------------------------------------------------------------------------------------
 
     def replace(self, **changes) -> Domain:
@@ -288,8 +271,8 @@ class Domain:
 
     def __getitem__(self, index: slice) -> Domain:
         """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has seen after t points."""
-        if not isinstance(index, slice):
-            raise DomainError(f"a domain is cut by a slice, such as domain[:t]; got {index!r}")
+        if not isinstance(index, slice) or (index.step is not None and index.step < 1):
+            raise DomainError(f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}")
         positions = self.positions[..., index, :]
         return replace(
             self,
@@ -374,60 +357,59 @@ class Domain:
 
         Raises:
             DomainError: an empty domain, non-finite positions, negative or non-finite masses, zero total mass, unsorted
-                timestamps of a causal spacing domain, NaN in pairs.
+                or repeated timestamps, NaN in pairs.
             ShapeError: shapes or devices that do not fit.
         """
-        _check_positions(self.positions, self.valid, self.pairs)
-        devices = {str(x.device) for x in (self.positions, self.measure, self.valid, self.pairs) if x is not None}
-        if len(devices) > 1:
-            raise ShapeError(f"a domain lives on one device, got {sorted(devices)}; move it with domain.to(device)")
-        real = torch.ones((), dtype=torch.bool) if self.valid is None else self.valid
-        bad = ~self.positions.isfinite().all(-1) & real
-        if bool(bad.any()):
-            raise DomainError(f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid")
-        mass = torch.where(real, self.measure, torch.zeros((), dtype=self.measure.dtype))
-        if not bool(mass.isfinite().all()) or bool((mass < 0).any()):
-            raise DomainError(f"masses must be finite and not negative, smallest is {float(mass.min())}")
-        if not bool((mass.sum(-1) > 0).all()):
-            raise DomainError("total mass is zero: every point is padding or has measure 0; at least one must count")
-        if self.kind == "spacing" and self.causal and not self.shape:
-            backwards = (self.positions[..., 0].diff(dim=-1) <= 0) & (real if real.dim() == 0 else real[:, 1:])
-            if bool(backwards.any()):
-                raise DomainError("timestamps must increase strictly; sort them and merge repeated ones")
-        if self.pairs is not None and self.pairs.is_floating_point() and bool(self.pairs.isnan().any()):
-            raise DomainError("pairs contain NaN; use -inf to hide a pair and 0 to leave it as it is")
+        check_shapes(self.positions, self.measure, self.valid, self.pairs)
+        timestamps = self.kind == "spacing" and self.dim == 1 and not self.shape
+        check_values(self.positions, self.measure, self.valid, self.pairs, sorted_=timestamps)
         return self
-
-
-def _positive(n: int, what: str) -> None:
-    if n < 1:
-        raise DomainError(f"{what} needs at least one point, got {n}")
 
 
 def _pad(x: Tensor, rows: int, value: float) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, rows), value=value)
 
 
+def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
+    """Length of each real point's cell: the gap before it, or Voronoi; an end takes its one gap, a lone point 1."""
+    first = torch.full_like(time[..., :1], -torch.inf)
+    before = torch.where(real, time, -torch.inf).cummax(-1).values
+    left = time - torch.cat([first, before[..., :-1]], -1)
+    has_left = left < torch.inf
+    if causal:
+        return torch.where(has_left, left, 1.0)
+    after = -torch.where(real, -time, -torch.inf).flip(-1).cummax(-1).values.flip(-1)
+    right = torch.cat([after[..., 1:], -first], -1) - time
+    has_right = right < torch.inf
+    middle = torch.where(has_left & has_right, (left + right) / 2, torch.where(has_left, left, right))
+    return torch.where(has_left | has_right, middle, 1.0)
+
+
+def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | None:
+    """Pairs (B, H | 1, n, n) of unbatched domains; where only some are log-densities, masks become 0 and -inf."""
+    if all(d.pairs is None for d in domains):
+        return None
+    stack = []
+    for d in domains:
+        pairs = d.pairs
+        if pairs is None:
+            pairs = torch.ones(d.size, d.size, dtype=torch.bool, device=d.positions.device)
+        if pairs.dim() > 2 and pairs.shape[0] > 1:
+            raise DomainError(f"collate needs unbatched pairs, (N, N) or (1, H, N, N); got {tuple(pairs.shape)}")
+        stack.append(pairs.reshape(1, -1, *pairs.shape[-2:]))
+    if any(p.is_floating_point() for p in stack):
+        dtype = next(p.dtype for p in stack if p.is_floating_point())
+        empty = [torch.zeros_like(p, dtype=dtype) for p in stack]
+        stack = [p if p.is_floating_point() else e.masked_fill(~p, -torch.inf) for p, e in zip(stack, empty)]
+    heads = max(p.shape[1] for p in stack)
+    pad = [(0, n - p.shape[-1], 0, n - p.shape[-1]) for p in stack]
+    padded = [torch.nn.functional.pad(p, size) for p, size in zip(stack, pad)]
+    return torch.cat([p.expand(1, heads, -1, -1) for p in padded])
+
+
 def _normalised(mass: Tensor, domain: Domain, batch: int) -> Tensor:
     mass = mass if domain.valid is None else torch.where(domain.valid, mass.expand(batch, -1), 0.0)
     return mass * reciprocal(mass.sum(-1, keepdim=True))
-
-
-def _check_positions(positions: Tensor, valid: Tensor | None, pairs: Tensor | None) -> None:
-    if not positions.is_floating_point():
-        raise ShapeError(f"positions must be floating point, got {positions.dtype}; convert with .float()")
-    if positions.dim() not in (2, 3) or positions.shape[-1] == 0:
-        raise ShapeError(f"positions must have shape (N, p) or (B, N, p), got {tuple(positions.shape)}")
-    n = positions.shape[-2]
-    _positive(n, "a domain")
-    if valid is not None and (valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[-1] != n):
-        raise ShapeError(f"valid must be boolean (B, {n}), got {valid.dtype} {tuple(valid.shape)}")
-    if pairs is not None and (pairs.dim() not in (2, 3, 4) or pairs.shape[-1] != n):
-        raise ShapeError(
-            f"pairs must have shape (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), Nk = {n}; got {tuple(pairs.shape)}"
-        )
-    if pairs is not None and pairs.dtype != torch.bool and not pairs.is_floating_point():
-        raise ShapeError(f"pairs must be a boolean mask or a floating log-density, got {pairs.dtype}")
 
 
 register_dataclass(Domain, serialized_type_name="fredholm.Domain")

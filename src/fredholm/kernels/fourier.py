@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..errors import OptionError
+from ..errors import OptionError, ShapeError
 
 
 class FourierFeatures(nn.Module):
@@ -27,6 +27,7 @@ class FourierFeatures(nn.Module):
 
     Raises:
         OptionError: a non-positive size or scale.
+        ShapeError: positions of another dimension than p.
 
     Reference: ITNet §3; Rahimi and Recht 2007.
 
@@ -42,9 +43,9 @@ class FourierFeatures(nn.Module):
         if position_dim < 1 or frequencies < 1 or sigma <= 0:
             got = f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}"
             raise OptionError(f"Fourier features need positive sizes and scale, got {got}")
-        generator = torch.Generator().manual_seed(seed)
-        draw = torch.randn(frequencies, position_dim, generator=generator, dtype=torch.float64) * sigma
-        draw = draw.to(torch.get_default_dtype())
+        generator = torch.Generator("cpu").manual_seed(seed)
+        draw = torch.randn(frequencies, position_dim, generator=generator, dtype=torch.float64, device="cpu") * sigma
+        draw = draw.to(torch.get_default_device(), torch.get_default_dtype())
         self.frequencies, self.position_dim = frequencies, position_dim
         self.matrix: Tensor
         if learned:
@@ -53,6 +54,11 @@ class FourierFeatures(nn.Module):
             self.register_buffer("matrix", draw)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.position_dim:
+            raise ShapeError(
+                f"positions have dimension {x.shape[-1]}, these Fourier features were built for {self.position_dim}; "
+                f"pass position_dim={x.shape[-1]}, or a domain of {self.position_dim}-dimensional positions"
+            )
         dtype = torch.promote_types(x.dtype, self.matrix.dtype)
         with torch.autocast(x.device.type, enabled=False):
             angle = 2 * math.pi * (x.to(dtype) @ self.matrix.to(dtype).mT)

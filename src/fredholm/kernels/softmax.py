@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError
@@ -13,8 +12,8 @@ from .base import Kernel, Problem, split_heads
 class SoftmaxKernel(Kernel):
     r"""Scaled dot-product attention: :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\langle Q_h u(x), K_h u(y)\rangle / \sqrt{d_h})\,V_h`.
 
-    The normaliser Z is an integral over the whole signal, so K is no function of four local arguments; :meth:`matrix` is the
-    definition, a density against the measure. The value bias is an offset, because the weights integrate to one.
+    The normaliser Z is an integral over the whole signal, so K is no function of four local arguments; its
+    definition is :meth:`weights`, a density against the measure. The value bias is an offset, because the weights integrate to one.
 
     Args:
         dim: width of u; every head reads all of it.
@@ -27,7 +26,7 @@ class SoftmaxKernel(Kernel):
     whole = True
 
     def __init__(self, dim: int, heads: int, *, bias: bool = True):
-        if dim % heads:
+        if heads < 1 or dim % heads:
             raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
         super().__init__(heads, dim, dim // heads)
         self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
@@ -59,6 +58,3 @@ class SoftmaxKernel(Kernel):
         scores = self.queries(problem.ux) @ self.keys(problem.uy).mT
         q = problem.quadrature
         return attention_density(scores, q.weights().to(scores.dtype), q.visible())
-
-    def matrix(self, problem: Problem) -> Tensor:
-        return torch.einsum("bhqk,hoi->bhqkoi", self.weights(problem), self.value_map())

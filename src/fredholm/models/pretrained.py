@@ -32,12 +32,13 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     config = {"format": FORMAT, "family": model.family, "config": dataclasses.asdict(model.config)}  # type: ignore
     if extra:
         config["extra"] = extra
+    text = json.dumps(config, indent=2) + "\n"  # before anything is written: extra may hold what JSON cannot
     tensors = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
     temporary = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, temporary, metadata={"format": "pt"})
     os.replace(temporary, folder / WEIGHTS)
     temporary = folder / f".{CONFIG}.tmp"
-    temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, folder / CONFIG)
     return folder
 
@@ -60,7 +61,7 @@ def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -
         model = found.model(found.config(**saved["config"]))
     except CheckpointError:
         raise
-    except (FredholmError, KeyError, TypeError) as error:
+    except (FredholmError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
     _load_weights(model, folder / WEIGHTS)
     model.extra = saved.get("extra", {})  # type: ignore[assignment]
@@ -75,13 +76,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        saved["family"], saved["config"]
-    except (ValueError, KeyError, TypeError) as error:
+        newer = saved.get("format", FORMAT) > FORMAT
+        absent = {"family", "config"} - saved.keys()
+        if absent and not newer:
+            raise KeyError(f"no {sorted(absent)}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no model configuration ({error}); it needs 'family' and 'config'") from error
-    if saved.get("format", FORMAT) > FORMAT:
-        raise CheckpointError(
-            f"{path} has format {saved['format']}, this version reads up to {FORMAT}; update fredholm"
-        )
+    if newer:
+        found = saved["format"]
+        raise CheckpointError(f"{path} has format {found}, this version reads up to {FORMAT}; update fredholm")
     return saved
 
 
@@ -100,6 +103,9 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         raise CheckpointError(
             f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes {wrong}"
         )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in tensors:  # a model saved in another precision comes back in it, bit for bit
+            tensor.data = tensor.data.to(tensors[name].dtype)
     model.load_state_dict(tensors, strict=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -140,7 +141,8 @@ class IntegralOperator(nn.Module):
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)
         if has_trait(self.kernel, WeightedValue):
-            return self.kernel.weights(problem) * quadrature
+            kernel: Any = self.kernel
+            return kernel.weights(problem) * quadrature
         return kernel_norm(self.kernel.matrix(problem), quadrature)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
@@ -166,6 +168,8 @@ class IntegralOperator(nn.Module):
         t, domain = state.seen, state.domain
         if t >= domain.size:
             raise DomainError(f"the state's domain has {domain.size} points and all were seen; build a longer domain")
+        if u_t.dim() != 2 or u_t.shape[-1] != self.dim:
+            raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
         u = u_t[:, None]
         valid = None if domain.valid is None else domain.valid[:, t : t + 1]
         if valid is not None:
@@ -204,6 +208,8 @@ class IntegralOperator(nn.Module):
             if query.shape[-1] != self.dim:
                 raise ShapeError(f"query must have shape (B, {target.size}, {self.dim}), got {tuple(query.shape)}")
             _check_fit(query, target, "query", "query_domain")
+            if query.shape[0] != u.shape[0]:
+                raise ShapeError(f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal")
         if cross and target.dim != domain.dim:
             raise ShapeError(f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}")
         u = _clean(u, domain.valid)

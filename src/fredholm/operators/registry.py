@@ -83,5 +83,9 @@ def import_file(path: str | Path):
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:  # a half-run file must not pass for an imported one next time
+        del sys.modules[name]
+        raise
     return module

@@ -49,6 +49,12 @@ class ITNetConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name} must be a positive integer, got {value!r}")
+        for name in ("dropout", "drop_path"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise OptionError(f"{name} is a rate in [0, 1), got {value!r}")
+        if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
+            raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
         if self.dim % self.heads:
             raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
         if any(side % self.patch for side in size):

@@ -40,7 +40,9 @@ def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
     """Logarithm of the weights but for order and the queries' scale, which a softmax cancels; None where it is constant."""
     bias = None
     if not quadrature.equal:
-        bias = quadrature.mass.log()[:, None, None, :].to(dtype)
+        mass = quadrature.mass  # a mass of zero hides its key: no gradient there, as in the definition, and no NaN
+        log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
+        bias = log_mass[:, None, None, :].to(dtype)
     elif quadrature.valid is not None:
         zero = torch.zeros((), dtype=dtype, device=quadrature.valid.device)
         bias = torch.where(quadrature.valid[:, None, None, :], zero, -torch.inf)
