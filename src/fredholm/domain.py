@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -221,7 +222,7 @@ class Domain:
         names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
         if measure not in names:
             raise DomainError(f"unknown measure {measure!r} here{suggest(measure, names)} (or give a tensor of masses)")
-        mass = spacing if measure == "spacing" else 1.0
+        mass: Any = spacing if measure == "spacing" else 1.0
         masses = torch.full(positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype)
         return cls(positions, masses, valid, pairs, causal, shape, measure)
 

@@ -1,5 +1,5 @@
 """The part of the contract that compiles and exports, as a script: jaxtyping's import hook breaks torch.compile, so it runs in a
-process without the hook. ``python -m tests.contracts.compiled BACKEND [--import FILE] [NAMES...]`` prints one line a check."""
+process without the hook. ``python -m tests.contracts.compiled BACKEND [--import FILE] [--operator NAME]`` prints one line a check."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("backend", choices=("aot_eager", "inductor", "export"))
     parser.add_argument("--import", action="append", default=[], dest="files")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("--operator", action="append", default=[], dest="names")
     args = parser.parse_args()
     for path in args.files:
         import_file(path)

@@ -20,7 +20,8 @@ def test_compiled_and_exported(backend, request):
     command = [sys.executable, "-m", "tests.contracts.compiled", backend]
     for path in request.config.getoption("user_files"):
         command += ["--import", str(Path(path).resolve())]
-    command += request.config.getoption("operator")
+    for name in request.config.getoption("operator"):
+        command += ["--operator", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

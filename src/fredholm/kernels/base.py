@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -50,8 +51,9 @@ class Problem:
 class Kernel(nn.Module):
     r"""A matrix-valued kernel, one small function of both ends.
 
-    A subclass defines :meth:`forward` and, if it can, a trait of :mod:`fredholm.kernels.traits` that names a faster form. A
-    kernel with a global functional (softmax's normaliser) overrides :meth:`matrix` instead.
+    A subclass defines :meth:`forward`, or the methods of a trait of :mod:`fredholm.kernels.traits`, from which the definition
+    and a faster form follow: ``hidden`` and ``readout``, or ``weights`` and ``value_map``. A kernel with a global functional
+    (softmax's normaliser) cannot be a function of two ends; it defines ``weights`` or overrides :meth:`matrix`.
 
     Args:
         heads: number of heads H.
@@ -73,10 +75,19 @@ class Kernel(nn.Module):
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
         """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features (B, H, Nq, 1, d) and
         (B, H, 1, Nk, d) give (B, H, Nq, Nk, d_out, d_in); a parameter of shape (H, 1, 1, ...) is one per head."""
-        raise NotImplementedError(f"{type(self).__name__} must define forward(x, y, ux, uy) or matrix(problem)")
+        if not hasattr(self, "hidden"):
+            needs = "forward(x, y, ux, uy), or hidden and readout, or weights and value_map"
+            raise NotImplementedError(f"{type(self).__name__} must define {needs}")
+        trait: Any = self
+        weight, bias = trait.readout()
+        dense = torch.einsum("bhqkw,hoiw->bhqkoi", trait.hidden(x, y, ux, uy), weight)
+        return dense if bias is None else dense + bias[:, None, None]
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure. O(Nq·Nk)."""
+        if hasattr(self, "value_map"):
+            trait: Any = self
+            return torch.einsum("bhqk,hoi->bhqkoi", trait.weights(problem), trait.value_map())
         p = problem
         x, y = p.x[:, None, :, None], p.y[:, None, None, :]
         dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])

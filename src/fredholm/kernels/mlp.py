@@ -165,10 +165,6 @@ class MLPKernel(Kernel):
             :, :, None
         ], self.bias2
 
-    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        weight, bias = self.readout()
-        return torch.einsum("bhqkw,hoiw->bhqkoi", self.hidden(x, y, ux, uy), weight) + bias[:, None, None]
-
     # --- the split first layer ----------------------------------------------------------------------------------------
 
     def _weight(self, group: str) -> Tensor:

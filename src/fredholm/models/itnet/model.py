@@ -46,7 +46,7 @@ class ITNet(nn.Module, PretrainedMixin):
             patch=c.patch, channels=c.channels, dim=c.dim, pool=c.pool, frequencies=c.frequencies, sigma=c.sigma,
             dropout=c.dropout,
         )  # fmt: skip
-        self.blocks = nn.ModuleList(
+        self.blocks: Any = nn.ModuleList(
             ResidualBlock(
                 make_operator(c.operator, c.dim, c.heads, position_dim=2, **c.operator_options),
                 c.dim,
