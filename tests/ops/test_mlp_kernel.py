@@ -45,7 +45,8 @@ def inputs(*terms, b=2, h=3, q=7, k=5, e=4, f=2, d=3, o=2, w=6, share="", dtype=
         "query": r(bs, h, q, e), "key": r(b, hs, k, e), "value": r(b, h, k, d), "readout": r(h, o, d, last),
         "query_bias": r(bs, hs, q, w), "key_bias": r(bs, hs, k, w), "scale": r(hs, w, e), "query2": r(bs, hs, q, f),
         "scale2": r(hs, w, f), "table": r(hs, w, 9), "table_index": torch.randint(0, 9, (q, k), generator=g),
-        "distance_scale": r(hs, w), "query_positions": r(*position_batch, q, 2), "key_positions": r(*position_batch, k, 2),
+        "distance_scale": r(hs, w), "query_positions": r(*position_batch, q, 2),
+        "key_positions": r(*position_batch, k, 2),
         "density": r(bs, hs, q, k).exp(), "query_time": r(*position_batch, q), "key_time": r(*position_batch, k),
         "mid": [(r(5, w), r(5)), (r(4, 5), r(4))],
     }  # fmt: skip

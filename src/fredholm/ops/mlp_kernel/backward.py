@@ -41,7 +41,7 @@ class Pass:
     x: Inputs
     act: Activation
     plan: Plan
-    scratch: tuple[Scratch, Scratch]
+    scratch: list[Scratch]
     mid: list[Tensor]  # gradients of the further layers
 
 
@@ -54,16 +54,15 @@ def backward(grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[
     b, h, nk, _ = x.value.shape
     nq = x.query_bias.shape[2]
     if 0 not in (b, h, nk, nq):
-        plan = Plan.make(x, memory)
-        width = max(x.query_bias.shape[-1], x.readout.shape[-1])
-        run = Pass(
-            x, activation_named(activation), plan, (Scratch(x.value, plan, width), Scratch(x.value, plan, width)), mid
-        )
+        plan, act = Plan.make(x, memory), activation_named(activation)
+        tile, shared, rows, moments = plan.sizes
+        sizes = [tile, tile, shared, shared, rows, moments, moments if g.readout is not None else 0]
+        run = Pass(x, act, plan, [Scratch(x.value, size) for size in sizes], mid)
         grad = grad.transpose(0, 1)
         for block in groups(h, b, plan.block, plan.block_heads):
             part, sums, above = f.cut(*block), g.cut(*block), grad[block]
-            for q in spans(0, nq, plan.queries):
-                _query_tile(run, part, sums, q, above[:, :, q])
+            for q in spans(0, nq, plan.rows):
+                _rows(run, part, sums, q, above[:, :, q])
     results = {name: _restored(name, g, x) for name, needed in wanted.items() if needed}
     return [*results.values(), *(t for t, needed in zip(mid, needs[len(wanted) :]) if needed)]
 
@@ -102,42 +101,59 @@ def add(total: Tensor | None, part: Tensor) -> None:
         total.add_(part.sum(shared, keepdim=True) if shared else part)
 
 
-def _query_tile(run: Pass, f: Fields, g: Fields, q: Span, grad: Tensor) -> None:
-    """All gradients that come from one query tile of one block."""
-    heads, batch, nk, d = f.value.shape
-    tq, last = q.stop - q.start, run.x.readout.shape[-1]
-    above = grad.reshape(heads, batch * tq, -1)
-    rows = scaled_queries(f, q, heads, batch)
-    moments_grad = torch.bmm(above, f.readout[:, 0].mT).view(heads, batch, tq, last, d)
-    moments = None if g.readout is None else torch.zeros_like(moments_grad)
-    wants_rows = any(t is not None for t in (g.query, g.query_bias, g.scale, g.query2, g.scale2))
-    rows_grad = torch.zeros_like(rows) if wants_rows else None
+def _rows(run: Pass, f: Fields, g: Fields, q: Span, grad: Tensor) -> None:
+    """All gradients that come from one block's queries ``q``, whose moments and moment gradients are held together."""
+    shape = (*grad.shape[:3], *run.x.readout.shape[:1:-1])
+    above = grad.flatten(1, 2)
+    moments_grad = run.scratch[5].view(*shape)
+    torch.bmm(above, f.readout[:, 0].mT, out=moments_grad.flatten(3).flatten(1, 2))
+    moments = None if g.readout is None else run.scratch[6].view(*shape).zero_()
+    for tile in spans(q.start, q.stop, run.plan.queries):
+        own = slice(tile.start - q.start, tile.stop - q.start)
+        _query_tile(run, f, g, tile, moments_grad[:, :, own], None if moments is None else moments[:, :, own])
+    if moments is not None and g.readout is not None:
+        g.readout[:, 0].baddbmm_(moments.flatten(3).flatten(1, 2).mT, above)
+
+
+def _query_tile(run: Pass, f: Fields, g: Fields, q: Span, moments_grad: Tensor, moments: Tensor | None) -> None:
+    """The gradients from one query tile of one block; adds to ``moments`` (h, b, Tq, w', d) where they are wanted."""
+    heads, batch, nk = f.value.shape[:3]
     for k in spans(0, nk, run.plan.keys):
         weight, empty = pair_weight(f, q, k)
         if empty:
             continue
         far = tile_distances(f, q, k)
-        shared = shared_terms(f, run.x.table_index, far, q, k)
+        shared = shared_terms(f, run.x.table_index, far, q, k, run.scratch[2])
         wants_shared = g.table is not None or (far is not None and far.shape[1] == 1 and _wants_distance(g))
-        shared_grad = torch.zeros_like(shared) if wants_shared and shared is not None else None
+        shared_grad = None
+        if wants_shared and shared is not None:
+            h, _, tq, w, tk = shared.shape
+            shared_grad = run.scratch[3].view(h, 1, w, tq, tk).transpose(2, 3).zero_()
         for chunk in groups(heads, batch, run.plan.group, heads):
-            s = run.scratch[0].view(*rows[chunk].shape[:4], k.stop - k.start)
+            rows = scaled_queries(f, q, chunk, run.scratch[4])
+            s = run.scratch[0].view(*rows.shape[:4], k.stop - k.start)
             fill_scores(f, rows, shared, far, chunk, k, s)
-            hidden, slope = _hidden_gradient(run, f, g, s, moments_grad, weight, chunk, q, k)
-            _chunk_products(f, g, hidden, slope, rows, rows_grad, moments, moments_grad, chunk, k)
+            above = moments_grad[chunk].flatten(0, 1).flatten(1, 2)
+            hidden, slope = _hidden_gradient(run, f, g, s, above, weight, chunk, q, k)
+            sums = None if moments is None else moments[chunk].flatten(0, 1).flatten(1, 2)
+            _chunk_products(f, g, hidden, slope, rows, sums, above, chunk, q, k)
             add(cut(shared_grad, *chunk), slope)
             if far is not None and far.shape[1] > 1:
                 _distance_gradient(f, g, slope, far, chunk, q, k)
         if shared_grad is not None:
             _shared_gradient(run, f, g, shared_grad, far, q, k)
-    if moments is not None and g.readout is not None:
-        g.readout[:, 0].baddbmm_(moments.view(heads, batch * tq, last * d).mT, above)
-    if rows_grad is not None:
-        _rows_gradient(f, g, rows_grad, q)
 
 
 def _hidden_gradient(
-    run: Pass, f: Fields, g: Fields, s: Tensor, moments_grad: Tensor, weight: Tensor | None, chunk, q: Span, k: Span
+    run: Pass,
+    f: Fields,
+    g: Fields,
+    s: Tensor,
+    moments_grad: Tensor,
+    weight: Tensor | None,
+    chunk: tuple[Span, Span],
+    q: Span,
+    k: Span,
 ) -> tuple[Tensor, Tensor]:
     """Weighted hidden units ρH and the gradient dS of the first layer; both overwrite scratch, ``s`` included."""
     act, mid = run.act, run.x.mid
@@ -146,8 +162,7 @@ def _hidden_gradient(
         before.append(linear(w, bias, act.function(before[-1])))
     h, b, tq, last, tk = before[-1].shape
     up = run.scratch[1].view(h, b, tq, last, tk)
-    flat = moments_grad[chunk].flatten(0, 1).view(h * b, tq * last, -1)
-    torch.bmm(flat, f.value[chunk][:, :, k].flatten(0, 1).mT, out=up.view(h * b, tq * last, tk))
+    torch.bmm(moments_grad, f.value[chunk][:, :, k].flatten(0, 1).mT, out=up.view(h * b, tq * last, tk))
     hidden = None
     if g.density is not None:
         hidden = act.function(before[-1])
@@ -196,32 +211,26 @@ def _chunk_products(
     hidden: Tensor,
     slope: Tensor,
     rows: Tensor,
-    rows_grad: Tensor | None,
     moments: Tensor | None,
     moments_grad: Tensor,
     chunk: tuple[Span, Span],
+    q: Span,
     k: Span,
 ) -> None:
     """The matrix products of one chunk: M, dV, dQ and dkeys, and the key bias's sum over queries."""
-    n = hidden.shape[0] * hidden.shape[1]
-    tk = hidden.shape[-1]
-    flat_hidden, flat_slope = hidden.view(n, -1, tk), slope.view(n, -1, tk)
-
-    def flat(x: Tensor) -> Tensor:
-        part = x[chunk].flatten(0, 1)
-        return part.view(n, -1, part.shape[-1])
-
+    flat_hidden, flat_slope = hidden.flatten(0, 1).flatten(1, 2), slope.flatten(0, 1).flatten(1, 2)
     if moments is not None:
-        flat(moments).baddbmm_(flat_hidden, f.value[chunk][:, :, k].flatten(0, 1))
+        moments.baddbmm_(flat_hidden, f.value[chunk][:, :, k].flatten(0, 1))
     if g.value is not None:
-        g.value[chunk][:, :, k].flatten(0, 1).baddbmm_(flat_hidden.mT, flat(moments_grad))
-    if rows_grad is not None:
-        flat(rows_grad).baddbmm_(flat_slope, f.keys[chunk][:, :, k].flatten(0, 1))
+        g.value[chunk][:, :, k].flatten(0, 1).baddbmm_(flat_hidden.mT, moments_grad)
     if g.keys is not None:
-        g.keys[chunk][:, :, k].flatten(0, 1).baddbmm_(flat_slope.mT, flat(rows))
+        flat_rows = rows.flatten(0, 1).flatten(1, 2)
+        g.keys[chunk][:, :, k].flatten(0, 1).baddbmm_(flat_slope.mT, flat_rows)
+    if any(t is not None for t in (g.query, g.query_bias, g.scale, g.query2, g.scale2)):
+        rows_grad = torch.bmm(flat_slope, f.keys[chunk][:, :, k].flatten(0, 1))
+        _rows_gradient(f.cut(*chunk), g.cut(*chunk), rows_grad.view(rows.shape), q)
     if g.key_bias is not None:
-        total = cut(g.key_bias, *chunk)
-        add(total[..., k], slope.sum(2))
+        add(cut(g.key_bias, *chunk)[..., k], slope.sum(2))
 
 
 def _rows_gradient(f: Fields, g: Fields, rows_grad: Tensor, q: Span) -> None:

@@ -31,39 +31,47 @@ def forward(x: Inputs, activation: str, memory: int) -> Tensor:
     out = x.value.new_zeros(b, h, nq, o)
     if 0 in (b, h, nk, nq):
         return out
-    act, plan, f = activation_named(activation), Plan.make(x, memory), prepare(x)
-    scratch = Scratch(x.value, plan, x.query_bias.shape[-1])
+    plan, f = Plan.make(x, memory), prepare(x)
+    scratch = [Scratch(x.value, size) for size in plan.sizes]
     heads_first = out.transpose(0, 1)
     for block in groups(h, b, plan.block, plan.block_heads):
         part = f.cut(*block)
-        for q in spans(0, nq, plan.queries):
-            _query_tile(part, x, act, plan, scratch, q, heads_first[block][:, :, q])
+        for q in spans(0, nq, plan.rows):
+            target = heads_first[block][:, :, q]
+            moments = scratch[3].view(*target.shape[:3], *x.readout.shape[:1:-1])
+            for tile in spans(q.start, q.stop, plan.queries):
+                sums = moments[:, :, tile.start - q.start : tile.stop - q.start]
+                _moments(part, x, activation_named(activation), plan, scratch, tile, sums)
+            rows = moments.flatten(3).flatten(1, 2)
+            target.copy_(torch.bmm(rows, part.readout[:, 0]).view(target.shape))
     return out
 
 
-def _query_tile(f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: Scratch, q: Span, out: Tensor) -> None:
-    """Moments of one query tile over all keys, then the readout, for one block; writes ``out`` (h, b, Tq, o)."""
-    heads, batch, nk, d = f.value.shape
-    tq, w, last = q.stop - q.start, x.query_bias.shape[-1], x.readout.shape[-1]
-    rows = scaled_queries(f, q, heads, batch)
-    moments = f.value.new_zeros(heads, batch, tq, last, d)
+def _moments(f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Scratch], q: Span, sums: Tensor) -> None:
+    """Overwrite ``sums`` (h, b, Tq, w', d) with one query tile's moments over all keys, for one block."""
+    heads, batch, nk = f.value.shape[:3]
+    fresh = True
     for k in spans(0, nk, plan.keys):
         weight, empty = pair_weight(f, q, k)
         if empty:
             continue
         far = tile_distances(f, q, k)
-        shared = shared_terms(f, x.table_index, far, q, k)
+        shared = shared_terms(f, x.table_index, far, q, k, scratch[1])
         for chunk in groups(heads, batch, plan.group, heads):
-            value, sums = f.value[chunk][:, :, k].flatten(0, 1), moments[chunk].flatten(0, 1)
-            s = scratch.view(*moments[chunk].shape[:2], tq, w, k.stop - k.start)
+            rows = scaled_queries(f, q, chunk, scratch[2])
+            s = scratch[0].view(*rows.shape[:4], k.stop - k.start)
             fill_scores(f, rows, shared, far, chunk, k, s)
             hidden = hidden_units(s, x.mid, act)
             own = cut(weight, *chunk)
             if own is not None:
                 hidden.mul_(own)
-            sums.view(len(sums), tq * last, d).baddbmm_(hidden.view(len(sums), tq * last, -1), value)
-    contracted = torch.bmm(moments.view(heads, batch * tq, last * d), f.readout[:, 0])
-    out.copy_(contracted.view(out.shape))
+            total = sums[chunk].flatten(0, 1).flatten(1, 2)
+            total.baddbmm_(
+                hidden.flatten(0, 1).flatten(1, 2), f.value[chunk][:, :, k].flatten(0, 1), beta=0 if fresh else 1
+            )
+        fresh = False
+    if fresh:
+        sums.zero_()
 
 
 def hidden_units(s: Tensor, mid: list[Tensor], act: Activation) -> Tensor:

@@ -17,7 +17,7 @@ def mlp_pairs(
 ) -> Tensor:
     r"""An MLP on the concatenated input groups of every pair, evaluated literally.
 
-    .. math:: K(x_i, y_j) = W_L\,\sigma(\dots\sigma(W_1 z_{ij} + b_1)\dots) + b_L, \quad z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
+    .. math:: K(x_i, y_j) = W_L\,\sigma(\dots\sigma(W_1 z_{ij} + b_1)\dots) + b_L,\ z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
 
     Args:
         groups: input groups (..., c_g), broadcast against one another in all but the last dimension: (B, 1, Nq, 1, c)

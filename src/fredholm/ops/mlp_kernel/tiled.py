@@ -13,7 +13,7 @@ from ...errors import OptionError, ShapeError
 from .activations import activation_named
 from .library import mlp_kernel_op
 
-DEFAULT_BYTES = 2_400_000  # a tile of hidden units that stays in a CPU core's cache beside its operands
+DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
 
 
@@ -76,8 +76,8 @@ def mlp_kernel(
     Cost:
         Time O(B·H·Nq·Nk·w·(e + d)), memory O(N) (B·H·N·(e + d + w) and a few tiles), forward and backward, which
         computes the tiles again. Gradients reach every float tensor except the times; |x − y| has gradient 0 at 0. One
-        derivative: the backward is not differentiable itself. A ``value`` of zero hides a key only while the key's other
-        numbers are finite.
+        derivative: the backward is not differentiable itself. A ``value`` of zero hides a key only while the key's
+        other numbers are finite.
 
     Raises:
         ShapeError: where shapes do not fit or one tensor of a term is missing.
@@ -97,9 +97,10 @@ def mlp_kernel(
     if memory is None:
         memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
     tensors = {
-        "query": query, "key": key, "value": value, "readout": readout, "query_bias": query_bias, "key_bias": key_bias, "scale": scale,
-        "query2": query2, "scale2": scale2, "table": table, "table_index": table_index, "distance_scale": distance_scale,
-        "query_positions": _batched(query_positions, 3), "key_positions": _batched(key_positions, 3), "density": density,
+        "query": query, "key": key, "value": value, "readout": readout, "query_bias": query_bias, "key_bias": key_bias,
+        "scale": scale, "query2": query2, "scale2": scale2, "table": table, "table_index": table_index,
+        "distance_scale": distance_scale, "query_positions": _batched(query_positions, 3),
+        "key_positions": _batched(key_positions, 3), "density": density,
         "query_time": _time(query_time), "key_time": _time(key_time),
     }  # fmt: skip
     _check(tensors, mid)
@@ -168,7 +169,7 @@ def _check(tensors: dict[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> Non
             )
             raise ShapeError(
                 f"mlp_kernel's {name} has shape {tuple(tensor.shape)}, needs ({wanted}): value gives batch, heads, keys"
-                " and d, query_bias gives queries and hidden width, key gives e, mid or query_bias the last hidden width"
+                " and d, query_bias queries and hidden width, key e, mid or else query_bias the last hidden width"
             )
     if f > e:
         raise ShapeError(f"mlp_kernel's query2 has {f} columns, more than key's {e}, whose last columns it multiplies")

@@ -9,6 +9,7 @@ tile.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -135,61 +136,80 @@ def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tupl
                 yield slice(i, i + 1), b
 
 
+KEY_TILE = 512
+MOMENT_TILES = 8  # the moments of a block may take as much memory as this many tiles
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Tile sizes: ``group`` (head, batch) pairs × ``queries`` × hidden width × ``keys`` elements fill the budget."""
+    """Tile sizes.
 
-    queries: int
+    Attributes:
+        keys, queries, group: a tile holds ``group`` (head, batch) pairs × ``queries`` × hidden width × ``keys``.
+        block: (head, batch) pairs whose moments are held together, at most ``block_heads`` heads.
+        rows: queries whose moments are held together; many, because each such set reads the whole readout once.
+        sizes: numbers in a tile, in its shared terms, its rows of scaled queries, and the moments held together.
+    """
+
     keys: int
+    queries: int
     group: int
     block: int
     block_heads: int
+    rows: int
+    sizes: tuple[int, int, int, int]
 
     @staticmethod
     def make(x: Inputs, memory: int) -> Plan:
-        h, k, d = x.value.shape[1:]
+        b, h, k, d = x.value.shape
         q, w = x.query_bias.shape[2:]
         widest = max([w, *(weight.shape[0] for weight in x.mid[::2])])
         elements = max(1, memory // x.value.element_size())
         keys = max(1, min(k, KEY_TILE, elements // widest))
-        # nearly equal tiles: the last one is then as efficient as the first
-        keys = max(1, -(-k // -(-k // keys))) if k else 1
+        keys = -(-k // -(-k // keys))  # nearly equal tiles: the last one is then as efficient as the first
         queries = max(1, min(q, elements // (widest * keys)))
-        group = max(1, elements // (widest * keys * queries))
-        columns = max(d, 1 + (0 if x.key is None else x.key.shape[-1]))
-        block = max(group, BLOCK_TILES * elements // (queries * widest * columns))
-        per_head = [t for t in (x.table, x.distance_scale) if t is not None and t.shape[0] > 1]
-        return Plan(queries, keys, group, block, group if per_head else h)
-
-
-KEY_TILE = 512
-BLOCK_TILES = 8
+        group = min(b * h, max(1, elements // (widest * keys * queries)))
+        moment = x.readout.shape[-1] * d
+        block = min(b * h, max(group, MOMENT_TILES * elements // (queries * moment)))
+        rows = min(q, max(queries, MOMENT_TILES * elements // (block * moment)))
+        per_head = any(t is not None and t.shape[0] > 1 for t in (x.table, x.distance_scale))
+        heads = group if per_head else h
+        e = 0 if x.key is None else x.key.shape[-1]
+        tile = queries * keys
+        sizes = (
+            group * tile * widest,
+            min(heads, h) * tile * w,
+            group * queries * w * (e + 1),
+            block * rows * moment,
+        )
+        return Plan(keys, queries, group, block, heads, rows, sizes)
 
 
 class Scratch:
-    """One buffer reused by every tile, so that no tile is allocated (and paged in) twice."""
+    """A buffer reused by every tile, so that its memory is paged in once."""
 
-    def __init__(self, like: Tensor, plan: Plan, width: int):
-        self.buffer = like.new_empty(plan.group * plan.queries * width * plan.keys)
+    def __init__(self, like: Tensor, size: int):
+        self.buffer = like.new_empty(size)
 
     def view(self, *shape: int) -> Tensor:
-        n = 1
-        for size in shape:
-            n *= size
-        return self.buffer[:n].view(shape)
+        return self.buffer[: math.prod(shape)].view(shape)
 
 
-def scaled_queries(f: Fields, q: Span, heads: int, batch: int) -> Tensor:
-    """Rows (h, b, Tq, w, e + 1) whose product with the keys is the pair term plus the query bias."""
-    e = f.keys.shape[-1] - 1
-    rows = f.keys.new_empty(heads, batch, q.stop - q.start, f.query_bias.shape[-1], e + 1)
-    rows[..., e] = f.query_bias[:, :, q]
+def scaled_queries(f: Fields, q: Span, chunk: tuple[Span, Span], scratch: Scratch) -> Tensor:
+    """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the pair term plus the query bias."""
+    heads, batch, _, columns = f.keys[chunk].shape
+    e = columns - 1
+    bias = cut(f.query_bias, *chunk)[:, :, q]
+    rows = scratch.view(heads, batch, *bias.shape[2:], columns)
+    rows[..., e] = bias
     if f.query is not None and f.scale is not None:
-        torch.mul(f.query[:, :, q, None, :].expand_as(rows[..., :e]), f.scale[:, :, None], out=rows[..., :e])
+        query, scale = cut(f.query, *chunk)[:, :, q, None], cut(f.scale, *chunk)[:, :, None]
+        torch.mul(query.expand_as(rows[..., :e]), scale, out=rows[..., :e])
     else:
         rows[..., :e] = 0
     if f.query2 is not None and f.scale2 is not None:
-        rows[..., e - f.query2.shape[-1] : e].addcmul_(f.query2[:, :, q, None, :], f.scale2[:, :, None])
+        query, scale = cut(f.query2, *chunk)[:, :, q, None], cut(f.scale2, *chunk)[:, :, None]
+        rows[..., e - query.shape[-1] : e].addcmul_(query, scale)
     return rows
 
 
@@ -200,18 +220,22 @@ def tile_distances(f: Fields, q: Span, k: Span) -> Tensor | None:
     return distances(f.query_positions[:, :, q], f.key_positions[:, :, k])[:, :, :, None, :]
 
 
-def shared_terms(f: Fields, index: Tensor | None, far: Tensor | None, q: Span, k: Span) -> Tensor | None:
-    """The terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share, or None."""
+def shared_terms(
+    f: Fields, index: Tensor | None, far: Tensor | None, q: Span, k: Span, scratch: Scratch
+) -> Tensor | None:
+    """The terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share, or None.
+
+    The gathered table lies in memory as (h, 1, w, Tq, Tk), as a selection of columns leaves it.
+    """
     total = None
     if f.table is not None and index is not None:
-        h, w = f.table.shape[0], f.table.shape[2]
-        rows = index[q, k]
-        wide = rows[:, None, :].expand(h, 1, -1, w, -1)
-        total = torch.gather(f.table[:, :, None].expand(-1, -1, rows.shape[0], -1, -1), -1, wide)
-    if far is not None and far.shape[1] == 1:
-        assert f.distance_scale is not None
-        scale = f.distance_scale[:, :, None, :, None]
-        total = scale * far if total is None else total + scale * far
+        places, (h, _, w, _) = index[q, k], f.table.shape
+        total = scratch.view(h * w, places.numel())
+        torch.index_select(f.table.flatten(0, 2), 1, places.flatten(), out=total)
+        total = total.view(h, 1, w, *places.shape).transpose(2, 3)
+    if far is not None and f.distance_scale is not None and far.shape[1] == 1:
+        term = f.distance_scale[:, :, None, :, None] * far
+        total = term if total is None else total + term
     return total
 
 
@@ -240,7 +264,6 @@ def fill_scores(
 ) -> None:
     """Overwrite ``s`` (h, b, Tq, w, Tk) with the chunk's pre-activations of the first layer."""
     h, b, tq, w, tk = s.shape
-    keys = cut(f.keys, *chunk)
     bias = cut(f.key_bias, *chunk)
     terms = [t for t in (cut(shared, *chunk), None if bias is None else bias[:, :, None, :, k]) if t is not None]
     if len(terms) == 2:
@@ -248,8 +271,8 @@ def fill_scores(
     elif terms:
         s.copy_(terms[0])
     if far is not None and far.shape[1] > 1:
-        scale, own = cut(f.distance_scale, *chunk), cut(far, *chunk)
-        s.addcmul_(scale[:, :, None, :, None], own) if terms else s.copy_(scale[:, :, None, :, None] * own)
+        scale, own = cut(f.distance_scale, *chunk)[:, :, None, :, None], cut(far, *chunk)
+        s.addcmul_(scale, own) if terms else torch.mul(scale.expand_as(s), own, out=s)
         terms.append(own)
-    queries = rows[chunk].flatten(0, 1).view(h * b, tq * w, -1)
-    s.view(h * b, tq * w, tk).baddbmm_(queries, keys[:, :, k].flatten(0, 1).mT, beta=1 if terms else 0)
+    keys = f.keys[chunk][:, :, k].flatten(0, 1)
+    s.view(h * b, tq * w, tk).baddbmm_(rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0)
