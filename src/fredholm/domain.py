@@ -205,8 +205,8 @@ class Domain:
         valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])
         if len({d.dim for d in domains}) > 1:
             raise DomainError(f"collate needs one space, got positions of dimension {[d.dim for d in domains]}")
-        positions = torch.stack([_pad(d.positions, n - d.size, 0) for d in domains])
-        measure = torch.stack([_pad(d.measure[:, None], n - d.size, 0)[:, 0] for d in domains])
+        positions = torch.stack([_pad(d.positions, n - d.size) for d in domains])
+        measure = torch.stack([_pad(d.measure[:, None], n - d.size)[:, 0] for d in domains])
         pairs = _collate_pairs(domains, n)
         first = domains[0]
         shape = first.shape if all(d.shape == first.shape for d in domains) else None
@@ -221,7 +221,9 @@ class Domain:
             return cls(positions, measure, valid, pairs, causal, shape, "weighted")
         names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
         if measure not in names:
-            raise DomainError(f"unknown measure {measure!r} here{suggest(measure, names)} (or give a tensor of masses)")
+            raise DomainError(
+                f"unknown measure {measure!r} here{suggest(str(measure), names)} (or give a tensor of masses)"
+            )
         mass: Any = spacing if measure == "spacing" else 1.0
         masses = torch.full(positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype)
         return cls(positions, masses, valid, pairs, causal, shape, measure)
@@ -270,7 +272,7 @@ class Domain:
                 moved[field.name] = result if value.is_floating_point() else value.to(result.device)
         return replace(self, **moved)
 
-    def __getitem__(self, index: slice) -> Domain:
+    def __getitem__(self, index) -> Domain:
         """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has seen after t points."""
         if not isinstance(index, slice) or (index.step is not None and index.step < 1):
             raise DomainError(f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}")
@@ -367,8 +369,8 @@ class Domain:
         return self
 
 
-def _pad(x: Tensor, rows: int, value: float) -> Tensor:
-    return torch.nn.functional.pad(x, (0, 0, 0, rows), value=value)
+def _pad(x: Tensor, rows: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, 0, 0, rows))
 
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
