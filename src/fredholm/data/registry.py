@@ -55,7 +55,7 @@ class Request:
     root: Path
     path: Path | None
     image_size: tuple[int, int] | None
-    val_fraction: float | None
+    val_fraction: float | int | None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def check_split(split: str) -> str:
     return split
 
 
-def check_fraction(val_fraction: float) -> float:
+def check_fraction(val_fraction: float | int) -> float:
     """``val_fraction`` when it is in [0, 1).
 
     Raises:
@@ -49,7 +49,7 @@ def check_fraction(val_fraction: float) -> float:
 
 
 def stratified(
-    labels: Int[Tensor, "n"], fraction: float, seed: int = SPLIT_SEED
+    labels: Int[Tensor, "n"], fraction: float | int, seed: int = SPLIT_SEED
 ) -> tuple[Int[Tensor, "a"], Int[Tensor, "b"]]:
     """Two sorted index lists: the rest, and the held-out ``fraction`` of every class.
 

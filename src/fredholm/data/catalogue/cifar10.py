@@ -6,6 +6,8 @@ version is not: its files are pickles, and opening a pickle can run any code in 
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +53,8 @@ def read(folder: Path, part: str, classes: int) -> tuple[UInt8[np.ndarray, "n 3 
             check_pairs(images, labels, classes, place)
             return images, labels
     if any((folder / f"{name}.png").is_file() for name in names):
-        images = np.concatenate([read_png_rows(folder / f"{name}.png") for name in names])
+        with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:  # decoding takes most of the time
+            images = np.concatenate(list(pool.map(lambda name: read_png_rows(folder / f"{name}.png"), names)))
         labels = read_json_labels(folder / LABELS[part], classes)
         check_pairs(images, labels, classes, folder)
         return images, labels

@@ -1,0 +1,306 @@
+"""Data sets from official layouts, from the embedded digits and from folders of pictures."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fredholm import data
+from fredholm.data.datasets import read_picture
+from fredholm.errors import DataError, OptionError, ShapeError
+from tests.data.fixtures import (
+    cifar_arrays,
+    idx_arrays,
+    idx_bytes,
+    write_cifar_binary,
+    write_cifar_png,
+    write_idx,
+    write_image_folder,
+)
+
+SPLITS = ("train", "val", "test")
+
+
+def test_digits_splits_are_disjoint_complete_and_stratified():
+    parts = {split: data.create_dataset("digits", split) for split in SPLITS}
+    assert [len(part) for part in parts.values()] == [1259, 179, 359]
+    rows = {split: {tuple(image.flatten().tolist()) for image in part.images} for split, part in parts.items()}
+    assert not rows["train"] & rows["test"]
+    assert not rows["train"] & rows["val"]
+    assert not rows["val"] & rows["test"]
+    for part in parts.values():
+        shares = torch.bincount(part.labels, minlength=10) / len(part)
+        assert (shares - 0.1).abs().max() < 0.01
+    assert torch.equal(parts["val"].images, data.create_dataset("digits", "val").images)
+
+
+def test_digits_pixels_and_constants():
+    train = data.create_dataset("digits", "train")
+    assert train.images.dtype == torch.uint8
+    assert train.images.shape == (1259, 1, 8, 8)
+    levels = train.images.unique()
+    assert torch.equal(levels, (torch.arange(17) * 255 / 16).round().byte())
+    pixels = train.images.double() / 255
+    assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (train.mean[0], train.std[0])
+    batch, _ = train.batch(torch.arange(len(train)))
+    assert abs(float(batch.mean())) < 1e-3
+    assert abs(float(batch.std()) - 1) < 1e-3
+
+
+def test_items_and_batches_agree():
+    train = data.create_dataset("digits", "train")
+    images, labels = train.batch([5, -1, 5])
+    assert images.dtype == torch.float32
+    assert labels.dtype == torch.int64
+    for row, index in enumerate((5, -1, 5)):
+        image, label = train[index]
+        assert torch.equal(image, images[row])
+        assert label == labels[row]
+    expected = (train.images[5].double() / 255 - train.mean[0]) / train.std[0]
+    assert torch.allclose(images[0].double(), expected, atol=1e-6)
+    with pytest.raises(IndexError, match="has 1259 images"):
+        train[1259]
+    assert len(list(train)) == len(train)
+
+
+def test_torch_dataloader_takes_it():
+    images, labels = next(iter(torch.utils.data.DataLoader(data.create_dataset("digits", "test"), batch_size=4)))
+    assert images.shape == (4, 1, 8, 8)
+    assert labels.shape == (4,)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_folder_of_the_user(tmp_path, name, zipped):
+    folder = write_idx(tmp_path / "mine" / "raw", zipped=zipped).parent
+    test = data.create_dataset(name, "test", path=folder)
+    images, labels = idx_arrays(20, 1)
+    assert np.array_equal(test.images[:, 0].numpy(), images)
+    assert np.array_equal(test.labels.numpy(), labels)
+    train, val = (data.create_dataset(name, split, path=folder, val_fraction=0.25) for split in ("train", "val"))
+    assert (len(train), len(val)) == (30, 10)
+    assert torch.bincount(val.labels).tolist() == [1] * 10
+    every = {tuple(x.flatten().tolist()) for x in torch.cat([train.images, val.images])}
+    assert every == {tuple(x.flatten().tolist()) for x in idx_arrays(40, 0)[0]}
+    assert len(data.create_dataset(name, "train", path=folder, val_fraction=0)) == 40
+
+
+@pytest.mark.parametrize(
+    ("victim", "content", "message"),
+    [
+        ("t10k-labels-idx1-ubyte", None, "has no t10k-labels-idx1-ubyte"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(19)), "20 images but 19 labels"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.full(20, 10)), "label 10; needs labels from 0 to 9"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros((20, 2))), "2 dimensions; needs 1"),
+        ("t10k-images-idx3-ubyte", idx_bytes(np.zeros((20, 6, 6)))[:-7], "truncated"),
+    ],
+)
+def test_idx_folder_with_a_fault(tmp_path, victim, content, message):
+    folder = write_idx(tmp_path / "mine")
+    if content is None:
+        (folder / victim).unlink()
+    else:
+        (folder / victim).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        data.create_dataset("mnist", "test", path=folder)
+
+
+def test_an_empty_set_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds no image"):
+        data.create_dataset("mnist", "test", path=write_idx(tmp_path / "mine", test=0))
+
+
+@pytest.mark.parametrize("write", [write_cifar_binary, write_cifar_png])
+def test_cifar_folder_of_the_user(tmp_path, write):
+    folder = write(tmp_path / "cifar-10-batches-bin")
+    path = tmp_path if write is write_cifar_binary else folder
+    train, test = (data.create_dataset("cifar10", split, path=path, val_fraction=0) for split in ("train", "test"))
+    assert len(train) == 100
+    assert np.array_equal(test.images.numpy(), cifar_arrays("test_batch")[0])
+    assert np.array_equal(train.images[:20].numpy(), cifar_arrays("data_batch_1")[0])
+    assert np.array_equal(train.labels[20:40].numpy(), cifar_arrays("data_batch_2")[1])
+
+
+def test_cifar_lacking_a_batch_is_refused(tmp_path):
+    for write, suffix, message in (
+        (write_cifar_binary, "bin", "cannot be read"),
+        (write_cifar_png, "png", "not a readable picture"),
+    ):
+        folder = write(tmp_path / suffix)
+        (folder / f"data_batch_3.{suffix}").unlink()
+        with pytest.raises(DataError, match=rf"data_batch_3\.{suffix}: {message}"):
+            data.create_dataset("cifar10", "train", path=folder)
+
+
+def test_pickled_cifar_is_refused_unopened(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "exploded"), "w"))
+
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in ("data_batch_1", "test_batch"):
+        (folder / name).write_bytes(pickle.dumps(Bomb()))
+    for split in ("train", "test"):
+        with pytest.raises(DataError, match=r"binary version.*pickles can run code"):
+            data.create_dataset("cifar10", split, path=tmp_path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_resizing(tmp_path):
+    folder = write_idx(tmp_path / "mine")
+    for size, shape in ((9, (9, 9)), ((4, 12), (4, 12)), (6, (6, 6))):
+        resized = data.create_dataset("mnist", "test", path=folder, image_size=size)
+        assert resized.images.shape == (20, 1, *shape)
+        assert resized.images.dtype == torch.uint8
+    assert torch.equal(resized.images, data.create_dataset("mnist", "test", path=folder).images)
+
+
+@pytest.mark.parametrize("size", [0, -3, (4, 0)])
+def test_impossible_image_sizes(size):
+    with pytest.raises(OptionError, match="image_size: received"):
+        data.create_dataset("digits", "train", image_size=size)
+
+
+def test_impossible_requests(tmp_path):
+    with pytest.raises(OptionError, match="received 'cifar'; did you mean 'cifar10'"):
+        data.create_dataset("cifar", "train")
+    with pytest.raises(OptionError, match="split: received 'valid'"):
+        data.create_dataset("digits", "valid")
+    with pytest.raises(OptionError, match="val_fraction: received nan"):
+        data.create_dataset("digits", "train", val_fraction=float("nan"))
+    with pytest.raises(OptionError, match="split 'val' is empty with val_fraction=0"):
+        data.create_dataset("digits", "val", val_fraction=0)
+    with pytest.raises(OptionError, match="leave path out"):
+        data.create_dataset("digits", "train", path=tmp_path)
+    with pytest.raises(DataError, match="is not a folder"):
+        data.create_dataset("mnist", "train", path=tmp_path / "none")
+    with pytest.raises(
+        DataError, match="fix: `fredholm data fetch mnist`, or put the original files there: the four idx"
+    ):
+        data.create_dataset("mnist", "train", root=tmp_path)
+
+
+def test_array_dataset_refuses_what_does_not_fit():
+    images, labels = torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.long)
+
+    def make(x=images, y=labels, **constants):
+        return data.ArrayDataset("x", "train", x, y, ("a",), **({"mean": (0.5,), "std": (0.5,)} | constants))
+
+    assert len(make()) == 3
+    for wrong in (images.float(), images[0], images[:, 0]):
+        with pytest.raises(ShapeError, match="images: received"):
+            make(wrong)
+    for wrong in (labels[:2], labels.float()):
+        with pytest.raises(ShapeError, match="labels: received"):
+            make(y=wrong)
+    with pytest.raises(DataError, match="labels: from 1 to 1"):
+        make(y=labels + 1)
+    for bad in ((0.0,), (float("nan"),)):
+        with pytest.raises(DataError, match="std above 0"):
+            make(std=bad)
+    with pytest.raises(ShapeError, match="one for each of 1 channels"):
+        make(mean=(0.1, 0.2))
+
+
+def test_image_folder_with_val_as_test(tmp_path):
+    folder = write_image_folder(tmp_path / "pictures")
+    sets = {
+        s: data.create_dataset("image-folder", s, path=folder, image_size=(8, 10), val_fraction=0.2) for s in SPLITS
+    }
+    assert {s: len(d) for s, d in sets.items()} == {"train": 16, "val": 4, "test": 20}
+    assert not set(sets["train"].files) & set(sets["val"].files)
+    assert {file.parent.parent.name for file in sets["test"].files} == {"val"}
+    assert torch.bincount(sets["val"].labels).tolist() == [2, 2]
+    assert sets["train"].classes == ("cat", "dog")
+    images, labels = sets["train"].raw([0, 15])
+    assert images.shape == (2, 3, 8, 10)
+    assert labels.tolist() == [0, 1]
+    assert images[0, 0].unique().item() == 0
+    assert images[1, 0].unique().item() == 100
+    batch, _ = sets["train"].batch([0, 15])
+    assert torch.allclose(batch[1, 0], torch.tensor((100 / 255 - 0.485) / 0.229))
+    assert torch.equal(pickle.loads(pickle.dumps(sets["train"])).raw([0, 15])[0], images)
+
+
+def test_image_folder_with_three_splits(tmp_path):
+    folder = write_image_folder(tmp_path / "pictures", parts=SPLITS)
+    for split in SPLITS:
+        part = data.create_dataset("image-folder", split, path=folder, image_size=8)
+        assert len(part) == 20
+        assert {file.parent.parent.name for file in part.files} == {split}
+    with pytest.raises(OptionError, match="leave val_fraction out"):
+        data.create_dataset("image-folder", "val", path=folder, image_size=8, val_fraction=0.1)
+
+
+def test_pictures_are_resized_to_cover_then_cropped_at_the_centre(tmp_path):
+    pixels = np.zeros((40, 120, 3), np.uint8)
+    pixels[:, 40:80] = 255  # the middle square
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    assert read_picture(tmp_path / "wide.png", (20, 20))[:, :, 2:-2].unique().item() == 255
+    assert read_picture(tmp_path / "wide.png", (10, 30)).float().mean() < 100
+    Image.fromarray(pixels[..., 0]).convert("L").save(tmp_path / "grey.png")
+    assert read_picture(tmp_path / "grey.png", (20, 20)).shape == (3, 20, 20)
+
+
+def test_faulty_image_folders(tmp_path):
+    def create(folder, split="train", **options):
+        return data.create_dataset("image-folder", split, path=folder, **({"image_size": 8} | options))
+
+    folder = write_image_folder(tmp_path / "pictures")
+    with pytest.raises(OptionError, match="path is missing"):
+        data.create_dataset("image-folder", "train", image_size=8)
+    with pytest.raises(OptionError, match="image_size is missing"):
+        create(folder, image_size=None)
+    with pytest.raises(DataError, match="train: no such folder"):
+        create(tmp_path)
+    with pytest.raises(DataError, match="has no val/"):
+        create(write_image_folder(tmp_path / "only", parts=("train",)))
+    with pytest.raises(DataError, match="has 1 class folders"):
+        create(write_image_folder(tmp_path / "one", classes=("cat",)))
+    (folder / "val" / "horse").mkdir()
+    with pytest.raises(DataError, match="'horse', which train/ does not have"):
+        create(folder, "test")
+    (folder / "train" / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: holds no picture"):
+        create(folder)
+
+
+def test_a_damaged_picture_is_named(tmp_path):
+    folder = write_image_folder(tmp_path / "pictures")
+    victim = folder / "train" / "dog" / "7.png"
+    dataset = data.create_dataset("image-folder", "train", path=folder, image_size=8, val_fraction=0)
+    for content in (victim.read_bytes()[:60], b"no picture", b""):
+        victim.write_bytes(content)
+        with pytest.raises(DataError, match=r"dog/7\.png: not a readable picture"):
+            dataset.batch(range(20))
+
+
+def test_every_entry_describes_itself(tmp_path):
+    assert data.list_datasets() == ["digits", "fashion-mnist", "mnist", "cifar10", "image-folder"]
+    for name in data.list_datasets():
+        row = data.describe(name, tmp_path)
+        assert row["source"]
+        assert row["licence_package"]
+        assert row["licence_data"]
+        entry = data.get_entry(name)
+        if entry.package is not None:
+            assert row["state"] == "not fetched"
+            assert row["fetched"] is False
+            assert row["version"] in row["source"]
+            assert row["path"] == str(tmp_path / name)
+            assert all(len(file.sha256) == 64 and file.bytes > 0 for file in entry.package.files)
+    with pytest.raises(OptionError, match="is taken"):
+        data.register_dataset(data.get_entry("mnist"))
+
+
+def test_data_root_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path))
+    assert data.dataset_path("mnist") == tmp_path / "mnist"
+    monkeypatch.delenv("FREDHOLM_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert data.dataset_path("mnist") == tmp_path / "home" / ".cache" / "fredholm" / "data" / "mnist"

