@@ -87,7 +87,8 @@ class Kernel(nn.Module):
         """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure. O(Nq·Nk)."""
         if hasattr(self, "value_map"):
             trait: Any = self
-            return torch.einsum("bhqk,hoi->bhqkoi", trait.weights(problem), trait.value_map())
+            dense = torch.einsum("bhqk,hoi->bhqkoi", trait.weights(problem), trait.value_map())
+            return dense.expand(problem.uy.shape[0], self.heads, -1, -1, -1, -1)
         p = problem
         x, y = p.x[:, None, :, None], p.y[:, None, None, :]
         dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])

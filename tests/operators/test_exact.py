@@ -1,0 +1,193 @@
+"""Exact by query blocks: kernels with one trait or none equal their definition, in one block or many."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.kernels import Kernel
+from fredholm.operators import Exact, IntegralOperator
+from fredholm.operators.strategies import exact
+
+from ..tolerances import assert_close
+
+HEADS, WIDTH, N = 2, 3, 7
+
+
+class Plain(Kernel):
+    """Only ``forward``."""
+
+    def __init__(self, heads, d_in, d_out=None):
+        super().__init__(heads, d_in, d_out)
+        self.mix = nn.Parameter(torch.randn(heads, 1, 1, self.d_out, d_in))
+
+    def forward(self, x, y, ux, uy):
+        near = torch.exp(-(x - y).square().sum(-1)) * (ux * uy).sum(-1).tanh()
+        return near[..., None, None] * self.mix
+
+
+class OnlyHidden(Kernel):
+    """Only ``hidden`` and ``readout``."""
+
+    bias = True
+
+    def __init__(self, heads, d_in, d_out=None):
+        super().__init__(heads, d_in, d_out)
+        self.width = WIDTH
+        self.position = nn.Parameter(torch.randn(WIDTH))
+        self.content = nn.Parameter(torch.randn(heads, 1, 1, WIDTH))
+        self.out = nn.Parameter(torch.randn(heads, self.d_out, d_in, WIDTH))
+        self.constant = nn.Parameter(torch.randn(heads, self.d_out, d_in)) if self.bias else None
+
+    def hidden(self, x, y, ux, uy):
+        return torch.sin((x - y).sum(-1, keepdim=True) * self.position + (ux * uy).sum(-1, keepdim=True) * self.content)
+
+    def readout(self):
+        return self.out, self.constant
+
+
+class HiddenAndForward(OnlyHidden):
+    """The same, with a ``forward`` of its own, written out."""
+
+    def forward(self, x, y, ux, uy):
+        dense = torch.einsum("bhqkw,hoiw->bhqkoi", self.hidden(x, y, ux, uy), self.out)
+        return dense + self.constant[:, None, None]
+
+
+class WithoutBias(OnlyHidden):
+    bias = False
+
+
+class OnlyWeights(Kernel):
+    """Only ``weights`` and ``value_map``: a decay in distance, one rate a head, the same for every batch element."""
+
+    reads_query = False
+
+    def __init__(self, heads, d_in, d_out=None):
+        super().__init__(heads, d_in, d_out)
+        self.rate = nn.Parameter(torch.rand(heads))
+        self.value = nn.Parameter(torch.randn(heads, self.d_out, d_in))
+
+    def weights(self, problem):
+        far = (problem.x[:, :, None] - problem.y[:, None]).square().sum(-1)
+        return torch.exp(-far[:, None] * self.rate[:, None, None])
+
+    def value_map(self):
+        return self.value
+
+
+class WeightsAndMatrix(OnlyWeights):
+    """The same, with a ``matrix`` of its own, written out."""
+
+    def matrix(self, problem):
+        dense = torch.einsum("bhqk,hoi->bhqkoi", self.weights(problem), self.value)
+        return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+
+
+class WholeWeights(OnlyWeights):
+    whole = True
+
+
+KERNELS = {
+    "forward": (Plain, "dense blocks"),
+    "hidden": (OnlyHidden, "hidden units by query block"),
+    "hidden and forward": (HiddenAndForward, "hidden units by query block"),
+    "hidden without bias": (WithoutBias, "hidden units by query block"),
+    "weights": (OnlyWeights, "weights by query block"),
+    "weights and matrix": (WeightsAndMatrix, "weights by query block"),
+    "weights of all features": (WholeWeights, "weights by query block"),
+}
+
+
+def domains():
+    torch.manual_seed(3)
+    double = {"dtype": torch.float64}
+    valid = torch.tensor([[True] * N, [True] * 4 + [False] * 3])
+    return {
+        "line": Domain.line(N, **double),
+        "causal": Domain.line(N, causal=True, **double),
+        "padded": Domain.points(torch.rand(2, N, 1, **double), valid=valid),
+        "causal padded": Domain.points(torch.rand(2, N, 1, **double), valid=valid, causal=True),
+        "bias": Domain.points(torch.rand(N, 1, **double), pairs=torch.randn(1, HEADS, N, N, **double)),
+        "masses": Domain.points(torch.rand(N, 1, **double), measure=torch.rand(N, **double)),
+    }
+
+
+def build(name: str, memory: int | None) -> IntegralOperator:
+    kind = KERNELS[name][0]
+    kernel = kind(HEADS, 6 if kind.whole else 3, 2)
+    return IntegralOperator(6, HEADS, kernel=kernel, strategy=Exact(memory=memory), out_dim=5).double()
+
+
+def signal(n: int = N) -> torch.Tensor:
+    return torch.randn(2, n, 6, dtype=torch.float64, requires_grad=True)
+
+
+def assert_same(actual, expected, inputs):
+    assert_close(actual, expected)
+    direction = torch.randn_like(expected)
+    for g, e in zip(
+        torch.autograd.grad(actual, inputs, direction), torch.autograd.grad(expected, inputs, direction), strict=True
+    ):
+        assert_close(g, e, "gradient")
+        assert e.abs().max() > 0
+
+
+@pytest.mark.parametrize("memory", [None, 1, 1500])
+@pytest.mark.parametrize("where", list(domains()))
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_blocks_are_the_definition(name, where, memory, monkeypatch):
+    operator, u, domain = build(name, memory), signal(), domains()[where]
+    assert operator.plan(domain).path == KERNELS[name][1]
+    sizes = []
+    whole = exact._dense
+
+    def spy(kernel, problem, path, rows=None):
+        sizes.append(problem.ux.shape[2] if rows is None else len(rows))
+        return whole(kernel, problem, path, rows)
+
+    monkeypatch.setattr(exact, "_dense", spy)
+    actual = operator(u, domain)
+    assert sum(sizes) == N
+    assert {None: len(sizes) == 1, 1: len(sizes) == N, 1500: len(sizes) > 1}[memory], sizes
+    assert_same(actual, operator.dense(u, domain), [u, *operator.parameters()])
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_blocks_across_domains(name):
+    operator, u, query = build(name, 1), signal(), signal(4)
+    domain, target = domains()["causal padded"], Domain.points(torch.rand(4, 1, dtype=torch.float64))
+    call = {"query": query, "query_domain": target}
+    assert_same(operator(u, domain, **call), operator.dense(u, domain, **call), [u, query, *operator.parameters()])
+
+
+@pytest.mark.parametrize("where", ["causal", "causal padded"])
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_steps_of_untiled_kernels(name, where):
+    operator, u, domain = build(name, None), signal(), domains()[where]
+    state, outputs = operator.init_state(2, domain), []
+    for t in range(N):
+        y, state = operator.step(u[:, t], state)
+        outputs.append(y)
+    assert_same(torch.stack(outputs, 1), operator(u, domain), [u, *operator.parameters()])
+
+
+def test_memory_of_the_tiled_form_does_not_change_the_answer():
+    from fredholm.operators import ITNetOperator
+
+    operator = ITNetOperator(6, HEADS, width=4, frequencies=2, sigma=1.0).double()
+    u, domain = signal(), domains()["causal padded"]
+    expected = operator(u, domain)
+    operator.strategy = Exact(memory=1)
+    assert_same(operator(u, domain), expected, [u, *operator.parameters()])
+
+
+def test_a_kernel_that_defines_nothing_says_what_to_define():
+    class Empty(Kernel):
+        pass
+
+    operator = IntegralOperator(6, HEADS, kernel=Empty(HEADS, 3))
+    with pytest.raises(NotImplementedError, match=r"Empty must define forward\(x, y, ux, uy\)"):
+        operator(torch.randn(1, 4, 6))

@@ -1,0 +1,215 @@
+"""Operators and strategies by name, user files, and what goes wrong."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
+from fredholm.kernels import MLPKernel, SoftmaxKernel
+from fredholm.operators import (
+    Exact,
+    IntegralOperator,
+    ITNetOperator,
+    SoftmaxAttention,
+    Strategy,
+    create_operator,
+    import_file,
+    list_operators,
+    operator_factory,
+    register_operator,
+)  # fmt: skip
+from fredholm.operators.strategies import resolve
+
+
+def test_names():
+    names = list_operators()
+    assert names == sorted(names)
+    assert {"itnet", "softmax"} <= set(names)
+    assert isinstance(create_operator("itnet", 8, 2, width=4), ITNetOperator)
+    assert isinstance(create_operator("softmax", 8, heads=2), SoftmaxAttention)
+    assert operator_factory("softmax") is SoftmaxAttention
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: create_operator("sofmax", 8), "'sofmax'; did you mean 'softmax'"),
+        (lambda: create_operator("zzzzzz", 8), "known: .*itnet"),
+        (lambda: create_operator("itnet", 8, 2, widht=3), "operator 'itnet'.*'widht'"),
+        (lambda: create_operator("softmax", 8, 2, width=3), "operator 'softmax'.*'width'"),
+        (lambda: create_operator("itnet", 8, 3), "3 does not divide 8"),
+        (lambda: create_operator("softmax", 8, 3), "3 does not divide 8"),
+        (lambda: create_operator("softmax", 8, 0), "0 does not divide 8"),
+        (lambda: create_operator("itnet", 8, 0), "0 does not divide 8"),
+        (lambda: create_operator("itnet", 8, 2, strategy="exactt"), "'exactt'; did you mean 'exact'.*Strategy object"),
+        (lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 8)), "2 heads of 8 features.*needs 2 heads of 4"),
+        (lambda: IntegralOperator(8, 4, kernel=SoftmaxKernel(8, 2)), "2 heads of 8.*needs 4 heads of 8"),
+        (
+            lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 4), projection=False, out_dim=6),
+            "width 8, but out_dim=6",
+        ),
+        (lambda: register_operator("itnet")(SoftmaxAttention), "'itnet' is taken"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(OptionError, match=message):
+        call()
+
+
+def test_a_type_error_inside_a_factory_is_not_called_an_unknown_option():
+    with pytest.raises(TypeError, match="wide") as caught:
+        create_operator("itnet", 8, 2, width="wide")
+    assert not isinstance(caught.value, OptionError)
+
+
+def test_registering_the_same_class_again_replaces_it():
+    assert register_operator("softmax")(SoftmaxAttention) is SoftmaxAttention
+
+
+SOURCE = """
+from fredholm.operators import SoftmaxAttention, register_operator
+COUNT = 1
+
+@register_operator("{name}")
+class Mine(SoftmaxAttention):
+    pass
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path, monkeypatch):
+    from fredholm.operators import registry
+
+    monkeypatch.setattr(registry, "_OPERATORS", dict(registry._OPERATORS))
+    before = set(sys.modules)
+    yield tmp_path / "mine_for_tests.py"
+    for name in set(sys.modules) - before:
+        if name.startswith("fredholm_user_"):
+            del sys.modules[name]
+
+
+def test_import_file_registers(user_file):
+    user_file.write_text(SOURCE.format(name="mine-for-tests"))
+    module = import_file(user_file)
+    assert "mine-for-tests" in list_operators()
+    assert isinstance(create_operator("mine-for-tests", 8, 2), module.Mine)
+    assert import_file(str(user_file)) is module
+
+
+def test_a_file_that_failed_is_run_again(user_file):
+    user_file.write_text("raise RuntimeError('half way')")
+    with pytest.raises(RuntimeError, match="half way"):
+        import_file(user_file)
+    user_file.write_text(SOURCE.format(name="mended"))
+    import_file(user_file)
+    assert "mended" in list_operators()
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(OptionError, match=r"no such file 'nowhere/mine.py'.*relative"):
+        import_file("nowhere/mine.py")
+
+
+# --- strategies -------------------------------------------------------------------------------------------------------
+
+
+def test_strategy_names_and_objects():
+    kernel = MLPKernel(1, 2, width=2)
+    assert resolve("auto", kernel) == resolve("exact", kernel) == Exact()
+    mine = Exact(memory=7)
+    assert resolve(mine, kernel) is mine
+    operator = ITNetOperator(4, 2, width=2, strategy=mine)
+    assert operator.strategy is mine
+    assert "memory=7" in operator.plan(Domain.line(3)).strategy
+    assert Exact.exact
+
+
+def test_a_strategy_that_refuses_names_both():
+    class Picky(Strategy):
+        def path(self, kernel, *, grid, stepping=False):
+            raise self.refuse(kernel, needs="a transition", instead="Exact()")
+
+    operator = ITNetOperator(4, 2, width=2, strategy=Picky())
+    with pytest.raises(StrategyError, match=r"Picky cannot integrate MLPKernel: it needs a transition; use Exact\(\)"):
+        operator(torch.randn(1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "path"),
+    [
+        ("itnet", Domain.line(4), "table"),
+        ("itnet", Domain.line(4, causal=True), "table"),
+        ("itnet", Domain.points(torch.rand(4, 1)), "columns"),
+        ("itnet", Domain.points(torch.rand(2, 4, 1)), "columns"),
+        ("softmax", Domain.line(4), "fused attention"),
+        ("softmax", Domain.points(torch.rand(4, 3)), "fused attention"),
+    ],
+)
+def test_plan(operator, domain, path):
+    plan = create_operator(operator, 8, 2).plan(domain)
+    assert path in plan.path
+    assert plan.reason
+    assert str(plan).startswith("Exact")
+
+
+def test_plan_on_a_grid_across_domains_and_with_learned_positions():
+    operator, grid = ITNetOperator(8, 2, position_dim=2), Domain.grid(2, 2)
+    assert "table" in operator.plan(grid).path
+    assert "columns" in operator.plan(grid, Domain.points(torch.rand(3, 2))).path
+    learned = grid.replace(positions=grid.positions.clone().requires_grad_())
+    assert "columns" in operator.plan(learned).path
+
+
+# --- steps and shapes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["itnet", "softmax"])
+def test_step_refusals(name):
+    operator = create_operator(name, 8, 2)
+    with pytest.raises(DomainError, match="causal=True"):
+        operator.init_state(2, Domain.line(3))
+    with pytest.raises(ShapeError, match="batched for 3, the state for 2"):
+        operator.init_state(2, Domain.points(torch.rand(3, 4, 1), causal=True))
+    state = operator.init_state(2, Domain.line(2, causal=True))
+    for t in range(2):
+        assert state.seen == t
+        _, state = operator.step(torch.randn(2, 8), state)
+    with pytest.raises(DomainError, match="2 points and all were seen; build a longer"):
+        operator.step(torch.randn(2, 8), state)
+
+
+def test_a_state_is_not_changed_by_its_step():
+    operator, domain = create_operator("itnet", 8, 2, width=4), Domain.line(3, causal=True)
+    first = torch.randn(1, 8)
+    _, state = operator.step(first, operator.init_state(1, domain))
+    u = torch.randn(1, 8)
+    once, twice = operator.step(u, state)[0], operator.step(u, state)[0]
+    assert once.equal(twice)
+    with pytest.raises(ShapeError, match=r"u_t must have shape \(B, 8\), got \(1, 7\)"):
+        operator.step(torch.randn(1, 7), state)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda op, u: op(u, Domain.line(4)), "u has 3 points and its domain 4"),
+        (lambda op, u: op(u, Domain.points(torch.rand(5, 3, 1))), "batch size 2 and its domain 5"),
+        (lambda op, u: op(u, Domain.line(3).to("meta")), "domain is on meta, u on cpu; move it"),
+        (lambda op, u: op(u, Domain.line(3), query_domain=Domain.line(5)), r"W reads.*query=\(B, 5, 8\)"),
+        (lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 5, 7)), r"query must have shape \(B, 5, 8\)"),
+        (lambda op, u: op(u, Domain.line(3), query=torch.randn(1, 5, 8)), "query has batch size 1 and u 2"),
+        (
+            lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 4, 8), query_domain=Domain.grid(2, 2)),
+            "dimension 1 and 2",
+        ),
+    ],
+)
+def test_shape_refusals(call, message):
+    # The definition, called by name: under the tests' shape checker forward itself would refuse some of these first.
+    operator = ITNetOperator(8, 2, width=4)
+    with pytest.raises(ShapeError, match=message):
+        call(lambda u, domain, **more: operator.kernel_matrix(u, domain, **more), torch.randn(2, 3, 8))
