@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
-from fredholm.ops.mlp_kernel import ACTIVATIONS, integrate_naive, mlp_kernel, mlp_kernel_naive, mlp_pairs
+from fredholm.ops.integral import dense_apply
+from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive
 from fredholm.ops.mlp_kernel.backward import backward
 from fredholm.ops.mlp_kernel.forward import forward
 from fredholm.ops.mlp_kernel.library import mlp_kernel_op
@@ -23,7 +24,7 @@ TERMS = {
     "product": ("query", "key", "scale"),
     "second": ("query", "key", "scale", "query2", "scale2"),
     "key_bias": ("key_bias",),
-    "table": ("table", "table_index"),
+    "table": ("table", "query_index", "key_index"),
     "distance": ("distance_scale", "query_positions", "key_positions"),
     "density": ("density",),
     "time": ("query_time", "key_time"),
@@ -44,7 +45,8 @@ def inputs(*terms, b=2, h=3, q=7, k=5, e=4, f=2, d=3, o=2, w=6, share="", dtype=
     every = {
         "query": r(bs, h, q, e), "key": r(b, hs, k, e), "value": r(b, h, k, d), "readout": r(h, o, d, last),
         "query_bias": r(bs, hs, q, w), "key_bias": r(bs, hs, k, w), "scale": r(hs, w, e), "query2": r(bs, hs, q, f),
-        "scale2": r(hs, w, f), "table": r(hs, w, 9), "table_index": torch.randint(0, 9, (q, k), generator=g),
+        "scale2": r(hs, w, f), "table": r(hs, w, 9),
+        "query_index": torch.randint(4, 9, (q,), generator=g), "key_index": torch.randint(0, 5, (k,), generator=g),
         "distance_scale": r(hs, w), "query_positions": r(*position_batch, q, 2),
         "key_positions": r(*position_batch, k, 2),
         "density": r(bs, hs, q, k).exp(), "query_time": r(*position_batch, q), "key_time": r(*position_batch, k),
@@ -167,8 +169,10 @@ def test_matches_literal_pairs():
     w1, b1 = torch.randn(w, 3 * d + 1, generator=g).double(), torch.randn(w, generator=g).double()
     w2, b2 = torch.randn(d * d, w, generator=g).double(), torch.randn(d * d, generator=g).double()
     query, key, far = u[:, :, :, None], u[:, :, None], torch.cdist(x, x)[:, :, None]
-    kernel = mlp_pairs([query, key, query * key, far], [w1, w2], [b1, b2]).unflatten(-1, (d, d))
-    expected = integrate_naive(kernel, u, mu.expand(1, 1, n, n))
+    z = torch.cat([part.expand(b, h, n, n, -1) for part in (query, key, query * key, far)], -1)
+    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(z, w1, b1))
+    kernel = torch.nn.functional.linear(hidden, w2, b2).unflatten(-1, (d, d))
+    expected = dense_apply(kernel, mu.expand(1, 1, n, n), u)
     wq, wk, wh, wd = w1.split([d, d, d, 1], 1)
     out = mlp_kernel(
         u, u, u * mu[:, None], w2.view(d, d, w).expand(h, d, d, w), query_bias=u @ wq.T + b1, key_bias=u @ wk.T,
@@ -238,7 +242,7 @@ def test_errors_name_the_argument():
     good = inputs("product", "table", "mid")
     for wrong, kind, match in [
         ({"scale": None}, ShapeError, "without scale"),
-        ({"table_index": None}, ShapeError, "without table_index"),
+        ({"key_index": None}, ShapeError, "without key_index"),
         ({"activation": "gellu"}, OptionError, "gelu"),
         ({"memory": 0}, OptionError, "memory"),
     ]:
@@ -319,10 +323,9 @@ class Model(torch.nn.Module):
     def forward(self, u):
         n = u.shape[2]
         t = torch.arange(n, device=u.device)
-        index = (t[:, None] - t[None, :]).clamp(-31, 31) + 31
         bias = u @ self.w1[0].T
         return mlp_kernel(u, u, u / n, self.w2, query_bias=bias, key_bias=bias, scale=self.w1, table=self.table,
-                          table_index=index, query_time=t, key_time=t, mid=[(self.mid.weight, self.mid.bias)],
+                          query_index=t + 31, key_index=t, query_time=t, key_time=t, mid=[(self.mid.weight, self.mid.bias)],
                           memory=3000)
 
 def grads(f, model, u):

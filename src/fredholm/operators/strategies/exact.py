@@ -88,7 +88,7 @@ class Exact(Strategy):
             displacements, index = grid_displacements(problem.x[0], problem.grid)
             table = kernel.table(displacements)
             if table is not None:
-                options |= {"table": table, "table_index": index[:, None] - index + displacements.shape[0] // 2}
+                options |= {"table": table, "query_index": index + displacements.shape[0] // 2, "key_index": index}
         if q.query_time is not None:
             options |= {"query_time": q.query_time, "key_time": q.key_time}
         if self.memory is not None:

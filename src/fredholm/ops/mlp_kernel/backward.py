@@ -30,6 +30,7 @@ from .tiles import (
     scaled_queries,
     shared_terms,
     spans,
+    table_places,
     tile_distances,
 )
 
@@ -123,7 +124,7 @@ def _query_tile(run: Pass, f: Fields, g: Fields, q: Span, moments_grad: Tensor, 
         if empty:
             continue
         far = tile_distances(f, q, k)
-        shared = shared_terms(f, run.x.table_index, far, q, k, run.scratch[2])
+        shared = shared_terms(f, table_places(run.x, q, k), far, q, k, run.scratch[2])
         wants_shared = g.table is not None or (far is not None and far.shape[1] == 1 and _wants_distance(g))
         shared_grad = None
         if wants_shared and shared is not None:
@@ -255,11 +256,11 @@ def _wants_distance(g: Fields) -> bool:
 
 def _shared_gradient(run: Pass, f: Fields, g: Fields, slope: Tensor, far: Tensor | None, q: Span, k: Span) -> None:
     """Gradients of the table and of shared distances from a tile's gradient (h, 1, Tq, w, Tk)."""
-    if g.table is not None and run.x.table_index is not None:
+    places = table_places(run.x, q, k)
+    if g.table is not None and places is not None:
         part = slope.sum(0, keepdim=True) if g.table.shape[0] == 1 and len(slope) > 1 else slope
-        places = run.x.table_index[q, k].flatten()
         columns = part.transpose(2, 3).flatten(3)
-        g.table.scatter_add_(-1, places.expand_as(columns), columns)
+        g.table.scatter_add_(-1, places.flatten().expand_as(columns), columns)
     if far is not None and far.shape[1] == 1:
         _distance_gradient(f, g, slope, far, (slice(None), slice(None)), q, k)
 

@@ -20,6 +20,7 @@ from .tiles import (
     scaled_queries,
     shared_terms,
     spans,
+    table_places,
     tile_distances,
 )
 
@@ -56,7 +57,7 @@ def _moments(f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Sc
         if empty:
             continue
         far = tile_distances(f, q, k)
-        shared = shared_terms(f, x.table_index, far, q, k, scratch[1])
+        shared = shared_terms(f, table_places(x, q, k), far, q, k, scratch[1])
         for chunk in groups(heads, batch, plan.group, heads):
             rows = scaled_queries(f, q, chunk, scratch[2])
             s = scratch[0].view(*rows.shape[:4], k.stop - k.start)

@@ -14,7 +14,7 @@ from .tiles import Inputs
 
 TENSORS = (
     "Tensor? query, Tensor? key, Tensor value, Tensor readout, Tensor query_bias, Tensor? key_bias, Tensor? scale, "
-    "Tensor? query2, Tensor? scale2, Tensor? table, Tensor? table_index, Tensor? distance_scale, "
+    "Tensor? query2, Tensor? scale2, Tensor? table, Tensor? query_index, Tensor? key_index, Tensor? distance_scale, "
     "Tensor? query_positions, Tensor? key_positions, Tensor? density, Tensor? query_time, Tensor? key_time, "
     "Tensor[] mid"
 )

@@ -12,54 +12,6 @@ from torch import Tensor
 from .activations import activation_named
 
 
-def mlp_pairs(
-    groups: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor | None], activation: str = "gelu"
-) -> Tensor:
-    r"""An MLP on the concatenated input groups of every pair, evaluated literally.
-
-    .. math:: K(x_i, y_j) = W_L\,\sigma(\dots\sigma(W_1 z_{ij} + b_1)\dots) + b_L,\ z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
-
-    Args:
-        groups: input groups (..., c_g), broadcast against one another in all but the last dimension: (B, 1, Nq, 1, c)
-            for a query's features, (B, 1, 1, Nk, c) for a key's.
-        weights: W_1 to W_L, (width, width before); the last layer is linear.
-        biases: b_1 to b_L, (width,) or None.
-        activation: a name in ``ACTIVATIONS``.
-
-    Returns:
-        The kernel's entries (..., d_last). Cost O(Nq·Nk·Σ width·width before), and O(Nq·Nk·Σ c) memory.
-
-    Raises:
-        OptionError: for an unknown activation.
-
-    Reference: ITNet, Algorithm 1.
-
-    Example:
-        >>> x, y = torch.ones(2, 1, 3), torch.ones(1, 4, 3)
-        >>> mlp_pairs([x, y], [torch.ones(5, 6), torch.ones(1, 5)], [None, None], "relu").shape
-        torch.Size([2, 4, 1])
-    """
-    function = activation_named(activation).function
-    shape = torch.broadcast_shapes(*(g.shape[:-1] for g in groups))
-    hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
-    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-        hidden = function(F.linear(hidden, weight, bias))
-    return F.linear(hidden, weights[-1], biases[-1])
-
-
-def integrate_naive(
-    kernel: Float[Tensor, "#b #h q k o c"], u: Float[Tensor, "b h k c"], weights: Float[Tensor, "#b #h q k"]
-) -> Float[Tensor, "b h q o"]:
-    r"""The quadrature sum :math:`\sum_j w_{ij} K_{ij} u_j` of dense kernel matrices. O(Nq·Nk·d_out·d_in).
-
-    Example:
-        >>> identity, u = torch.eye(2).expand(1, 1, 1, 3, 2, 2), torch.ones(1, 1, 3, 2)
-        >>> integrate_naive(identity, u, torch.ones(1, 1, 1, 3)).tolist()
-        [[[[3.0, 3.0]]]]
-    """
-    return (kernel @ u[:, :, None, :, :, None]).squeeze(-1).mul(weights[..., None]).sum(3)
-
-
 def distances(
     query_positions: Float[Tensor, "*b q p"], key_positions: Float[Tensor, "*c k p"]
 ) -> Float[Tensor, "*d q k"]:
@@ -86,7 +38,8 @@ def mlp_kernel_naive(
     query2: Float[Tensor, "#b #h q f"] | None = None,
     scale2: Float[Tensor, "#h w f"] | None = None,
     table: Float[Tensor, "#h w t"] | None = None,
-    table_index: Int[Tensor, "q k"] | None = None,
+    query_index: Int[Tensor, " q"] | None = None,
+    key_index: Int[Tensor, " k"] | None = None,
     distance_scale: Float[Tensor, "#h w"] | None = None,
     query_positions: Float[Tensor, "*bp q p"] | None = None,
     key_positions: Float[Tensor, "*bk k p"] | None = None,
@@ -120,8 +73,8 @@ def mlp_kernel_naive(
     if query2 is not None and key is not None and scale2 is not None:
         tail = key[..., key.shape[-1] - query2.shape[-1] :]
         s = s + torch.einsum("bhqe,hwe,bhke->bhqkw", *_expanded(query2, scale2, tail, value))
-    if table is not None and table_index is not None:
-        s = s + table[:, :, table_index].permute(0, 2, 3, 1)
+    if table is not None and query_index is not None and key_index is not None:
+        s = s + table[:, :, query_index[:, None] - key_index].permute(0, 2, 3, 1)
     if distance_scale is not None and query_positions is not None and key_positions is not None:
         far = distances(query_positions, key_positions)
         far = far[:, None] if far.dim() == 3 else far

@@ -29,7 +29,8 @@ def mlp_kernel(
     query2: Float[Tensor, "#b #h q f"] | None = None,
     scale2: Float[Tensor, "#h w f"] | None = None,
     table: Float[Tensor, "#h w t"] | None = None,
-    table_index: Int[Tensor, "q k"] | None = None,
+    query_index: Int[Tensor, " q"] | None = None,
+    key_index: Int[Tensor, " k"] | None = None,
     distance_scale: Float[Tensor, "#h w"] | None = None,
     query_positions: Float[Tensor, "*bp q p"] | None = None,
     key_positions: Float[Tensor, "*bk k p"] | None = None,
@@ -46,7 +47,7 @@ def mlp_kernel(
 
     .. math::
         s_k(i,j) &= q^b_{ik} + k^b_{jk} + \textstyle\sum_c \alpha_{kc}\, q_{ic}\, k_{jc}
-                    + \sum_c \alpha'_{kc}\, q'_{ic}\, k_{j,e-f+c} + r_{k,\,I(i,j)} + \delta_k |x_i - y_j| \\
+                    + \sum_c \alpha'_{kc}\, q'_{ic}\, k_{j,e-f+c} + r_{k,\,I_i - J_j} + \delta_k |x_i - y_j| \\
         h(i,j)   &= \sigma(s(i,j)), \text{ then } h \leftarrow \sigma(W h + b) \text{ for each layer of mid} \\
         out_o(i) &= \textstyle\sum_{kc} R_{ock} \sum_j \rho_{ij}\, [t_j \le t_i]\, h_k(i,j)\, v_{jc}
 
@@ -62,7 +63,8 @@ def mlp_kernel(
         key_bias: (B | 1, H | 1, Nk, w).
         scale: α (H | 1, w, e).
         query2, scale2: q' (B | 1, H | 1, Nq, f) and α' (H | 1, w, f), met by the last f ≤ e columns of ``key``.
-        table, table_index: r (H | 1, w, T) and I (Nq, Nk), int64.
+        table, query_index, key_index: r (H | 1, w, T), I (Nq,) and J (Nk,), int64: a pair reads row I_i - J_j, which must lie
+            in [0, T). One integer a point serves any regular grid.
         distance_scale, query_positions, key_positions: δ (H | 1, w), x (Nq, p) or (B, Nq, p), y likewise.
         density: ρ (B | 1, H | 1, Nq, Nk), float or a boolean mask.
         query_time, key_time: t (Nq,) or (B, Nq), and (Nk,) or (B, Nk): a key not later than the query is visible.
@@ -98,7 +100,8 @@ def mlp_kernel(
         memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
     tensors = {
         "query": query, "key": key, "value": value, "readout": readout, "query_bias": query_bias, "key_bias": key_bias,
-        "scale": scale, "query2": query2, "scale2": scale2, "table": table, "table_index": table_index,
+        "scale": scale, "query2": query2, "scale2": scale2, "table": table, "query_index": query_index,
+        "key_index": key_index,
         "distance_scale": distance_scale, "query_positions": _batched(query_positions, 3),
         "key_positions": _batched(key_positions, 3), "density": density,
         "query_time": _time(query_time), "key_time": _time(key_time),
@@ -130,7 +133,7 @@ def _compute_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
 TERMS = (
     ("query", "key", "scale"),
     ("query2", "scale2"),
-    ("table", "table_index"),
+    ("table", "query_index", "key_index"),
     ("distance_scale", "query_positions", "key_positions"),
     ("query_time", "key_time"),
 )
@@ -157,7 +160,8 @@ def _check(tensors: dict[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> Non
     shapes = {  # how many leading dimensions may be shared (size 1), and the sizes; None: any
         "query": (2, (b, h, q, e)), "key": (2, (b, h, k, e)), "readout": (0, (h, None, d, last)),
         "query_bias": (2, (b, h, q, w)), "key_bias": (2, (b, h, k, w)), "scale": (1, (h, w, e)),
-        "query2": (2, (b, h, q, f)), "scale2": (1, (h, w, f)), "table": (1, (h, w, None)), "table_index": (0, (q, k)),
+        "query2": (2, (b, h, q, f)), "scale2": (1, (h, w, f)), "table": (1, (h, w, None)),
+        "query_index": (0, (q,)), "key_index": (0, (k,)),
         "distance_scale": (1, (h, w)), "query_positions": (1, (b, q, p)), "key_positions": (1, (b, k, None)),
         "density": (2, (b, h, q, k)), "query_time": (1, (b, q)), "key_time": (1, (b, k)),
     }  # fmt: skip

@@ -35,7 +35,8 @@ class Inputs(NamedTuple):
     query2: Tensor | None
     scale2: Tensor | None
     table: Tensor | None
-    table_index: Tensor | None
+    query_index: Tensor | None
+    key_index: Tensor | None
     distance_scale: Tensor | None
     query_positions: Tensor | None
     key_positions: Tensor | None
@@ -220,16 +221,23 @@ def tile_distances(f: Fields, q: Span, k: Span) -> Tensor | None:
     return distances(f.query_positions[:, :, q], f.key_positions[:, :, k])[:, :, :, None, :]
 
 
+def table_places(x: Inputs, q: Span, k: Span) -> Tensor | None:
+    """Rows (Tq, Tk) of the table that a tile's pairs read, or None. One integer a point, never one a pair."""
+    if x.query_index is None or x.key_index is None:
+        return None
+    return x.query_index[q, None] - x.key_index[k]
+
+
 def shared_terms(
-    f: Fields, index: Tensor | None, far: Tensor | None, q: Span, k: Span, scratch: Scratch
+    f: Fields, places: Tensor | None, far: Tensor | None, q: Span, k: Span, scratch: Scratch
 ) -> Tensor | None:
     """The terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share, or None.
 
     The gathered table lies in memory as (h, 1, w, Tq, Tk), as a selection of columns leaves it.
     """
     total = None
-    if f.table is not None and index is not None:
-        places, (h, _, w, _) = index[q, k], f.table.shape
+    if f.table is not None and places is not None:
+        h, _, w, _ = f.table.shape
         total = scratch.view(h * w, places.numel())
         torch.index_select(f.table.flatten(0, 2), 1, places.flatten(), out=total)
         total = total.view(h, 1, w, *places.shape).transpose(2, 3)
