@@ -1,6 +1,7 @@
 """Kernels to numbers and pictures; the HTML report."""
 
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
+from .report import report, report_run
 from .variance import VarianceShare, variance_share
 
 __all__ = [
@@ -9,5 +10,7 @@ __all__ = [
     "image_grid",
     "kernel_map",
     "kernel_profile",
+    "report",
+    "report_run",
     "variance_share",
 ]

@@ -1,0 +1,231 @@
+"""Pictures of numbers. Every function takes a theme and data and returns a figure; none computes anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .kernels import Profile
+from .style import WIDTH, Theme, colormap, new_figure
+from .variance import VarianceShare
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
+    """Loss and accuracy against the epoch."""
+    figure = new_figure(WIDTH, 2.7)
+    left, right = figure.subplots(1, 2)
+    epoch = history["epoch"]
+    marker = "o" if len(epoch) < 25 else None
+    for axes, names in ((left, ("train_loss", "val_loss")), (right, ("train_accuracy", "val_accuracy"))):
+        for name in names:
+            if name in history:
+                part, colour = name.split("_")[0], theme.series[name.startswith("val")]
+                label = {"train": "training", "val": "validation"}[part]
+                axes.plot(epoch, history[name], color=colour, label=label, marker=marker, markersize=3)
+        axes.set_xlabel("epoch")
+        axes.grid(axis="y")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.lines:
+            axes.legend()
+    left.set_title("loss")
+    right.set_title("accuracy")
+    _percent(right.yaxis)
+    return figure
+
+
+def profiles(theme: Theme, names: Sequence[str], found: Sequence[Profile], what: str, label: str) -> Figure:
+    """One panel a layer: all heads' mean with its band, and each head's mean as a thin line. ``what``: norm or weight."""
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    figure = new_figure(WIDTH if columns > 1 else 5.0, 2.5 * rows + 0.3)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+    for axes, name, profile in zip(panels, names, found):
+        x = profile.distance.numpy()
+        mean, sd = (v.numpy() for v in profile.pooled(what))
+        heads = getattr(profile, what).numpy()
+        axes.fill_between(x, np.maximum(mean - sd, 0), mean + sd, color=theme.series[0], alpha=0.18, linewidth=0)
+        for head in heads if len(heads) > 1 else ():
+            axes.plot(x, head, color=theme.faint, linewidth=0.8, alpha=0.8)
+        axes.plot(x, mean, color=theme.series[0], marker="o", markersize=3)
+        axes.set_title(name)
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+    for axes in panels[len(found) :]:
+        axes.set_axis_off()
+    figure.supxlabel("distance |x − y|", fontsize=9)
+    figure.supylabel(label, fontsize=9)
+    return figure
+
+
+def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -> Figure:
+    """Stacked bars, position then content, a layer a row; the bar of error at the border, heads as dots."""
+    figure = new_figure(WIDTH, 0.42 * len(found) + 1.1)
+    axes = figure.subplots()
+    for row, share in enumerate(found):
+        if not np.isfinite(share.share):
+            axes.text(0.01, row, "constant kernel: no variance to share", va="center", color=theme.faint)
+            continue
+        part = min(max(share.share, 0.0), 1.0)
+        axes.barh(row, part, color=theme.position, height=0.62, label="position" if row == 0 else None)
+        axes.barh(row, 1 - part, left=part, color=theme.content, height=0.62, label="content" if row == 0 else None)
+        axes.errorbar(part, row, xerr=share.error, color=theme.ink, capsize=3, linewidth=1.2)
+        heads = share.head_share.clamp(0, 1).numpy()
+        if len(heads) > 1:
+            axes.scatter(
+                heads, np.full(len(heads), row), s=14, color=theme.paper, edgecolor=theme.ink, linewidth=0.8, zorder=3
+            )
+        axes.text(1.012, row, f"{part:.0%} ± {share.error:.1%}", va="center", color=theme.ink, fontsize=8.5)
+    axes.set_yticks(range(len(found)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    _percent(axes.xaxis)
+    axes.set_xlabel("share of the kernel's variance")
+    if axes.containers:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def maps(
+    theme: Theme, image: np.ndarray, names: Sequence[str], found: Sequence[np.ndarray], at: tuple[float, float]
+) -> Figure:
+    """One query's weights over an image: layers as rows, heads as columns, each (H, rows, columns) panel on its own scale."""
+    heads = len(found[0])
+    side = min(1.35, (WIDTH - 1.6) / (heads + 1))
+    shape = image.shape[0] / image.shape[1]
+    width = max(6.0, (side + 0.12) * (heads + 1) + 0.9)
+    figure = new_figure(min(width, WIDTH), (side * shape + 0.3) * len(found) + 0.35)
+    panels = figure.subplots(len(found), heads + 1, squeeze=False)
+    extent = (0.0, 1.0, 1.0, 0.0)
+    for row, (name, layer) in enumerate(zip(names, found)):
+        for column, axes in enumerate(panels[row]):
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_aspect(shape)
+            if column == 0:
+                if row == 0:
+                    picture(axes, image, extent=extent)
+                else:
+                    axes.set_axis_off()
+                    continue
+                axes.set_title("image and query", fontsize=8)
+            else:
+                values = layer[column - 1]
+                axes.imshow(values, cmap=colormap(theme), vmin=0, vmax=values.max() or 1, extent=extent, aspect=shape)
+                _outline(axes, image, theme)
+                axes.set_xlabel(
+                    f"{_short(values.min())} – {_short(values.max())}", fontsize=7, color=theme.faint, labelpad=2
+                )
+                if row == 0:
+                    axes.set_title(f"head {column}", fontsize=8)
+                if column == 1:
+                    axes.set_ylabel(name, fontsize=8.5)
+            axes.plot(
+                at[1], at[0], marker="o", markersize=6, color="none", markeredgecolor=theme.mark, markeredgewidth=1.8
+            )
+    return figure
+
+
+def lines(
+    theme: Theme, x: np.ndarray, names: Sequence[str], found: Sequence[np.ndarray], at: float, label: str
+) -> Figure:
+    """One query's weights along a line, a panel a layer; a line a head."""
+    figure = new_figure(WIDTH, 1.9 * len(found) + 0.4)
+    order = np.argsort(x)
+    for axes, name, layer in zip(figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0], names, found):
+        for head, values in enumerate(layer):
+            axes.plot(x[order], values[order], color=theme.series[head % len(theme.series)], label=f"head {head + 1}")
+        axes.axvline(at, color=theme.mark, linewidth=1.2, linestyle="--")
+        axes.set_title(name)
+        axes.grid(axis="y")
+        axes.set_ylim(bottom=0)
+        if 1 < len(layer) <= len(theme.series):
+            axes.legend(ncols=4)
+    figure.supxlabel("position", fontsize=9)
+    figure.supylabel(label, fontsize=9)
+    return figure
+
+
+def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figure:
+    """Counts of true (rows) against called (columns), shaded by the share of the row."""
+    size = len(counts)
+    side = min(8.0, 0.38 * size + 0.9)
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(share, cmap=colormap(theme), vmin=0, vmax=1)
+    for i in range(size):
+        for j in range(size):
+            if counts[i, j]:
+                strong = share[i, j] > 0.45
+                axes.text(
+                    j,
+                    i,
+                    int(counts[i, j]),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color=theme.paper if strong else theme.ink,
+                )
+    rotation = 0 if max(len(str(c)) for c in classes) <= 3 else 60
+    axes.set_xticks(
+        range(size), classes, rotation=rotation, ha="center" if rotation == 0 else "right", rotation_mode="anchor"
+    )
+    if rotation == 0:
+        axes.xaxis.set_tick_params(rotation=0)
+    axes.set_yticks(range(size), classes)
+    axes.set_xlabel("called")
+    axes.set_ylabel("is")
+    axes.tick_params(length=0)
+    return figure
+
+
+def examples(theme: Theme, found: Sequence[dict[str, Any]], columns: int = 8) -> Figure:
+    """Images with the class they were given, its probability, and the true class where it differs."""
+    rows = -(-len(found) // columns)
+    height = found[0]["image"].shape[0] / found[0]["image"].shape[1]
+    figure = new_figure(WIDTH, (WIDTH / columns * min(height, 1.6) * 0.85 + 0.42) * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, example in zip(panels, found):
+        picture(axes, example["image"])
+        wrong = example["prediction"] != example["label"]
+        text = f"{example['prediction']} {example['probability']:.0%}"
+        axes.set_title(text, loc="center", fontsize=8, color=theme.bad if wrong else theme.good, pad=3)
+        axes.set_xlabel(f"is {example['label']}" if wrong else "", fontsize=8, labelpad=2)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    for axes in panels[len(found) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
+    """An image (h, w, channels) in [0, 1]: colour if it has three channels, else the grey mean of them."""
+    grey = image.shape[-1] != 3
+    axes.imshow(image.mean(-1) if grey else image, cmap="gray", vmin=0, vmax=1, interpolation="nearest", **options)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
+    """The image as its outline, where its brightness crosses the middle of its range, so that the map below stays readable."""
+    grey = image.mean(-1)
+    if min(grey.shape) < 2 or grey.max() <= grey.min():
+        return
+    y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in grey.shape)
+    level = (float(grey.min()) + float(grey.max())) / 2
+    axes.contour(x, y, np.pad(grey, 1, mode="edge"), levels=[level], colors=[theme.content], linewidths=1.3)
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+
+
+def _short(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2g}" if abs(value) >= 1e-3 else f"{value:.0e}"

@@ -1,0 +1,297 @@
+"""The report: one self-contained page about a trained model or a single operator."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
+from .page import Section, folded, render_page
+from .results import classify, confusion_section, curve_section, example_section, read_history, summarise
+from .sections import Layer, _plain, map_section, profile_section, share_section
+
+PAGE, NUMBERS = "index.html", "numbers.json"
+
+
+def report(
+    model: Any,
+    inputs: Tensor,
+    labels: Tensor | None = None,
+    *,
+    out_dir: str | Path,
+    domain: Domain | None = None,
+    title: str | None = None,
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    metrics: str | Path | Iterable[Mapping[str, Any]] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
+    samples: int = 24,
+    queries: int = 32,
+    map_queries: list[int] | None = None,
+    picture: int | None = None,
+    seed: int = 0,
+) -> Path:
+    r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's path.
+
+    For a model the page shows its accuracy and size, training curves, what its operators learned, and its mistakes; for an
+    operator, which obeys the contract (``kernel_matrix``, ``weights``), what it does with ``inputs`` on ``domain``. The page holds
+    its pictures inside, has no script and loads nothing. Calls with the same arguments write the same pictures.
+
+    Args:
+        model: a model with ``trace(images)`` (every registered model has it), or an operator.
+        inputs: for a model images (N, C, H, W), as floats what the model takes, or as uint8 pixels to be normalised by ``mean``
+            and ``std``; for an operator its features (B, N, D).
+        labels: the images' classes (N,); without them the page has no accuracy and no examples.
+        out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
+        domain: where an operator's features live, default a line.
+        title: the page's heading.
+        classes, mean, std: class names, and the per-channel normalisation of the inputs in units of [0, 1]; by default those
+            that the model was saved with.
+        metrics: a ``metrics.csv``, or rows of one, for the training curves.
+        evaluation: an ``evaluation.json`` as a dictionary; its accuracy and confusion matrix then stand for the computed ones.
+        recipe: text of the recipe.
+        samples: signals from which kernels are read, drawn with ``seed``.
+        queries: query points of a signal from which the profile is read.
+        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and place.
+        picture: index of the image whose maps are drawn, by default the first of those drawn.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OptionError: neither a model nor an operator, or no samples.
+        ShapeError: inputs, labels or classes that do not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from fredholm import create_operator
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report(create_operator("softmax", 8, heads=2), torch.randn(4, 9, 8), out_dir=folder).name
+        'index.html'
+    """
+    require("matplotlib", "train", "a report")
+    if samples < 1:
+        raise OptionError(f"a report needs at least one sample, got samples={samples}")
+    options = {"seed": seed, "queries": queries, "map_queries": map_queries}
+    if hasattr(model, "trace"):
+        facts = getattr(model, "extra", None) or {}
+        mean, std = mean or facts.get("mean"), std or facts.get("std")
+        normal, pictures = prepare(inputs, mean, std)
+        names = _class_names(classes or facts.get("classes"), model, labels, len(normal))
+        was_training = model.training
+        model.eval()
+        try:
+            head, sections = _results(model, normal, pictures, labels, names, metrics, evaluation)
+            layers, image = _trace(model, normal, pictures, samples, seed, picture)
+            kernel, numbers = kernel_sections(layers, image, **options)
+        finally:
+            model.train(was_training)
+        sections = [*sections[:1], *kernel, *sections[1:]] if metrics is not None else [*kernel, *sections]
+        sections += (
+            [Section("recipe", "Recipe", "", after=folded("Show the recipe", f"<pre>{escape(recipe)}</pre>"))]
+            if recipe
+            else []
+        )
+        lead = _lead(model)
+    elif hasattr(model, "kernel_matrix") and hasattr(model, "weights"):
+        layer = Layer(
+            type(model).__name__, model, inputs[:samples], domain or Domain.line(inputs.shape[1], device=inputs.device)
+        )
+        sections, numbers = kernel_sections([layer], None, **options)
+        head, lead = [], f"One operator on {inputs.shape[1]} points"
+    else:
+        raise OptionError(
+            f"report takes a model with trace(images) or an operator with kernel_matrix and weights, got {type(model).__name__}"
+        )
+    heading = title or f"What {type(model).__name__} learned"
+    foot = (
+        f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
+    )
+    page = render_page(heading, lead, head, sections, foot)
+    return _write(Path(out_dir), page, sections, {"title": heading, "seed": seed, **numbers})
+
+
+def report_run(
+    run: str | Path,
+    images: Tensor,
+    labels: Tensor | None = None,
+    *,
+    model: nn.Module | None = None,
+    out_dir: str | Path | None = None,
+    **options: Any,
+) -> Path:
+    """The report of a run folder, by default into ``run/report``: its model, ``metrics.csv``, ``evaluation.json``, ``recipe.yaml``.
+
+    Args:
+        run: a folder that ``fredholm train`` made.
+        images, labels: of the split that was evaluated, as :func:`report` takes them.
+        model: the run's model where the caller has loaded it (operators of the user's own files must be imported for that);
+            by default ``run/model``.
+        options: further arguments of :func:`report`.
+
+    Raises:
+        CheckpointError: no such folder, or no model in it.
+        DataError: an ``evaluation.json`` that is no JSON.
+    """
+    from ..models import from_pretrained
+
+    run = Path(run)
+    if not run.is_dir():
+        raise CheckpointError(f"no run folder {str(run)!r}; give one that fredholm train made")
+    model = from_pretrained(run / "model") if model is None else model
+    found: dict[str, Any] = {"title": run.resolve().name}
+    if (run / "metrics.csv").is_file():
+        found["metrics"] = run / "metrics.csv"
+    if (run / "evaluation.json").is_file():
+        try:
+            found["evaluation"] = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"{run / 'evaluation.json'} is no JSON ({error}); run fredholm evaluate again") from error
+    if (run / "recipe.yaml").is_file():
+        found["recipe"] = (run / "recipe.yaml").read_text(encoding="utf-8")
+    return report(model, images, labels, out_dir=out_dir or run / "report", **{**found, **options})
+
+
+def kernel_sections(
+    layers: Sequence[Layer],
+    image: np.ndarray | None,
+    *,
+    seed: int = 0,
+    queries: int = 32,
+    map_queries: list[int] | None = None,
+) -> tuple[list[Section], dict[str, Any]]:
+    """What the operators of some layers learned: (sections, numbers by section)."""
+    profile, profile_numbers = profile_section(layers, seed=seed, queries=queries)
+    share, share_numbers = share_section(layers, seed=seed)
+    maps, map_numbers = map_section(layers, image, map_queries)
+    sections = [profile, share] + ([maps] if maps else [])
+    return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
+
+
+def prepare(
+    images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[Tensor, list[np.ndarray]]:
+    """(inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels or from floats that are inputs already.
+
+    Without ``mean`` and ``std`` the pictures of float images are stretched to their own range.
+
+    Raises:
+        ShapeError: no images (N, C, H, W), or a normalisation of another number of channels.
+    """
+    if images.dim() != 4 or not len(images):
+        raise ShapeError(f"images must have shape (N, C, H, W) with at least one image, got {tuple(images.shape)}")
+    channels = images.shape[1]
+    for name, value in (("mean", mean), ("std", std)):
+        if value is not None and len(value) != channels:
+            raise ShapeError(f"{name} has {len(value)} values and the images {channels} channels; they must be equal")
+    shift = torch.tensor(mean or [0.0] * channels, dtype=torch.float32).view(-1, 1, 1)
+    scale = torch.tensor(std or [1.0] * channels, dtype=torch.float32).view(-1, 1, 1)
+    if not images.is_floating_point():
+        plain = images.float() / 255
+        inputs = (plain - shift) / scale
+    else:
+        inputs = images
+        plain = images.detach().float().cpu() * scale + shift
+        if mean is None or std is None:
+            low, high = plain.amin((1, 2, 3), keepdim=True), plain.amax((1, 2, 3), keepdim=True)
+            plain = (plain - low) / (high - low).clamp(min=1e-9)
+    return inputs, list(plain.clamp(0, 1).cpu().permute(0, 2, 3, 1).numpy())
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _results(
+    model, inputs, pictures, labels, classes, metrics, evaluation
+) -> tuple[list[tuple[str, str, str]], list[Section]]:
+    """The head's numbers, and the sections training, confusion and examples, as far as there is something to show."""
+    from ..models import count
+
+    sections = [curve_section(read_history(metrics))] if metrics is not None else []
+    head = []
+    examples = None
+    if labels is not None:
+        predicted, probability = classify(model, inputs)
+        examples = example_section(pictures, labels.cpu(), predicted, probability, classes)
+        evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
+    if evaluation is not None:
+        split = f"{evaluation['split']} images" if "split" in evaluation else "images"
+        where = f"on {evaluation['n']} {split}"
+        head.append(("Accuracy", f"{evaluation['accuracy']:.2%}", where))
+        if "loss" in evaluation:
+            head.append(("Loss", f"{evaluation['loss']:.3f}", "cross-entropy, nats"))
+        if "confusion" in evaluation:
+            sections.append(confusion_section(evaluation, classes, split))
+    sections += [examples] if examples else []
+    parameters, flops = count(model, (1, *inputs.shape[1:]))
+    height, width = inputs.shape[-2:]
+    head.append(("Parameters", _units(parameters), f"{parameters:,}"))
+    head.append(("FLOPs an image", _units(flops), f"matrix products at {height}×{width}"))
+    return head, sections
+
+
+def _trace(model, inputs, pictures, samples, seed, picture) -> tuple[list[Layer], np.ndarray]:
+    """What each layer saw of some images, the one to be mapped first."""
+    if picture is not None and not 0 <= picture < len(inputs):
+        raise OptionError(f"picture {picture} is not among the {len(inputs)} images")
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).tolist()
+    if picture is not None:
+        order = [picture, *(i for i in order if i != picture)]
+    chosen = order[:samples]
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        seen = model.trace(inputs[chosen].to(device))
+    layers = [Layer(f"layer {i + 1}", operator, u, domain) for i, (operator, u, domain) in enumerate(seen)]
+    return layers, pictures[chosen[0]]
+
+
+def _class_names(classes, model, labels, size) -> list[str]:
+    known = getattr(getattr(model, "config", None), "num_classes", None)
+    if labels is not None and labels.shape != (size,):
+        raise ShapeError(f"labels must have shape ({size},), one an image, got {tuple(labels.shape)}")
+    need = known or (int(labels.max()) + 1 if labels is not None else 0)
+    if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= need):
+        raise ShapeError(f"labels must lie between 0 and {need - 1}, got {int(labels.min())} to {int(labels.max())}")
+    if classes and len(classes) != need:
+        raise ShapeError(f"there are {len(classes)} class names for {need} classes")
+    return [str(name) for name in classes] if classes else [str(i) for i in range(need)]
+
+
+def _lead(model) -> str:
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "operator"):
+        return type(model).__name__
+    blocks = "layer" if config.depth == 1 else "layers"
+    return (
+        f"{type(model).__name__} with the {config.operator} operator: {config.depth} {blocks} of {config.heads} heads, width {config.dim}, "
+        f"patches of {config.patch}×{config.patch} pixels"
+    )
+
+
+def _units(number: int) -> str:
+    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return str(number)
+
+
+def _write(folder: Path, page: str, sections: Sequence[Section], numbers: dict[str, Any]) -> Path:
+    """Pictures and numbers first, the page last and in one step: a page that is there is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for section in sections:
+        for picture in section.pictures:
+            (folder / f"{picture.name}.png").write_bytes(picture.png["light"])
+    (folder / NUMBERS).write_text(json.dumps(_plain(numbers), indent=1) + "\n", encoding="utf-8")
+    temporary = folder / f".{PAGE}.tmp"
+    temporary.write_text(page, encoding="utf-8")
+    os.replace(temporary, folder / PAGE)
+    return folder / PAGE

@@ -1,0 +1,52 @@
+"""A page in headless Chromium: what it drew and what it complained about."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--v=0",
+    "--virtual-time-budget=5000",
+]
+# Written into a copy of the page: what the browser knows of each picture, and whether anything failed.
+PROBE = """<script>
+addEventListener("load", () => {
+  const pictures = [...document.images];
+  document.body.dataset.pictures = pictures.length;
+  document.body.dataset.drawn = pictures.filter(p => p.complete && p.naturalWidth > 0).length;
+  document.body.dataset.requests = performance.getEntriesByType("resource").filter(e => !e.name.startsWith("data:")).length;
+  document.body.dataset.overflow = document.documentElement.scrollWidth > innerWidth + 1;
+});
+</script></body>"""
+
+
+def open_page(page: Path, folder: Path, *, width: int = 1100, dark: bool = False) -> tuple[dict[str, str], list[str]]:
+    """(what the probe found, console messages) of a page. A wrong page must show up here: see test_page."""
+    assert BROWSER is not None
+    text = page.read_text(encoding="utf-8")
+    copy = folder / f"probed-{page.name}"
+    copy.write_text(
+        text.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'").replace("</body>", PROBE)
+    )
+    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900"]
+    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    done = subprocess.run(
+        [*command, "--dump-dom", copy.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    body = re.search(r"<body[^>]*>", done.stdout)
+    assert body, done.stderr
+    found = dict(re.findall(r'data-(\w+)="([^"]*)"', body.group()))
+    return found, [line for line in done.stderr.splitlines() if "CONSOLE" in line]

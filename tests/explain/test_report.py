@@ -1,0 +1,278 @@
+"""The page: all pictures, self-contained, right numbers, and errors that help."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from fredholm import Domain, create_operator
+from fredholm.errors import CheckpointError, DataError, MissingExtraError, OptionError, ShapeError
+from fredholm.explain import kernel_map, report, report_run
+from fredholm.explain.report import prepare
+
+from .conftest import CLASSES, HISTORY, MEAN, STD, tiny_images, tiny_model
+from .known import GRID, POSITION
+
+PICTURES = {"curves", "profile", "shares", "map-1", "map-2", "map-3", "confusion", "wrong", "right"}
+
+
+class Reader(HTMLParser):
+    """Tags that stay open, and every address the page names."""
+
+    VOID = ("meta", "img", "source", "br", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.addresses, self.alt, self.text = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        values = dict(attrs)
+        self.addresses += [values[key] for key in ("src", "srcset", "href") if key in values]
+        self.alt += [values.get("alt", "")] if tag == "img" else []
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_page_has_all_pictures_inside_and_beside(page):
+    text = page.read_text(encoding="utf-8")
+    reader = Reader(text)
+    assert reader.open == []
+    figures = re.findall(r'<figure id="([\w-]+)"', text)
+    assert set(figures) == PICTURES
+    for name in figures:
+        beside = (page.parent / f"{name}.png").read_bytes()
+        assert beside.startswith(b"\x89PNG")
+        assert base64.b64encode(beside).decode() in text
+    assert len(reader.alt) == len(figures)
+    assert all(len(alt) > 20 for alt in reader.alt)
+
+
+def test_page_loads_nothing_and_runs_nothing(page):
+    text = page.read_text(encoding="utf-8")
+    assert all(a.startswith(("data:image/png;base64,", "#")) for a in Reader(text).addresses)
+    assert "<script" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+    assert not re.search(r"https?://", text)
+
+
+def test_page_tells_the_run_s_numbers(written):
+    model, page = written
+    text = Reader(page.read_text(encoding="utf-8")).text
+    assert "77.78%" in text
+    assert "on 9 test images" in text
+    assert "name: tiny  # <not a tag>" in text
+    assert "<one>" in text
+    assert "2 of 9 test images were given a wrong class" in text
+    assert "6 samples" in text
+    assert f"with the {model.config.operator} operator: 2 layers of 2 heads" in text
+    assert f"{sum(p.numel() for p in model.parameters()):,}" in text
+
+
+def test_numbers_are_those_of_the_model(written):
+    model, page = written
+    numbers = json.loads((page.parent / "numbers.json").read_text())
+    assert set(numbers["profile"]) == {"layer 1", "layer 2"}
+    assert 0 < numbers["variance"]["layer 1"]["share"] <= 1.05
+    inputs, _ = prepare(tiny_images()[0], MEAN, STD)
+    first = torch.randperm(20, generator=torch.Generator().manual_seed(0))[:1]
+    operator, u, domain = model.trace(inputs[first])[1]
+    found = numbers["maps"]["layer 2"]
+    expected = kernel_map(operator, u, domain, queries=found["queries"])[0]
+    torch.testing.assert_close(torch.tensor(found["weights"], dtype=torch.float64), expected, rtol=1e-3, atol=1e-6)
+    assert (0 in found["queries"]) or model.config.pool == "mean"  # the class token has a map
+
+
+def test_softmax_maps_are_called_probabilities(written):
+    model, page = written
+    assert ("attention probability" in page.read_text(encoding="utf-8")) == (model.config.operator == "softmax")
+
+
+@pytest.mark.parametrize("written", ["itnet"], indirect=True)
+def test_a_folder_alone_gives_the_same_page(page, tmp_path):
+    """The model is loaded from the folder, in a process as a user's: without the shape-checking hook."""
+    code = f"""
+import torch
+torch.set_num_threads(1)
+from fredholm.explain import report_run
+from tests.explain.conftest import tiny_images
+report_run({str(page.parent.parent)!r}, *tiny_images(), out_dir={str(tmp_path)!r}, samples=6)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200, cwd=Path(__file__).parents[2])
+    same = (json.loads((folder / "numbers.json").read_text()) for folder in (page.parent, tmp_path))
+    assert_close(*same)
+    assert Reader((tmp_path / "index.html").read_text()).text == Reader(page.read_text()).text
+
+
+def assert_close(a, b):
+    """Nested numbers that agree up to rounding."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        a, b = list(a.values()), list(b.values())
+    if isinstance(a, list):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            assert_close(x, y)
+    else:
+        assert a == (pytest.approx(b, rel=1e-3, abs=1e-6) if isinstance(b, float) else b)
+
+
+def test_same_arguments_same_page(tmp_path):
+    model, (images, labels) = tiny_model("softmax"), tiny_images()
+    pages = [
+        report(
+            model, images, labels, out_dir=tmp_path / name, metrics=HISTORY, mean=MEAN, std=STD, samples=4
+        ).read_text()
+        for name in "ab"
+    ]
+    assert pages[0] == pages[1]
+
+
+def test_accuracy_is_computed_where_none_is_given(tmp_path):
+    model, (images, labels) = tiny_model("softmax"), tiny_images()
+    inputs, _ = prepare(images, MEAN, STD)
+    right = int((model(inputs).argmax(-1) == labels).sum())
+    model.train()
+    text = report(model, inputs, labels, out_dir=tmp_path, classes=CLASSES, mean=MEAN, std=STD, samples=4).read_text()
+    assert f"{right / 20:.2%}" in text
+    assert "on 20 images" in text
+    assert model.training
+    assert 'id="training"' not in text
+
+
+def test_images_alone_give_the_kernels_alone(tmp_path):
+    page = report(tiny_model("softmax"), tiny_images()[0], out_dir=tmp_path, samples=4, map_queries=[3], picture=5)
+    text = page.read_text()
+    assert re.findall(r'<section id="(\w+)"', text) == ["profile", "shares", "maps"]
+    assert json.loads((tmp_path / "numbers.json").read_text())["maps"]["layer 1"]["queries"] == [3]
+
+
+def test_operator_on_a_line(tmp_path):
+    op = create_operator("itnet", 8, heads=2, width=8)
+    page = report(op, torch.randn(5, 12, 8), domain=Domain.line(12, causal=True), out_dir=tmp_path, title="A <line>")
+    assert set(re.findall(r'<figure id="([\w-]+)"', page.read_text())) == {
+        "profile",
+        "profile-weights",
+        "shares",
+        "map-1",
+        "map-2",
+    }
+    assert "A &lt;line&gt;" in page.read_text()
+
+
+def test_any_operator_that_obeys_the_contract(tmp_path):
+    """No nn.Module, no kernel attribute: just kernel_matrix and weights."""
+    page = report(POSITION, torch.randn(5, 25, 1), domain=GRID, out_dir=tmp_path)
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert numbers["variance"]["KnownOperator"]["share"] == pytest.approx(1, abs=1e-5)
+    assert "KnownOperator" in page.read_text()
+
+
+def test_a_user_s_operator_in_a_model(tmp_path):
+    from fredholm.operators import SoftmaxAttention, register_operator
+
+    @register_operator("tests-explain-plain")
+    class Plain(SoftmaxAttention):
+        pass
+
+    page = report(tiny_model("tests-explain-plain"), *tiny_images(), out_dir=tmp_path, samples=4)
+    assert "tests-explain-plain operator" in page.read_text()
+
+
+def test_point_clouds_of_their_own_places(tmp_path):
+    """Different positions a sample: a profile, no shares (said so), no map of scattered points."""
+    op = create_operator("itnet", 8, heads=1, width=8, position_dim=3)
+    valid = torch.arange(9) < torch.tensor([[9], [5], [7]])
+    domain = Domain.points(torch.rand(3, 9, 3), valid=valid)
+    text = report(op, torch.randn(3, 9, 8), domain=domain, out_dir=tmp_path).read_text()
+    assert re.findall(r'<figure id="([\w-]+)"', text) == ["profile", "profile-weights"]
+    assert "Not measured here" in text
+
+
+def test_a_graph_has_no_distances(tmp_path):
+    op = create_operator("softmax", 8)
+    domain = Domain.graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
+    text = report(op, torch.randn(4, 3, 8), domain=domain, out_dir=tmp_path).read_text()
+    assert "no distances to plot" in text
+
+
+def test_many_classes_are_a_table(tmp_path):
+    confusion = (torch.eye(30, dtype=torch.long) * 5 + torch.eye(30, dtype=torch.long).roll(1, 0)).tolist()
+    evaluation = {"n": 180, "accuracy": 5 / 6, "confusion": confusion, "classes": [f"c{i}" for i in range(30)]}
+    text = report(
+        tiny_model("softmax"), tiny_images()[0], out_dir=tmp_path, evaluation=evaluation, samples=3
+    ).read_text()
+    assert "30 of 180 images were given a wrong class" in text
+    assert "16.7%" in text
+    assert 'id="confusion"><picture' not in text
+
+
+def test_pictures_are_the_pixels():
+    images, _ = tiny_images()
+    inputs, pictures = prepare(images, MEAN, STD)
+    assert abs(pictures[3] * 255 - images[3].permute(1, 2, 0).numpy()).max() < 1e-3
+    torch.testing.assert_close(inputs, (images / 255 - MEAN[0]) / STD[0])
+    same, again = prepare(inputs, MEAN, STD)
+    assert same is inputs
+    assert abs(again[3] - pictures[3]).max() < 1e-5
+    _, stretched = prepare(inputs, None, None)
+    assert (stretched[3].min(), stretched[3].max()) == (0, 1)
+
+
+def test_errors(tmp_path):
+    model, (images, labels) = tiny_model("softmax"), tiny_images()
+    with pytest.raises(OptionError, match="trace"):
+        report(torch.nn.Linear(2, 2), images, out_dir=tmp_path)
+    with pytest.raises(ShapeError, match="labels must have shape"):
+        report(model, images, labels[:3], out_dir=tmp_path)
+    with pytest.raises(ShapeError, match="between 0 and 2"):
+        report(model, images, labels + 1, out_dir=tmp_path)
+    with pytest.raises(ShapeError, match="2 class names"):
+        report(model, images, labels, classes=["a", "b"], out_dir=tmp_path)
+    with pytest.raises(ShapeError, match="3 values"):
+        report(model, images, labels, mean=[0.0, 0.0, 0.0], std=STD, out_dir=tmp_path)
+    with pytest.raises(ShapeError, match="at least one image"):
+        report(model, images[:0], out_dir=tmp_path)
+    with pytest.raises(OptionError, match="samples"):
+        report(model, images, out_dir=tmp_path, samples=0)
+    with pytest.raises(OptionError, match="picture 20"):
+        report(model, images, out_dir=tmp_path, picture=20)
+    with pytest.raises(DataError, match="metrics"):
+        report(model, images, labels, out_dir=tmp_path, metrics=tmp_path / "metrics.csv")
+    with pytest.raises(DataError, match="epoch"):
+        report(model, images, labels, out_dir=tmp_path, metrics=[{"step": 1}])
+    with pytest.raises(CheckpointError, match="no run folder"):
+        report_run(tmp_path / "nowhere", images)
+    (tmp_path / "evaluation.json").write_text("{")
+    with pytest.raises(DataError, match="no JSON"):
+        report_run(tmp_path, images, model=model)
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_missing_matplotlib_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"fredholm\[train\]"):
+        report(POSITION, torch.randn(5, 25, 1), domain=GRID, out_dir=tmp_path)
+
+
+def test_nothing_global_is_left_behind(tmp_path):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    report(POSITION, torch.randn(5, 25, 1), domain=GRID, out_dir=tmp_path)
+    assert dict(matplotlib.rcParams) == before
