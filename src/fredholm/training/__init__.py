@@ -1,1 +1,38 @@
+"""Training from recipes: read one, train, resume, evaluate, predict, sweep.
 
+Everything here needs the extra ``train``; names are imported when first used, so that ``import fredholm.training`` is cheap
+and a missing package is named together with the extra that brings it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from fredholm.errors import require
+
+_PUBLIC = {
+    "Recipe": ("recipe", "pydantic"),
+    "load_recipe": ("recipe_files", "pydantic"),
+    "save_recipe": ("recipe_files", "pydantic"),
+    "list_recipes": ("recipe_files", "yaml"),
+    "RunResult": ("folder", "pydantic"),
+    "train": ("run", "lightning"),
+    "evaluate": ("evaluate", "lightning"),
+    "predict": ("evaluate", "lightning"),
+    "load_run": ("evaluate", "lightning"),
+    "sweep": ("sweep", "lightning"),
+    "Interrupted": ("failures", "yaml"),
+    "TrainingFailed": ("failures", "yaml"),
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str):
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, package = _PUBLIC[name]
+    require(package, "train", f"fredholm.training.{name}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value  # also undoes the import system's binding of a submodule of the same name
+    return value

@@ -1,0 +1,153 @@
+"""The commands: each parses its arguments and calls one function. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fredholm.cli import show
+
+app = typer.Typer(
+    name="fredholm",
+    help="Integral operators with learned kernels: train, evaluate and explain them.",
+    epilog="Start with: fredholm train digits",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: list them, fetch one, say where it lies.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
+RunArgument = Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/digits.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]...")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(wanted: bool | None) -> None:
+    if wanted:
+        from fredholm import __version__
+
+        typer.echo(f"fredholm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="fredholm train digits operator=softmax training.epochs=5 --name softmax-5")
+def train(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    overrides: Overrides = None,
+    name: Annotated[str | None, typer.Option(help="The run's name (default: the recipe's).")] = None,
+    runs: Runs = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run where it stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the run of this name first.")] = False,
+) -> None:
+    """Train a model from a recipe into RUNS/NAME."""
+    from fredholm import training
+
+    chosen = [*(overrides or []), *([f"name={name}"] if name else [])]
+    loaded = training.load_recipe(recipe, chosen)
+    result = training.train(loaded, runs / loaded.name, resume, overwrite=overwrite, report=typer.echo)
+    show.run_result(result)
+
+
+@app.command(epilog="fredholm evaluate runs/digits")
+def evaluate(
+    run: RunArgument,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    json: JsonFlag = False,
+) -> None:
+    """Measure a run on a split and write evaluation.json."""
+    from fredholm import training
+
+    show.evaluation(training.evaluate(run, split), json)
+
+
+@app.command(epilog="fredholm predict runs/digits seven.png")
+def predict(
+    run: RunArgument,
+    files: Annotated[list[Path], typer.Argument(help="Image files.", metavar="FILE...")],
+    json: JsonFlag = False,
+) -> None:
+    """Classify image files with a run's model."""
+    from fredholm import training
+
+    show.predictions(training.predict(run, list(files)), json)
+
+
+@app.command(epilog="fredholm explain runs/digits")
+def explain(run: RunArgument) -> None:
+    """Write a page that shows what a run's operators learned."""
+    from fredholm import explain as pages
+
+    typer.echo(f"report: {pages.report_run(run)}")
+
+
+@app.command(epilog="fredholm sweep digits operator=itnet,softmax training.epochs=5 seeds=3")
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=a,b,c spans the grid; seeds=n repeats it.", metavar="[KEY=A,B,C]...")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Train a grid of overrides and seeds; run again to resume."""
+    from fredholm import training
+
+    folder = runs / (name or f"sweep-{Path(recipe).stem}")
+    cells, table = training.sweep(recipe, overrides or [], folder, report=typer.echo)
+    show.sweep_table(table, folder)
+    show.fail_if_any(cells)
+
+
+@app.command(epilog="fredholm models 'itnet_*'")
+def models(pattern: Annotated[str, typer.Argument(help="Names to list, * and ? allowed.")] = "*") -> None:
+    """List models with their parameters and FLOPs."""
+    show.models_table(pattern)
+
+
+@app.command(epilog="fredholm operators")
+def operators() -> None:
+    """List operators by name."""
+    show.operators_table()
+
+
+@data_app.command("list", epilog="fredholm data list")
+def data_list() -> None:
+    """List data sets with their source and licence."""
+    show.data_table()
+
+
+@data_app.command("fetch", epilog="fredholm data fetch fashion-mnist")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    force: Annotated[bool, typer.Option("--force", help="Fetch again what is already there.")] = False,
+) -> None:
+    """Download a data set, check it and unpack it."""
+    from fredholm import data
+
+    typer.echo(f"{name}: {data.fetch(name, force=force)}")
+
+
+@data_app.command("path", epilog="fredholm data path mnist")
+def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
+    """Print the folder of a data set."""
+    from fredholm import data
+
+    typer.echo(data.dataset_path(name))

@@ -1,0 +1,45 @@
+"""Entry point of ``fredholm``: errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from fredholm.errors import FredholmError, require
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    0 done, 1 a run failed, 2 bad input (one line on stderr; ``--debug`` shows the traceback), 130 interrupted.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        require("typer", "train", "the fredholm command")
+        from fredholm.cli.app import app
+
+        return int(app(arguments, standalone_mode=False, prog_name="fredholm") or 0)
+    except FredholmError as error:
+        if debug:
+            raise
+        _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except Exception as error:
+        show = getattr(error, "show", None)  # typer's own usage errors print themselves
+        if show is None:
+            raise
+        show(sys.stderr)
+        return getattr(error, "exit_code", 2)
+
+
+def _complain(message: str) -> None:
+    colour = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    print("\n".join(f"{colour[0]}error:{colour[1]} {line}" for line in message.splitlines()), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Results on the terminal: tables and JSON, no computation."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
+    console = Console()
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    console.print(table)
+
+
+def run_result(result: Any) -> None:
+    """The last line of a training run, and what to do next."""
+    typer.echo(
+        f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
+        f"best epoch {result.best_epoch}, val accuracy {result.metrics['val_accuracy']:.4f}, {result.parameters:,} parameters"
+    )
+    typer.echo(f"next: fredholm evaluate {result.folder}   |   fredholm explain {result.folder}")
+
+
+def evaluation(result: dict[str, Any], as_json: bool) -> None:
+    """Accuracy, loss and per-class accuracy of an evaluation."""
+    if as_json:
+        typer.echo(json_module.dumps(result))
+        return
+    typer.echo(
+        f"{result['dataset']} {result['split']}: accuracy {result['accuracy']:.4f}, loss {result['loss']:.4f}, n {result['n']}"
+    )
+    rows = [[name, None if value is None else f"{value:.4f}"] for name, value in result["per_class"].items()]
+    _table("", ["class", "accuracy"], rows)
+
+
+def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
+    """One line a file: its class and probability."""
+    if as_json:
+        typer.echo(json_module.dumps(results))
+        return
+    for result in results:
+        typer.echo(f"{result['file']}: {result['class']} ({result['probability']:.3f})")
+
+
+def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
+    """The table of a sweep."""
+    from fredholm.training.sweep import to_markdown
+
+    typer.echo(to_markdown(rows))
+    typer.echo(f"tables: {folder / 'table.md'}, table.csv, table.json, cells.json")
+
+
+def fail_if_any(cells: list[dict[str, Any]]) -> None:
+    """Exit code 1 where a cell failed."""
+    failed = [cell for cell in cells if "error" in cell]
+    if failed:
+        typer.echo(f"{len(failed)} of {len(cells)} cells failed: {failed[0]['error']}", err=True)
+        raise typer.Exit(1)
+
+
+def models_table(pattern: str) -> None:
+    """Models with true counts, each at its own input size; a line as soon as its model is counted."""
+    from fredholm import models
+
+    typer.echo(f"{'model':<20}{'parameters':>14}{'GFLOPs':>12}   input")
+    for name in models.list_models(pattern):
+        model = models.create_model(name)
+        shape = (1, model.config.channels, *model.config.image_size)
+        parameters, flops = models.count(model, shape)
+        typer.echo(f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {'x'.join(map(str, shape[1:]))}")
+
+
+def operators_table() -> None:
+    """Registered operators by name."""
+    from fredholm import operators
+
+    for name in operators.list_operators():
+        typer.echo(name)
+
+
+def data_table() -> None:
+    """Data sets with source, licences and whether they are here."""
+    from fredholm import data
+
+    rows = []
+    for name in data.list_datasets():
+        facts = data.describe(name)
+        samples = " / ".join(f"{count:,}" for count in facts["samples"].values())
+        licences = dict.fromkeys(x for x in (facts["licence_data"], facts["licence_package"]) if x)
+        rows.append([name, facts["title"], samples, facts["state"], facts["source"], "; ".join(licences)])
+    _table("", ["data set", "what it is", "samples", "state", "source", "licence of data; package"], rows)

@@ -1,0 +1,118 @@
+"""From a recipe to data sets, loaders and a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fredholm.errors import FredholmError, RecipeError
+from fredholm.training.checks import explain_failure
+from fredholm.training.recipe import Recipe
+
+
+def build_dataset(recipe: Recipe, split: str) -> Any:
+    """The data set of one split, at the recipe's image size."""
+    from fredholm import data
+
+    options: dict[str, Any] = {}
+    if recipe.data.path is not None:
+        options["path"] = recipe.data.path
+    if recipe.data.image_size is not None:
+        options["image_size"] = tuple(recipe.data.image_size)
+    if recipe.data.val_fraction is not None:
+        options["val_fraction"] = recipe.data.val_fraction
+    return data.create_dataset(recipe.data.name, split, **options)
+
+
+class Batches:
+    """An iterable with a length and nothing else: Lightning takes anything with a ``sampler`` for a torch loader."""
+
+    def __init__(self, loader: Any):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, int], Any], Any]:
+    """A factory of the shuffled, augmented training loader of process ``rank`` of ``world_size``, and the validation loader.
+
+    ``batch_size`` is that of a step; processes share it.
+    """
+    from fredholm import data
+
+    options = recipe.data
+    augment = options.augment
+    if options.batch_size > len(train):
+        raise RecipeError(
+            f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} images to train on"
+        )
+    varied = augment.crop or augment.flip or augment.shift
+    transform = data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
+
+    def training(rank: int, world_size: int) -> Any:
+        return data.make_loader(
+            train,
+            options.batch_size // world_size,
+            seed=recipe.seed,
+            shuffle=True,
+            augment=transform,
+            drop_last=True,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    return training, Batches(data.make_loader(val, options.eval_batch_size, seed=recipe.seed, shuffle=False))
+
+
+def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
+    """The recipe's model with the data set's image size, channels and classes, initialised from the recipe's seed."""
+    from fredholm import models
+
+    image, _ = dataset[0]
+    overrides = {
+        "image_size": tuple(image.shape[-2:]),
+        "channels": int(image.shape[0]),
+        "num_classes": len(dataset.classes),
+        **recipe.model.overrides,
+    }
+    torch.manual_seed(recipe.seed)
+    try:
+        overrides |= _operator(recipe)
+        return models.create_model(recipe.model.name, **overrides)
+    except (FredholmError, TypeError, ValueError) as error:
+        raise explain_failure(recipe, error) from error
+
+
+def _operator(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's operator; where it is the model's own kind, its options are changes to the model's."""
+    from fredholm import models
+
+    name, options = recipe.operator.name, recipe.operator.options
+    if name is None:
+        return {}
+    preset = models.model_config(recipe.model.name)
+    own = preset.operator_options if preset.operator == name else {}
+    return {"operator": name, "operator_options": {**own, **options}}
+
+
+def build_mixer(recipe: Recipe, classes: int):
+    """Mixup, cutmix, or either at random for each batch; None when both are off."""
+    from fredholm import data
+
+    mixup, cutmix = recipe.data.mixup, recipe.data.cutmix
+    if not mixup and not cutmix:
+        return None
+
+    def mix(images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        use_cutmix = cutmix > 0 and (mixup == 0 or float(torch.rand((), generator=generator)) < 0.5)
+        blend, alpha = (data.cutmix, cutmix) if use_cutmix else (data.mixup, mixup)
+        return blend(images, labels, classes, alpha=alpha, generator=generator)
+
+    return mix

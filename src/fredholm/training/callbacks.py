@@ -1,0 +1,120 @@
+"""What a run records and keeps: averaged weights, the epoch table, the best model, an end when nothing improves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
+
+COLUMNS = ("epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "seconds")
+
+
+class Ema(WeightAveraging):
+    """Exponential moving average of the weights, used by validation and by the saved model.
+
+    The decay of update n is min(decay, (1 + n) / (10 + n)), so that a short run is not an average with its initial weights.
+    """
+
+    def __init__(self, decay: float):
+        def average(mean, value, count):
+            rate = min(decay, (1 + int(count)) / (10 + int(count)))
+            return mean + (1 - rate) * (value - mean)
+
+        super().__init__(use_buffers=False, avg_fn=average)
+
+    @property
+    def averaged(self) -> Any:
+        assert self._average_model is not None
+        return self._average_model.module
+
+
+class Patience(EarlyStopping):
+    """Early stopping that stays stopped when a run is resumed after the epoch that ended it."""
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
+
+
+class History(Callback):
+    """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the checkpoint."""
+
+    def __init__(self, path: Path, timer: Timer, report: Callable[[str], None] | None = None):
+        self.path, self.timer, self.report = path, timer, report
+        self.rows: list[dict[str, Any]] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        row = {
+            "epoch": trainer.current_epoch + 1,
+            "step": trainer.global_step,
+            "train_loss": pl_module.train_loss(),
+            **pl_module.metrics,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "seconds": round(self.timer.time_elapsed("train"), 2),
+        }
+        self.rows.append(row)
+        if trainer.is_global_zero:
+            self.write()
+            if self.report:
+                epochs = trainer.max_epochs
+                self.report(
+                    f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4f}  val loss {row['val_loss']:.4f}  "
+                    f"val accuracy {row['val_accuracy']:.4f}  {row['seconds']:.0f} s"
+                )
+
+    def write(self) -> None:
+        """Write the whole table anew, so that a resumed run's file has each epoch once."""
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, COLUMNS)
+            table.writeheader()
+            table.writerows(self.rows)
+        os.replace(temporary, self.path)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
+
+
+class KeepModel(Callback):
+    """Saves the weights, averaged ones where there are, whenever validation is the best so far (or at the end only)."""
+
+    def __init__(self, save: Callable[[Any], None], metric: str, mode: str, keep: str, ema: Ema | None):
+        self.save, self.metric, self.keep, self.ema = save, metric, keep, ema
+        self.sign = 1.0 if mode == "max" else -1.0
+        self.best: float | None = None
+        self.best_epoch = 0
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if trainer.sanity_checking or self.keep != "best":
+            return
+        value = self.sign * pl_module.metrics[self.metric]
+        if self.best is None or value > self.best:
+            self.best, self.best_epoch = value, trainer.current_epoch + 1
+            self.write(trainer, pl_module)
+
+    def write(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if trainer.is_global_zero:
+            self.save((self.ema.averaged if self.ema else pl_module).model)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Write ``value`` as JSON so that a reader sees the old file or the new one, never half of it."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+    return path

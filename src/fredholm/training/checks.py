@@ -1,0 +1,96 @@
+"""Checks of a recipe against the registries: data sets, models and their fields, operators and their options."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from fredholm.errors import RecipeError, suggest
+from fredholm.training.recipe import Recipe
+
+# Set by the data set or by sections of their own, so a recipe may not set them a second time under model.
+_DERIVED = {
+    "image_size": "data.image_size",
+    "channels": "the data set",
+    "num_classes": "the data set",
+    "operator": "operator.name",
+    "operator_options": "operator.<option>",
+}
+
+
+def import_files(files: list[str], folder: Path) -> list[str]:
+    """Import the user's files, paths relative to ``folder``, and return their absolute paths.
+
+    Raises:
+        RecipeError: a file is missing, is no ``.py`` file, or fails to import.
+    """
+    from fredholm.operators.registry import import_file
+
+    paths = []
+    for name in files:
+        path = (folder / name).resolve()
+        if path.suffix != ".py" or not path.is_file():
+            raise RecipeError(f"import: received {name!r}; needs an existing .py file (looked for {path})")
+        try:
+            import_file(path)
+        except Exception as error:  # whatever the user's own code raises
+            raise RecipeError(f"import: {name} failed: {type(error).__name__}: {error}") from error
+        paths.append(str(path))
+    return paths
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse names and fields that no registry knows.
+
+    Raises:
+        RecipeError: one line per problem.
+    """
+    problems = [*_data_problems(recipe), *_model_problems(recipe), *_operator_problems(recipe)]
+    if problems:
+        raise RecipeError("\n".join(problems))
+
+
+def _data_problems(recipe: Recipe):
+    from fredholm import data
+
+    known = data.list_datasets()
+    if recipe.data.name not in known:
+        yield f"data.name: received {recipe.data.name!r}; needs a data set{suggest(recipe.data.name, known)}"
+    elif recipe.data.name == "image-folder" and recipe.data.path is None:
+        yield "data.path: missing; image-folder needs the folder of the images"
+
+
+def _model_problems(recipe: Recipe):
+    from fredholm import models
+
+    known = models.list_models()
+    if recipe.model.name not in known:
+        yield f"model.name: received {recipe.model.name!r}; needs a model{suggest(recipe.model.name, known)}"
+        return
+    fields = [field.name for field in dataclasses.fields(models.model_config(recipe.model.name))]
+    allowed = [name for name in fields if name not in _DERIVED]
+    for key, value in recipe.model.overrides.items():
+        if key in _DERIVED:
+            yield f"model.{key}: received {value!r}; set by {_DERIVED[key]}, remove it here"
+        elif key not in fields:
+            yield f"model.{key}: unknown key (received {value!r}){suggest(key, allowed)}"
+
+
+def _operator_problems(recipe: Recipe):
+    from fredholm import operators
+
+    name = recipe.operator.name
+    if name is None:
+        return
+    known = operators.list_operators()
+    if name not in known:
+        yield f"operator.name: received {name!r}; needs an operator{suggest(name, known)}"
+
+
+def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
+    """A model that could not be built from a recipe, as one message naming the section at fault."""
+    section = "operator" if recipe.operator.options and "argument" in str(error) else "model"
+    received = (
+        recipe.operator.options if section == "operator" else {"name": recipe.model.name, **recipe.model.overrides}
+    )
+    return RecipeError(f"{section}: received {received}; {error}")

@@ -1,0 +1,161 @@
+"""What a trained run does on a split, and on the user's own images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, interpolate
+
+from fredholm.errors import CheckpointError, DataError, OptionError, require
+from fredholm.training.build import build_dataset
+from fredholm.training.callbacks import write_json
+from fredholm.training.folder import RunFolder
+
+EXAMPLES = 16
+SPLITS = ("train", "val", "test")
+
+
+def load_run(run: str | Path) -> tuple[nn.Module, RunFolder]:
+    """The kept model of a run, in evaluation mode, and its folder.
+
+    Raises:
+        CheckpointError: no run there, or it has saved no model yet.
+    """
+    from fredholm import models
+
+    place = RunFolder(run)
+    place.load_recipe()
+    if not place.model.is_dir():
+        raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
+    return models.from_pretrained(place.model).eval(), place
+
+
+def evaluate(run: str | Path, split: str = "test") -> dict[str, Any]:
+    """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also as ``evaluation.json``.
+
+    ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first examples of each with index,
+    label, prediction and probability. Splits other than test are written to ``evaluation-SPLIT.json``.
+
+    Raises:
+        OptionError: an unknown split.
+        CheckpointError: no run or no model there.
+    """
+    from fredholm import data
+
+    if split not in SPLITS:
+        raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
+    model, place = load_run(run)
+    recipe = place.load_recipe()
+    dataset = build_dataset(recipe, split)
+    loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
+    logits, labels = _logits(model, loader)
+    result = {
+        "run": str(place.root),
+        "dataset": dataset.name,
+        "split": split,
+        **summarise(logits, labels, dataset.classes),
+    }
+    write_json(place.evaluation if split == "test" else place.root / f"evaluation-{split}.json", result)
+    return result
+
+
+@torch.inference_mode()
+def _logits(model: nn.Module, loader) -> tuple[Tensor, Tensor]:
+    device = next(model.parameters()).device
+    if device.type == "cpu" and torch.cuda.is_available():
+        device = torch.device("cuda")
+        model.to(device)
+    pairs = [(model(images.to(device)).float().cpu(), labels.cpu()) for images, labels in loader]
+    return torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+
+
+def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
+    """Numbers of a classification, from logits (N, C) and labels (N,).
+
+    Example:
+        >>> report = summarise(torch.eye(3), torch.tensor([0, 1, 1]), ("a", "b", "c"))
+        >>> report["accuracy"], report["per_class"], report["confusion"][1]
+        (0.6666666666666666, {'a': 1.0, 'b': 0.5, 'c': None}, [0, 1, 1])
+    """
+    count, size = len(labels), len(classes)
+    probabilities, predicted = logits.softmax(-1).max(-1)
+    confusion = torch.zeros(size * size, dtype=torch.long).index_add_(
+        0, labels * size + predicted, torch.ones_like(labels)
+    )
+    confusion = confusion.view(size, size)
+    totals = confusion.sum(1)
+    hits = predicted == labels
+
+    def examples(which: Tensor) -> list[dict[str, Any]]:
+        return [
+            {
+                "index": i,
+                "label": int(labels[i]),
+                "prediction": int(predicted[i]),
+                "probability": float(probabilities[i]),
+            }
+            for i in which.nonzero()[:EXAMPLES, 0].tolist()
+        ]
+
+    return {
+        "n": count,
+        "accuracy": int(hits.sum()) / count,
+        "loss": float(cross_entropy(logits.double(), labels)),
+        "classes": [str(name) for name in classes],
+        "per_class": {
+            str(name): int(confusion[i, i]) / int(totals[i]) if totals[i] else None for i, name in enumerate(classes)
+        },
+        "confusion": confusion.tolist(),
+        "wrong": examples(~hits),
+        "right": examples(hits),
+    }
+
+
+def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
+    """The class of each image file, with its probability and those of all classes.
+
+    A file is converted to the model's channels, resized to its input size and normalised as in training.
+
+    Raises:
+        DataError: a file is missing or no image.
+        CheckpointError: no run or no model there.
+    """
+    model, _ = load_run(run)
+    facts = model.extra
+    height, width = model.config.image_size
+    images = torch.stack([_read_image(Path(file), model.config.channels, (height, width)) for file in files])
+    mean, std = (torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std"))
+    with torch.inference_mode():
+        probabilities = model((images - mean) / std).float().softmax(-1)
+    best, predicted = probabilities.max(-1)
+    return [
+        {
+            "file": str(file),
+            "class": facts["classes"][int(predicted[i])],
+            "probability": float(best[i]),
+            "probabilities": dict(zip(facts["classes"], probabilities[i].tolist())),
+        }
+        for i, file in enumerate(files)
+    ]
+
+
+def _read_image(path: Path, channels: int, size: tuple[int, int]) -> Tensor:
+    """One file as (channels, height, width) in [0, 1]."""
+    import numpy as np
+
+    pillow = require("PIL.Image", "train", "reading an image")
+    try:
+        with pillow.open(path) as file:
+            pixels = np.array(file.convert("L" if channels == 1 else "RGB"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path}: not a readable image ({error})") from error
+    image = torch.from_numpy(pixels).float().div(255)
+    image = image.unsqueeze(0) if image.ndim == 2 else image.permute(2, 0, 1)
+    if tuple(image.shape[-2:]) == size:
+        return image
+    return interpolate(image[None], size, mode="bilinear", antialias=True, align_corners=False)[0]

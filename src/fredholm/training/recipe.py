@@ -1,0 +1,190 @@
+"""The recipe: one typed description of one training run.
+
+Each section is a pydantic model that forbids unknown keys and does not coerce types; what depends on the registries (a
+model's own fields, operator names, data-set names) is checked in :mod:`fredholm.training.checks`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _pair(value: Any) -> Any:
+    """One number for a square image, two for height and width."""
+    return [value, value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _text(value: Any) -> Any:
+    """YAML reads a bare ``32`` as a number; precision is a name."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+Size = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValidator(_pair)]
+
+
+class Section(BaseModel):
+    """A group of keys: unknown ones are refused, types are not coerced."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_default=True)
+
+
+class Augment(Section):
+    """Random changes of each training image, drawn from (seed, epoch, index).
+
+    ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``: largest shift in pixels.
+    """
+
+    crop: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    shift: Annotated[int, Field(ge=0)] = 0
+
+
+class Data(Section):
+    """Which images, how many at a time, and how they are varied. ``mixup`` and ``cutmix`` are Beta parameters (0: off)."""
+
+    name: str
+    path: str | None = None
+    image_size: Size | None = None
+    batch_size: Positive = 64
+    eval_batch_size: Positive = 256
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    augment: Augment = Field(default_factory=Augment)
+    mixup: NonNegative = 0.0
+    cutmix: NonNegative = 0.0
+
+
+class Model(Section):
+    """A registered model; every other key overrides a field of its config."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    name: str
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Operator(Section):
+    """The operator of every block, by registered name (absent: the model's own); every other key is one of its options."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    name: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Optimizer(Section):
+    """AdamW; weight decay acts on weight matrices only (the model says which)."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: NonNegative = 0.05
+    betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+
+
+class Schedule(Section):
+    """Linear warm-up, then a cosine down to ``min_lr_ratio`` of the peak, stepped with the optimizer."""
+
+    name: Literal["cosine"] = "cosine"
+    warmup_epochs: NonNegative = 0.0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class EarlyStop(Section):
+    """Stop when ``metric`` has not improved for ``patience`` epochs. ``mode`` defaults to what suits the metric."""
+
+    metric: Literal["val_accuracy", "val_loss", "train_loss"] = "val_accuracy"
+    patience: Positive = 10
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def direction(self) -> str:
+        return self.mode or ("max" if self.metric.endswith("accuracy") else "min")
+
+
+class Training(Section):
+    """How long, how regularised, how often saved, and on what."""
+
+    epochs: Positive = 10
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    label_smoothing: Fraction = 0.0
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    precision: Annotated[Literal["32", "bf16"], BeforeValidator(_text)] = "32"
+    early_stop: EarlyStop | None = None
+    keep: Literal["best", "last"] = "best"
+    checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
+    checkpoint_steps: Positive | None = None
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
+    accumulate: Positive = 1
+    devices: Annotated[int, Field(ge=1)] = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+
+
+class Recipe(Section):
+    """One run: data, model, operator, optimizer, schedule and training.
+
+    Example:
+        >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
+        >>> recipe.training.epochs, recipe.operator.name
+        (10, None)
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    imports: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list, alias="import")
+    data: Data
+    model: Annotated[Model, BeforeValidator(_named)]
+    operator: Annotated[Operator, BeforeValidator(_named)] = Field(default_factory=Operator)
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    schedule: Schedule = Field(default_factory=Schedule)
+    training: Training = Field(default_factory=Training)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Recipe:
+        """Combinations that no run can satisfy."""
+        for problem in _conflicts(self):
+            raise ValueError(problem)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as plain data, every default written out."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def _conflicts(recipe: Recipe):
+    epochs, schedule, training = recipe.training.epochs, recipe.schedule, recipe.training
+    if schedule.warmup_epochs >= epochs:
+        yield (
+            f"schedule.warmup_epochs: received {schedule.warmup_epochs:g} with training.epochs {epochs}; "
+            f"needs fewer warm-up epochs than epochs"
+        )
+    size = recipe.data.image_size
+    if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
+        yield f"data.cutmix: received {recipe.data.cutmix:g} with {size[0]}x{size[1]} images; needs 2x2 pixels or 0"
+    stop = training.early_stop
+    if stop is not None and stop.mode is not None and stop.mode != ("max" if "accuracy" in stop.metric else "min"):
+        yield f"training.early_stop.mode: received {stop.mode!r} for {stop.metric}; needs the other, or leave it out"
+    if training.strategy != "auto" and training.devices < 2:
+        yield f"training.strategy: received {training.strategy!r} with devices 1; needs training.devices of 2 or more"
+    if recipe.data.batch_size % training.devices:
+        yield f"data.batch_size: received {recipe.data.batch_size} for {training.devices} devices; needs a multiple of them"
+    if training.ema_decay is not None and training.strategy == "fsdp":
+        yield "training.ema_decay: received a decay with strategy 'fsdp'; needs null (sharded weights are not averaged)"
+    if recipe.operator.name is None and recipe.operator.options:
+        yield "operator.name: missing, but the operator has options; needs the name they belong to"

@@ -1,0 +1,212 @@
+"""Recipes on disk: find, read, override, validate, save, compare."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from fredholm.errors import RecipeError, suggest
+from fredholm.training.recipe import Recipe
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose ``1e-3`` is a number, and in which a key given twice is an error."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise RecipeError(f"{key}: given twice (line {key_node.start_mark.line + 1}); keep one")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise RecipeError(f"{where}:{line} not YAML: {getattr(error, 'problem', None) or error}") from error
+
+
+def recipe_folder() -> Path:
+    """Where the built-in recipes are: inside the installed package, or beside the sources of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parents[1] / "recipes"
+
+
+def list_recipes() -> list[str]:
+    """Names of the built-in recipes.
+
+    Example:
+        >>> "digits" in list_recipes()
+        True
+    """
+    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+
+
+def find_recipe(source: str | Path) -> Path:
+    """The file of a built-in name or a path.
+
+    Raises:
+        RecipeError: no such file or name.
+    """
+    path = Path(source)
+    if path.is_file():
+        return path
+    if path.is_dir() and (path / "recipe.yaml").is_file():
+        return path / "recipe.yaml"
+    built_in = recipe_folder() / f"{source}.yaml"
+    if path.name == str(source) and built_in.is_file():
+        return built_in
+    if path.suffix in {".yaml", ".yml"} or path.name != str(source):
+        raise RecipeError(f"recipe: no file {str(source)!r}")
+    raise RecipeError(f"recipe: no built-in recipe or file {str(source)!r}{suggest(str(source), list_recipes())}")
+
+
+def _split(override: str) -> tuple[list[str], Any]:
+    key, found, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not found or not all(parts):
+        raise RecipeError(f"override: received {override!r}; needs key=value, e.g. training.epochs=5")
+    return parts, _parse(text, f"override {key!r}")
+
+
+def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Set dotted ``key=value`` pairs in a raw recipe, values typed as YAML; a new operator drops the old one's options.
+
+    Example:
+        >>> apply_overrides({"operator": {"name": "itnet", "width": 16}}, ["operator.name=softmax", "optimizer.lr=1e-3"])
+        {'operator': {'name': 'softmax'}, 'optimizer': {'lr': 0.001}}
+    """
+    pairs = [_split(text) for text in overrides]
+    # The operator's name first: options given beside it belong to the new operator, in whatever order they were typed.
+    for parts, value in sorted(pairs, key=lambda pair: pair[0] not in (["operator"], ["operator", "name"])):
+        if parts == ["operator", "name"]:
+            parts, value = ["operator"], value if _name(raw.get("operator")) != value else raw["operator"]
+        section = raw
+        for depth, part in enumerate(parts[:-1]):
+            inner = section.setdefault(part, {})
+            if isinstance(inner, str) and depth == 0 and part in {"operator", "model"}:
+                inner = section[part] = {"name": inner}
+            elif inner is None:
+                inner = section[part] = {}
+            if not isinstance(inner, dict):
+                key = ".".join(parts)
+                raise RecipeError(f"{key}: received a value below {'.'.join(parts[: depth + 1])}={inner!r}, no section")
+            section = inner
+        section[parts[-1]] = {"name": value} if parts == ["operator"] and isinstance(value, str) else value
+    return raw
+
+
+def _name(operator: Any) -> Any:
+    return operator.get("name") if isinstance(operator, dict) else operator
+
+
+def load_recipe(source: str | Path | dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check all of it.
+
+    Files named by ``import`` are resolved against the recipe's own folder and imported, so that the operators they
+    register can be named.
+
+    Raises:
+        RecipeError: one line per problem, each naming the dotted key, what was received and what is needed.
+
+    Example:
+        >>> load_recipe("digits", ["training.epochs=3"]).training.epochs
+        3
+        >>> load_recipe("digits", ["training.epoch=3"])
+        Traceback (most recent call last):
+            ...
+        fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean 'epochs'?
+    """
+    from fredholm.training.checks import check, import_files
+
+    if isinstance(source, dict):
+        raw, folder = dict(source), Path.cwd()
+    else:
+        path = find_recipe(source)
+        raw, folder = _parse(path.read_text(encoding="utf-8"), str(path)), path.resolve().parent
+        if not isinstance(raw, dict):
+            raise RecipeError(f"{path}: received {type(raw).__name__}; needs sections such as data: and model:")
+        raw.setdefault("name", path.stem)
+    recipe = _validate(apply_overrides(raw, list(overrides)))
+    recipe.imports = import_files(recipe.imports, folder)
+    check(recipe)
+    return recipe
+
+
+def _validate(raw: dict[str, Any]) -> Recipe:
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        raise RecipeError("\n".join(_explain(problem) for problem in error.errors())) from None
+
+
+def _explain(problem: Any) -> str:
+    """One line for one pydantic problem: key, received, needed, the close match."""
+    key, kind, value = ".".join(str(part) for part in problem["loc"]), problem["type"], problem["input"]
+    if kind == "value_error" and not key:
+        return problem["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key (received {value!r}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
+    if kind == "missing":
+        return f"{key}: missing; the recipe needs it"
+    need = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("a valid ")
+    need = need.removeprefix("List should have ")
+    if kind in {"model_type", "model_attributes_type", "dict_type"}:
+        need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
+    hint = suggest(str(value), re.findall(r"'([^']+)'", need)) if kind == "literal_error" else ""
+    return f"{key}: received {value!r} ({type(value).__name__}); needs {need}{hint if 'did you mean' in hint else ''}"
+
+
+def _known(path: tuple) -> list[str]:
+    """Keys of the section at ``path``."""
+    model: Any = Recipe
+    for part in path:
+        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
+        found = [t for t in (getattr(field, "annotation", None), *_arguments(field)) if hasattr(t, "model_fields")]
+        if not found:
+            return []
+        model = found[0]
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _arguments(field: Any) -> tuple:
+    return getattr(getattr(field, "annotation", None), "__args__", ())
+
+
+def save_recipe(recipe: Recipe, path: str | Path) -> Path:
+    """Write every key of ``recipe``, defaults included, as YAML."""
+    path = Path(path)
+    path.write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False), encoding="utf-8")
+    return path
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys at which two recipes differ, each with both values.
+
+    Example:
+        >>> differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
+        ['a.c (2 -> 3)']
+    """
+    lines = []
+    for key in [*old, *(k for k in new if k not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            lines.append(f"{prefix}{key} ({before!r} -> {after!r})")
+    return lines

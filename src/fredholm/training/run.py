@@ -1,0 +1,198 @@
+"""One run from a recipe: set up the folder, fit, record the result."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import RichProgressBar, Timer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from fredholm import models
+from fredholm.errors import OptionError
+from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
+from fredholm.training.callbacks import Ema, History, KeepModel, Patience
+from fredholm.training.checkpoints import AtomicIO, Checkpoints, newest_readable
+from fredholm.training.failures import Interrupted
+from fredholm.training.folder import RunFolder, RunResult
+from fredholm.training.module import Classifier
+from fredholm.training.recipe import Recipe
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    resume: bool = False,
+    *,
+    overwrite: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Train the recipe's model into ``folder``, or continue there exactly where its newest checkpoint stopped.
+
+    On a CPU a resumed run ends with the same bits as one that was never stopped: the optimizer's state, the averaged weights
+    and the loader's place are in the checkpoint, and all random numbers of a step follow from (seed, epoch, batch). The
+    weights with the best validation are kept in ``folder/model``, in the format of ``save_pretrained``.
+
+    Args:
+        recipe: what to train, from :func:`load_recipe`.
+        folder: the run folder; made if need be.
+        resume: continue the run in ``folder``; a finished run is returned as it is.
+        overwrite: delete the run in ``folder`` first.
+        report: receives one line an epoch.
+
+    Raises:
+        OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or more devices are asked
+            for than there are.
+        RecipeError: the recipe cannot be built, or differs from the one the run was started with.
+        CheckpointError: nothing to resume, or no readable checkpoint.
+        TrainingFailed: the loss is not finite; the last checkpoint stays.
+        Interrupted: Ctrl-C; a checkpoint was saved.
+    """
+    place = RunFolder(folder)
+    _check_devices(recipe)
+    data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
+    loader, validation = build_loaders(recipe, *data)
+    model = build_model(recipe, data[0])
+    place.open(recipe, resume, overwrite)
+    if resume and place.finished:
+        return place.read_result()
+    checkpoint = newest_readable(place.checkpoints) if resume else None
+    save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
+    module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)))
+    with _quiet():
+        trainer, parts = _make_trainer(recipe, place, save, report)
+        with _graceful(parts["checkpoints"]):
+            try:
+                trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
+            except Interrupted as stop:
+                raise Interrupted(f"{stop}; continue with the same command and --resume") from None
+    return _finish(recipe, place, trainer, module, parts)
+
+
+def _check_devices(recipe: Recipe) -> None:
+    wanted, cuda = recipe.training.devices, torch.cuda.is_available()
+    if cuda and wanted > torch.cuda.device_count():
+        raise OptionError(f"training.devices: received {wanted}; this machine has {torch.cuda.device_count()} GPUs")
+    if not cuda and recipe.training.strategy == "fsdp":
+        raise OptionError("training.strategy: received 'fsdp'; needs GPUs, here use 'ddp'")
+
+
+def _describe_data(dataset: Any) -> dict[str, Any]:
+    """What :func:`predict` must know of the data set; saved with the model, so that it needs no data."""
+    mean, std = (torch.as_tensor(value).tolist() for value in (dataset.mean, dataset.std))
+    return {"dataset": dataset.name, "classes": list(dataset.classes), "mean": mean, "std": std}
+
+
+def _make_trainer(recipe: Recipe, place: RunFolder, save, report) -> tuple[pl.Trainer, dict[str, Any]]:
+    options, stop = recipe.training, recipe.training.early_stop
+    ema = Ema(options.ema_decay) if options.ema_decay else None
+    timer = Timer(timedelta(minutes=options.max_minutes) if options.max_minutes else None, verbose=False)
+    watched = stop if stop is not None and stop.metric.startswith("val") else None
+    metric, mode = (watched.metric, watched.direction) if watched else ("val_accuracy", "max")
+    keeper = KeepModel(save, metric, mode, options.keep, ema)
+    checkpoints = Checkpoints(place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps)
+    history = History(place.metrics, timer, report)
+    callbacks = [c for c in (ema, timer, keeper, history) if c is not None]
+    if stop is not None:
+        late = stop.metric == "train_loss"
+        callbacks.append(
+            Patience(stop.metric, patience=stop.patience, mode=stop.direction, check_on_train_epoch_end=late)
+        )
+    if sys.stderr.isatty() and report is not None:
+        callbacks.append(RichProgressBar())
+    trainer = pl.Trainer(
+        accelerator="auto",
+        devices=options.devices,
+        strategy=options.strategy,
+        precision="bf16-mixed" if options.precision == "bf16" else "32-true",
+        max_epochs=options.epochs,
+        gradient_clip_val=options.clip_norm,
+        accumulate_grad_batches=options.accumulate,
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+        enable_progress_bar=any(isinstance(c, RichProgressBar) for c in callbacks),
+        enable_checkpointing=True,
+        logger=TensorBoardLogger(place.root, name="tensorboard", version=""),
+        log_every_n_steps=10,
+        plugins=[AtomicIO()],
+        callbacks=[*callbacks, checkpoints],
+        use_distributed_sampler=False,
+    )
+    return trainer, {"ema": ema, "timer": timer, "keeper": keeper, "history": history, "checkpoints": checkpoints}
+
+
+def _finish(
+    recipe: Recipe, place: RunFolder, trainer: pl.Trainer, module: Classifier, parts: dict[str, Any]
+) -> RunResult:
+    keeper, rows = parts["keeper"], parts["history"].rows
+    if keeper.keep == "last" or not keeper.best_epoch:
+        keeper.write(trainer, module)
+        keeper.best_epoch = len(rows)
+    if len(rows) >= recipe.training.epochs:
+        stopped = "all epochs done"
+    else:
+        late = recipe.training.max_minutes and parts["timer"].time_remaining("train") <= 0
+        stopped = "time is up" if late else "no more improvement"
+    kept = rows[keeper.best_epoch - 1]
+    result = RunResult(
+        name=recipe.name,
+        folder=str(place.root),
+        parameters=sum(p.numel() for p in module.model.parameters()),
+        epochs=len(rows),
+        steps=rows[-1]["step"],
+        minutes=round(rows[-1]["seconds"] / 60, 3),
+        best_epoch=keeper.best_epoch,
+        metrics={key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy")},
+        stopped=stopped,
+    )
+    if trainer.is_global_zero:
+        place.write_result(result)
+    return result
+
+
+@contextlib.contextmanager
+def _graceful(checkpoints: Checkpoints) -> Iterator[None]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second one stops at once."""
+
+    def request(number, frame):
+        if checkpoints.requested:
+            raise Interrupted("stopped at once; what came after the last checkpoint is lost")
+        checkpoints.requested = True
+        print("stopping after this step, saving a checkpoint (again to stop at once) ...", file=sys.stderr, flush=True)
+
+    try:
+        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: the caller handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning's banners and advice are for its users, not for ours."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels):
+                logger.setLevel(level)

@@ -1,0 +1,180 @@
+"""A grid of overrides and seeds as one resumable table."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fredholm.errors import FredholmError, RecipeError
+from fredholm.training.callbacks import write_json
+from fredholm.training.evaluate import evaluate
+from fredholm.training.failures import Interrupted
+from fredholm.training.folder import RunFolder
+from fredholm.training.recipe_files import load_recipe
+from fredholm.training.run import train
+
+Cell = dict[str, Any]
+
+
+def split_values(text: str) -> list[str]:
+    """Comma-separated values; commas inside brackets, braces or quotes do not separate.
+
+    Example:
+        >>> split_values("softmax,{name: itnet, hidden: 8},[1, 2]")
+        ['softmax', '{name: itnet, hidden: 8}', '[1, 2]']
+    """
+    parts, depth, quote = [""], 0, ""
+    for char in text:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        depth += (char in "[{") - (char in "]}") if not quote else 0
+        if char == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def expand(overrides: list[str], first_seed: int) -> list[tuple[str, list[str], int]]:
+    """All cells of a grid as (label, overrides, seed); ``seeds=n`` asks for n consecutive seeds.
+
+    Example:
+        >>> expand(["operator=itnet,softmax", "seeds=2"], 0)[1:3]
+        [('operator=itnet', ['operator=itnet'], 1), ('operator=softmax', ['operator=softmax'], 0)]
+    """
+    seeds, axes = 1, []
+    for text in overrides:
+        key, found, values = text.partition("=")
+        if not found:
+            raise RecipeError(f"override: received {text!r}; needs key=value or key=value,value")
+        if key == "seeds":
+            if not values.isdigit() or int(values) < 1:
+                raise RecipeError(f"seeds: received {values!r}; needs a count of 1 or more")
+            seeds = int(values)
+        else:
+            axes.append([f"{key}={value}" for value in split_values(values)])
+    varied = [i for i, axis in enumerate(axes) if len(axis) > 1]
+    return [
+        (" ".join(cell[i] for i in varied) or "default", list(cell), first_seed + seed)
+        for cell in itertools.product(*axes)
+        for seed in range(seeds)
+    ]
+
+
+def sweep(
+    source: str | Path, overrides: list[str], folder: str | Path, *, report: Callable[[str], None] | None = None
+) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
+
+    Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its error while the rest goes on.
+    ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in ``folder`` are rewritten after every cell.
+
+    Raises:
+        RecipeError: any cell's recipe is wrong; found before the first one starts.
+        Interrupted: Ctrl-C; the same command goes on.
+    """
+    folder, say = Path(folder), report or (lambda line: None)
+    first = load_recipe(source, [o for o in overrides if o.startswith("seed=")]).seed
+    plan = []
+    for label, chosen, seed in expand([o for o in overrides if not o.startswith("seed=")], first):
+        name = f"{_safe(label)},seed={seed}"
+        plan.append((label, seed, load_recipe(source, [*chosen, f"seed={seed}", f"name={name}"]), folder / name))
+    folder.mkdir(parents=True, exist_ok=True)
+    cells: list[Cell] = []
+    for number, (label, seed, recipe, place) in enumerate(plan, 1):
+        cell = {"cell": label, "seed": seed, "folder": str(place), **_run_cell(recipe, place, say)}
+        cells.append(cell)
+        outcome = f"failed: {cell['error']}" if "error" in cell else f"test accuracy {cell['accuracy']:.4f}"
+        say(f"[{number}/{len(plan)}] {label} seed {seed}: {outcome}")
+        _write(folder, cells)
+    return cells, tabulate(cells)
+
+
+def _safe(label: str) -> str:
+    """A label as a folder name."""
+    kept = "".join(c if c.isalnum() or c in "._=+-" else "," for c in label)
+    return ",".join(part for part in kept.split(",") if part)
+
+
+def _run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
+    """One cell: resumed where there is a checkpoint, begun anew otherwise; its error where it fails."""
+    run = RunFolder(place)
+    try:
+        resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
+        result = train(recipe, place, resume, overwrite=run.started and not resume, report=say)
+        scores = json.loads(run.evaluation.read_text("utf-8")) if run.evaluation.is_file() else evaluate(place)
+    except Interrupted:
+        raise
+    except Exception as error:  # one cell's failure, of whatever kind, must not take the others with it
+        place.with_name(f"{place.name}.error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        text = str(error) if isinstance(error, FredholmError) else f"{type(error).__name__}: {error}"
+        return {"error": text.partition("\n")[0]}
+    return {
+        "accuracy": scores["accuracy"],
+        "loss": scores["loss"],
+        "parameters": result.parameters,
+        "minutes": result.minutes,
+        "epochs": result.epochs,
+    }
+
+
+def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
+    """One row a combination: mean and sample standard deviation of the test accuracy over its seeds.
+
+    Example:
+        >>> cells = [{"cell": "a", "seed": s, "accuracy": v, "parameters": 5, "minutes": 1.0} for s, v in enumerate([0.9, 0.8])]
+        >>> row = tabulate(cells)[0]
+        >>> round(row["mean"], 3), round(row["sd"], 4), row["n"], row["failed"]
+        (0.85, 0.0707, 2, 0)
+    """
+    rows = []
+    for label in dict.fromkeys(cell["cell"] for cell in cells):
+        mine = [cell for cell in cells if cell["cell"] == label]
+        good = [cell for cell in mine if "error" not in cell]
+        scores = [cell["accuracy"] for cell in good]
+        mean = sum(scores) / len(scores) if scores else None
+        spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (len(scores) - 1)) if len(scores) > 1 else None
+        rows.append(
+            {
+                "cell": label,
+                "mean": mean,
+                "sd": spread,
+                "n": len(good),
+                "failed": len(mine) - len(good),
+                "parameters": good[0]["parameters"] if good else None,
+                "minutes": sum(cell["minutes"] for cell in good) / len(good) if good else None,
+            }
+        )
+    return rows
+
+
+def to_markdown(rows: list[dict[str, Any]]) -> str:
+    """The table of a sweep, test accuracy in percent."""
+    lines = ["| cell | test accuracy (%) | n | parameters | minutes |", "|---|---|---|---|---|"]
+    for row in rows:
+        score = "failed" if row["mean"] is None else f"{100 * row['mean']:.2f}"
+        score += f" ± {100 * row['sd']:.2f}" if row["sd"] is not None else ""
+        count = f"{row['n']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
+        size = "" if row["parameters"] is None else f"{row['parameters']:,}"
+        minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
+        lines.append(f"| {row['cell']} | {score} | {count} | {size} | {minutes} |")
+    return "\n".join(lines) + "\n"
+
+
+def _write(folder: Path, cells: list[Cell]) -> None:
+    rows = tabulate(cells)
+    write_json(folder / "cells.json", cells)
+    write_json(folder / "table.json", rows)
+    (folder / "table.md").write_text(to_markdown(rows), encoding="utf-8")
+    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)

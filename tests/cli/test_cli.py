@@ -1,0 +1,107 @@
+"""The command line: what each command prints, and the exit code and single line of each failure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fredholm.cli.main import main
+from tests.training.conftest import SMALL
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with one finished run made by the command line."""
+    folder = tmp_path_factory.mktemp("runs")
+    assert main(["train", "digits", *SMALL, "--runs", str(folder), "--name", "first"]) == 0
+    return folder
+
+
+def test_train_evaluate_predict(runs, capsys, tmp_path):
+    from PIL import Image
+
+    assert main(["evaluate", str(runs / "first")]) == 0
+    assert "digits test: accuracy 0." in capsys.readouterr().out
+    assert main(["evaluate", str(runs / "first"), "--json", "--split", "val"]) == 0
+    assert json.loads(capsys.readouterr().out)["split"] == "val"
+    Image.new("L", (8, 8), 128).save(tmp_path / "grey.png")
+    assert main(["predict", str(runs / "first"), str(tmp_path / "grey.png")]) == 0
+    assert "grey.png: " in capsys.readouterr().out
+
+
+FAILURES = [
+    (["train", "digit"], 2, "did you mean 'digits'"),
+    (["train", "digits", "training.epoch=3"], 2, "training.epoch: unknown key (received 3); did you mean 'epochs'?"),
+    (
+        ["train", "digits", *SMALL, "--name", "first"],
+        2,
+        "holds a finished run; add --resume, --overwrite or another --name",
+    ),
+    (["train", "digits", *SMALL, "--name", "none", "--resume"], 2, "no run to resume"),
+    (["train", "digits", *SMALL, "seed=9", "--name", "first", "--resume"], 2, "differs in seed (0 -> 9)"),
+    (["evaluate", "nowhere"], 2, "no run here"),
+    (["data", "path", "mnits"], 2, "did you mean 'mnist'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), FAILURES, ids=[message[:25] for _, _, message in FAILURES])
+def test_failures_are_one_line_on_stderr(runs, capsys, arguments, code, message):
+    options = ["--runs", str(runs)] if arguments[0] == "train" else []
+    assert main([*arguments, *options]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    assert message in err
+    assert err.startswith("error:")
+
+
+def test_debug_shows_the_traceback():
+    from fredholm.errors import RecipeError
+
+    with pytest.raises(RecipeError):
+        main(["train", "digit", "--debug"])
+
+
+def test_usage_errors_exit_2(capsys):
+    assert main(["train"]) == 2
+    assert "recipe" in capsys.readouterr().err.lower()
+    assert main(["trian"]) == 2
+
+
+def test_sweep_prints_its_table_and_fails_with_a_failed_cell(tmp_path, capsys):
+    grid = [*SMALL, "training.epochs=2", "model.heads=2,3"]
+    assert main(["sweep", "digits", *grid, "--runs", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "| model.heads=2 |" in out
+    assert "1 of 2 cells failed" in err
+    assert (tmp_path / "sweep-digits" / "table.md").is_file()
+
+
+def test_lists(capsys):
+    assert main(["models", "itnet_n*"]) == 0
+    assert "itnet_nano" in capsys.readouterr().out
+    assert main(["operators"]) == 0
+    assert {"itnet", "softmax"} <= set(capsys.readouterr().out.split())
+    assert main(["data", "list"]) == 0
+    assert "digits" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fredholm 0.")
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert main(["models"]) == 2
+    assert "pip install 'fredholm[train]'" in capsys.readouterr().err
+
+
+def test_help_has_examples_and_loads_no_heavy_package():
+    code = (
+        "import sys; from fredholm.cli.main import main; main(['train', '--help']);"
+        "heavy = {'lightning', 'matplotlib', 'tensorboard'} & set(sys.modules); sys.exit(f'{heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "fredholm train digits operator=softmax" in done.stdout

@@ -1,0 +1,21 @@
+"""A run small enough to be trained many times: one small block, a few dozen steps."""
+
+from __future__ import annotations
+
+import pytest
+
+SMALL = [
+    *("training.epochs=3", "data.batch_size=400", "schedule.warmup_epochs=1"),
+    *("operator=softmax", "model.depth=1", "model.dim=16", "model.heads=2"),
+]
+
+
+@pytest.fixture
+def recipe():
+    """Factory of the digits recipe made small, with further overrides."""
+    from fredholm.training import load_recipe
+
+    def make(*overrides: str):
+        return load_recipe("digits", [*SMALL, *overrides])
+
+    return make

@@ -1,0 +1,218 @@
+"""A resumed run ends with the same bits as one that was never stopped, wherever it was stopped."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fredholm.errors import CheckpointError, OptionError, RecipeError
+from fredholm.training import TrainingFailed, train
+from fredholm.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
+from fredholm.training.module import Classifier
+from tests.training.conftest import SMALL
+
+# Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights, accumulation of sums.
+BUSY = [
+    "data.mixup=0.4",
+    "data.cutmix=1.0",
+    "training.checkpoint_steps=2",
+    "training.ema_decay=0.9",
+    "model.dropout=0.1",
+    "data.batch_size=200",
+    "data.augment={shift: 1, flip: true}",
+]
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.fixture
+def crash_at(monkeypatch):
+    """Make the training step that would be number ``step`` fail."""
+    original = Classifier.training_step
+
+    def arrange(step: int | None):
+        def failing(self, batch, batch_idx):
+            if self.trainer.fit_loop.total_batch_idx == step:
+                raise Crash
+            return original(self, batch, batch_idx)
+
+        monkeypatch.setattr(Classifier, "training_step", original if step is None else failing)
+
+    return arrange
+
+
+def outcome(folder: Path):
+    """All that a run leaves behind, except how long it took."""
+    with (folder / "metrics.csv").open() as file:
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    state = read_checkpoint(list_checkpoints(folder / "checkpoints")[0])
+    tensors = {**state["state_dict"], **state.get("current_model_state", {})}
+    return rows, (folder / "model" / "model.safetensors").read_bytes(), tensors
+
+
+def assert_same(left: Path, right: Path):
+    (rows, weights, state), (rows2, weights2, state2) = outcome(left), outcome(right)
+    assert rows == rows2
+    assert state.keys() == state2.keys()
+    assert all(torch.equal(state[key], state2[key]) for key in state)
+    assert weights == weights2
+
+
+EXTRAS = {
+    "plain": [],
+    "accumulate": ["training.accumulate=2", "training.checkpoint_steps=1"],
+    "no-ema": ["training.ema_decay=null"],
+}
+
+
+@pytest.mark.parametrize("extra", EXTRAS.values(), ids=EXTRAS)
+def test_resume_is_bitwise_wherever_it_stopped(tmp_path, recipe, crash_at, extra):
+    chosen = recipe(*BUSY, *extra)
+    train(chosen, tmp_path / "whole")
+    steps = 3 * len(_batches(chosen))
+    for stop in (3, len(_batches(chosen)), len(_batches(chosen)) + 3, steps - 1):
+        folder = tmp_path / f"stopped-{stop}"
+        crash_at(stop)
+        with pytest.raises(Crash):
+            train(chosen, folder)
+        crash_at(None)
+        train(chosen, folder, resume=True)
+        assert_same(tmp_path / "whole", folder)
+
+
+def _batches(recipe):
+    from fredholm.training.build import build_dataset, build_loaders
+
+    return build_loaders(recipe, build_dataset(recipe, "train"), build_dataset(recipe, "val"))[0](0, 1)
+
+
+def _start(folder: Path, *overrides: str, pause: float = 0.05):
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder), str(pause), *SMALL, *overrides]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _wait_for(process, folder: Path, step: int):
+    deadline = time.monotonic() + 60
+    while not any((folder / "checkpoints").glob(f"step-*{step}.ckpt")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        time.sleep(0.01)
+
+
+def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
+    overrides = [*BUSY, "data.batch_size=50"]
+    chosen, folder = recipe(*overrides, "name=killed"), tmp_path / "killed"
+    process = _start(folder, *overrides)
+    _wait_for(process, folder, 4)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    state = read_checkpoint(newest_readable(folder / "checkpoints"))
+    assert state["epoch"] == 0
+    assert 0 < state["global_step"] < len(_batches(chosen))
+    train(chosen, folder, resume=True)
+    train(chosen, tmp_path / "whole")
+    assert_same(tmp_path / "whole", folder)
+
+
+def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe):
+    overrides = ["training.checkpoint_minutes=null", "data.batch_size=50"]
+    folder = tmp_path / "stopped"
+    process = _start(folder, *overrides, pause=0.2)
+    deadline = time.monotonic() + 60
+    while not (folder / "tensorboard").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "--resume" in output
+    assert "Traceback" not in output
+    newest = newest_readable(folder / "checkpoints")
+    assert read_checkpoint(newest)["global_step"] > 0
+    train(recipe(*overrides, "name=stopped"), folder, resume=True)
+    train(recipe(*overrides, "name=stopped"), tmp_path / "whole")
+    assert_same(tmp_path / "whole", folder)
+
+
+def test_a_truncated_checkpoint_is_named_and_the_one_before_it_used(tmp_path, recipe, crash_at):
+    chosen, folder = recipe(*BUSY), tmp_path / "run"
+    train(chosen, tmp_path / "whole")
+    crash_at(len(_batches(chosen)) + 3)
+    with pytest.raises(Crash):
+        train(chosen, folder)
+    crash_at(None)
+    newest, older = list_checkpoints(folder / "checkpoints")
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    with pytest.warns(UserWarning, match=newest.name):
+        assert newest_readable(folder / "checkpoints") == older
+    with pytest.warns(UserWarning, match="resuming from the one before it"):
+        train(chosen, folder, resume=True)
+    assert_same(tmp_path / "whole", folder)
+
+
+def test_without_a_readable_checkpoint_resuming_is_refused(tmp_path, recipe, crash_at):
+    chosen, folder = recipe(*BUSY), tmp_path / "run"
+    with pytest.raises(CheckpointError, match="no run to resume"):
+        train(chosen, folder, resume=True)
+    crash_at(3)
+    with pytest.raises(Crash):
+        train(chosen, folder)
+    for path in list_checkpoints(folder / "checkpoints"):
+        path.write_bytes(b"not a checkpoint")
+    with (
+        pytest.warns(UserWarning, match="not a readable checkpoint"),
+        pytest.raises(CheckpointError, match="--overwrite"),
+    ):
+        train(chosen, folder, resume=True)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return print, ("executed",)
+
+    torch.save({"state_dict": {}, "loops": Evil()}, tmp_path / "step-000000001.ckpt")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        read_checkpoint(tmp_path / "step-000000001.ckpt")
+
+
+def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, recipe):
+    chosen, folder = recipe("training.epochs=2"), tmp_path / "run"
+    first = train(chosen, folder)
+    with pytest.raises(OptionError, match=r"holds a finished run; add --resume, --overwrite or another --name"):
+        train(chosen, folder)
+    assert train(chosen, folder, resume=True) == first
+    changed = recipe("training.epochs=2", "optimizer.lr=0.5", "data.mixup=0.1")
+    with pytest.raises(RecipeError, match=r"optimizer.lr \(0.002 -> 0.5\)") as caught:
+        train(changed, folder, resume=True)
+    assert "data.mixup (0.0 -> 0.1)" in str(caught.value)
+    assert train(changed, folder, overwrite=True).epochs == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    with pytest.raises(OptionError, match="no run folder"):
+        train(chosen, tmp_path / "other", overwrite=True)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(tmp_path, recipe, monkeypatch):
+    original = Classifier.training_step
+    monkeypatch.setattr(
+        Classifier,
+        "training_step",
+        lambda self, batch, i: original(self, (batch[0] * (float("nan") if self.global_step == 4 else 1), batch[1]), i),
+    )
+    with pytest.raises(TrainingFailed, match="loss: nan at step 4"):
+        train(recipe("training.checkpoint_steps=2"), tmp_path / "run")
+    state = read_checkpoint(newest_readable(tmp_path / "run" / "checkpoints"))
+    assert state["global_step"] == 4
+    assert all(torch.isfinite(value).all() for value in state["state_dict"].values())

@@ -1,0 +1,218 @@
+"""What a run does and leaves behind: schedule, averaged weights, early stop, kept model, evaluation, prediction."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
+from fredholm.training import evaluate, load_run, predict, train
+from fredholm.training.callbacks import Ema
+from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
+from fredholm.training.evaluate import summarise
+from fredholm.training.module import Classifier, warmup_cosine
+
+
+def rows_of(folder):
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One finished run, shared by the tests that only look at it."""
+    from fredholm.training import load_recipe
+    from tests.training.conftest import SMALL
+
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    recipe = load_recipe("digits", [*SMALL, "training.epochs=6", "optimizer.lr=5e-3"])
+    return train(recipe, folder), folder
+
+
+def test_a_run_learns_and_leaves_its_files(finished):
+    result, folder = finished
+    rows = rows_of(folder)
+    assert list(rows[0]) == ["epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "seconds"]
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"]) - 0.1
+    assert result.metrics["val_accuracy"] > 0.4
+    assert result.stopped == "all epochs done"
+    assert {p.name for p in folder.iterdir()} >= {
+        "recipe.yaml",
+        "model",
+        "checkpoints",
+        "metrics.csv",
+        "tensorboard",
+        "result.json",
+    }
+    assert len(list_checkpoints(folder / "checkpoints")) == 2
+    assert list((folder / "tensorboard").glob("events.out.*"))
+
+
+def test_the_kept_model_is_the_best_validated_one(finished):
+    result, folder = finished
+    best = max(rows_of(folder), key=lambda row: float(row["val_accuracy"]))
+    assert result.best_epoch == int(best["epoch"])
+    measured = evaluate(folder, "val")
+    assert measured["accuracy"] == pytest.approx(result.metrics["val_accuracy"])
+    assert measured["loss"] == pytest.approx(result.metrics["val_loss"], rel=1e-4)
+    assert (folder / "evaluation-val.json").is_file()
+
+
+def test_evaluation_adds_up(finished):
+    _, folder = finished
+    report = evaluate(folder)
+    assert json.loads((folder / "evaluation.json").read_text()) == report
+    confusion = torch.tensor(report["confusion"])
+    assert confusion.sum() == report["n"]
+    assert confusion.diagonal().sum() / report["n"] == pytest.approx(report["accuracy"])
+    assert all(e["label"] != e["prediction"] for e in report["wrong"])
+    assert all(e["label"] == e["prediction"] for e in report["right"])
+    with pytest.raises(OptionError, match="split: received 'dev'"):
+        evaluate(folder, "dev")
+
+
+def test_predict_reads_image_files_as_training_does(finished, tmp_path):
+    from PIL import Image
+
+    from fredholm.training.build import build_dataset
+
+    _, folder = finished
+    model, place = load_run(folder)
+    dataset = build_dataset(place.load_recipe(), "test")
+    picture = dataset.images[0, 0].numpy()
+    Image.fromarray(picture).save(tmp_path / "small.png")
+    Image.fromarray(picture).resize((64, 64), Image.Resampling.BICUBIC).convert("RGB").save(tmp_path / "large.png")
+    small, large = predict(folder, [tmp_path / "small.png", tmp_path / "large.png"])
+    with torch.no_grad():
+        expected = model(dataset[0][0][None]).softmax(-1)[0]
+    assert list(small["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-4)
+    assert small["class"] == dataset.classes[int(expected.argmax())]
+    assert sum(large["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(DataError, match=r"text.png: not a readable image"):
+        predict(folder, [tmp_path / "text.png"])
+    with pytest.raises(DataError, match=r"none.png: no such file"):
+        predict(folder, [tmp_path / "none.png"])
+    with pytest.raises(CheckpointError, match="no run here"):
+        predict(tmp_path, [tmp_path / "small.png"])
+
+
+def test_summary_counts_rows_as_labels_and_columns_as_predictions():
+    logits = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
+    report = summarise(logits, torch.tensor([0, 1, 1]), ("cat", "dog"))
+    assert report["confusion"] == [[1, 0], [1, 1]]
+    assert report["per_class"] == {"cat": 1.0, "dog": 0.5}
+    assert [e["index"] for e in report["wrong"]] == [1]
+
+
+def test_schedule_warms_up_linearly_and_ends_at_the_floor(tmp_path, recipe):
+    train(recipe("training.epochs=4", "schedule.warmup_epochs=2", "schedule.min_lr_ratio=0.1"), tmp_path / "run")
+    rates = [float(row["lr"]) for row in rows_of(tmp_path / "run")]
+    assert rates[1] == pytest.approx(2e-3)
+    assert rates[2] < rates[1]
+    assert rates[3] == pytest.approx(2e-4)
+    assert [warmup_cosine(step, 4, 8, 0.0) for step in (0, 3, 4, 8, 9)] == pytest.approx([0.25, 1, 1, 0, 0])
+
+
+def test_averaged_weights_are_validated_and_kept(tmp_path, recipe):
+    train(recipe("training.ema_decay=0.9", "training.keep=last"), tmp_path / "run")
+    state = read_checkpoint(list_checkpoints(tmp_path / "run" / "checkpoints")[0])
+    kept = load_run(tmp_path / "run")[0].state_dict()
+    averaged = {k.removeprefix("model."): v for k, v in state["state_dict"].items()}
+    current = {k.removeprefix("model."): v for k, v in state["current_model_state"].items()}
+    assert all(torch.equal(kept[key], averaged[key]) for key in kept)
+    assert any(not torch.equal(kept[key], current[key]) for key in kept)
+
+
+def test_the_moving_average_follows_its_formula():
+    """decay of update n = min(decay, (1 + n) / (10 + n)), against the recursion written out."""
+    average = Ema(0.5)._kwargs["avg_fn"]
+    mean, expected = torch.tensor(0.0), 0.0
+    for count, value in enumerate([1.0, 4.0, 2.0, 8.0, 3.0, 7.0, 5.0, 9.0, 6.0, 0.0], start=1):
+        decay = min(0.5, (1 + count) / (10 + count))
+        expected = decay * expected + (1 - decay) * value
+        mean = average(mean, torch.tensor(value), torch.tensor(count))
+    assert float(mean) == pytest.approx(expected)
+
+
+def test_early_stop_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypatch):
+    scores = [0.5, 0.7, 0.6, 0.7, 0.9]
+
+    def pretend(self):
+        self.metrics = {"val_loss": 1.0, "val_accuracy": scores[self.current_epoch]}
+        self.log_dict(self.metrics)
+
+    monkeypatch.setattr(Classifier, "on_validation_epoch_end", pretend)
+    chosen = recipe("training.epochs=5", "training.early_stop={metric: val_accuracy, patience: 2}")
+    result = train(chosen, tmp_path / "run")
+    assert result.epochs == 4
+    assert result.stopped == "no more improvement"
+    assert result.best_epoch == 2
+
+
+def test_a_time_limit_ends_a_run(tmp_path, recipe):
+    result = train(recipe("training.epochs=500", "training.max_minutes=0.01"), tmp_path / "run")
+    assert result.stopped == "time is up"
+    assert 1 <= result.epochs < 500
+    assert result.minutes < 0.5
+
+
+def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, recipe, monkeypatch):
+    norms, groups = [], []
+
+    def watch(self, optimizer):
+        norms.append(float(nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])))
+        groups.extend(optimizer.param_groups if not groups else [])
+
+    monkeypatch.setattr(Classifier, "on_before_optimizer_step", watch)
+    before = Classifier.configure_gradient_clipping
+
+    def after(self, optimizer, *args, **kwargs):
+        before(self, optimizer, *args, **kwargs)
+        norms[-1] = float(nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None]))
+
+    monkeypatch.setattr(Classifier, "configure_gradient_clipping", after)
+    train(recipe("training.clip_norm=0.01", "training.epochs=2", "optimizer.weight_decay=0.3"), tmp_path / "run")
+    assert max(norms) <= 0.01 * (1 + 1e-4)
+    assert {group["weight_decay"] for group in groups} == {0.0, 0.3}
+
+
+def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
+    seen = []
+    original = Classifier.__init__
+
+    def wrapped(self, model, chosen, classes, mixer=None):
+        def spy(images, labels, generator):
+            out = mixer(images, labels, generator)
+            seen.append(out[1])
+            return out
+
+        original(self, model, chosen, classes, spy)
+
+    monkeypatch.setattr(Classifier, "__init__", wrapped)
+    train(recipe("data.mixup=0.8", "data.cutmix=1.0", "training.epochs=2"), tmp_path / "run")
+    labels = torch.cat(seen)
+    assert labels.shape[1] == 10
+    assert torch.allclose(labels.sum(1), torch.ones(len(labels)))
+    assert ((labels > 0).sum(1) == 2).any()
+
+
+def test_bf16_trains_with_float32_weights(tmp_path, recipe):
+    train(recipe("training.precision=bf16", "training.epochs=2"), tmp_path / "run")
+    state = read_checkpoint(list_checkpoints(tmp_path / "run" / "checkpoints")[0])
+    assert {value.dtype for value in state["state_dict"].values() if value.is_floating_point()} == {torch.float32}
+
+
+def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):
+    with pytest.raises(RecipeError, match=r"data.batch_size: received 100000"):
+        train(recipe("data.batch_size=100000"), tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"operator: received {'widht': 3}"):
+        train(recipe("operator.widht=3"), tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"heads must divide dim"):
+        train(recipe("model.heads=3"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
