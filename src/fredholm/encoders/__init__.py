@@ -1,5 +1,6 @@
 """Encoders: raw data to (features, Domain). Principle: positions are raw coordinates, the measure carries the prior."""
 
 from .image import ImageEncoder
+from .points import PointEncoder
 
-__all__ = ["ImageEncoder"]
+__all__ = ["ImageEncoder", "PointEncoder"]

@@ -52,7 +52,7 @@ class ImageEncoder(nn.Module):
         if pool not in ("mean", "cls"):
             raise OptionError(f"pool is 'mean' or 'cls', got {pool!r}")
         self.patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
-        self.channels, self.pool = channels, pool
+        self.channels, self.pool, self.position_dim = channels, pool, 2
         self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], dim)
         self.fourier = FourierFeatures(2, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
@@ -82,7 +82,7 @@ class ImageEncoder(nn.Module):
         centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))
         return Domain.join(centre, domain, balance=(0.0, 1.0))
 
-    def read_out(self, features: Tensor) -> Tensor:
+    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
         """The image's one feature vector (B, D): the class token, or the mean over patches."""
         return features[:, 0] if self.token is not None else features.mean(1)
 

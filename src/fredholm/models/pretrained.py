@@ -58,10 +58,12 @@ def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -
         for key in saved["config"]:
             if key not in known:
                 raise CheckpointError(f"{folder / CONFIG} has an unknown option {key!r}{suggest(key, known)}")
-        model = found.model(found.config(**saved["config"]))
+        # JSON has no tuples: a field that is a list was one.
+        options = {key: tuple(v) if isinstance(v, list) else v for key, v in saved["config"].items()}
+        model = found.model(found.config(**options))
     except CheckpointError:
         raise
-    except (FredholmError, KeyError, TypeError, ValueError) as error:
+    except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
     _load_weights(model, folder / WEIGHTS)
     model.extra = saved.get("extra", {})  # type: ignore[assignment]

@@ -10,9 +10,10 @@ from ...errors import OptionError
 
 @dataclass(frozen=True)
 class ITNetConfig:
-    """An image classifier of residual blocks around any registered operator.
+    """A classifier of images or point clouds: residual blocks around any registered operator.
 
     Attributes:
+        encoder: ``image`` or ``points``; a point cloud has ``channels`` coordinates, and the image fields play no role.
         image_size: height and width the model is built for (other sizes work where the patch divides them).
         patch: patch side in pixels.
         channels, num_classes: of input and output.
@@ -26,6 +27,7 @@ class ITNetConfig:
         frequencies, sigma: of the encoder's Fourier features.
     """
 
+    encoder: str = "image"
     image_size: tuple[int, int] = (28, 28)
     patch: int = 4
     channels: int = 1
@@ -55,10 +57,17 @@ class ITNetConfig:
                 raise OptionError(f"{name} is a rate in [0, 1), got {value!r}")
         if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
             raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
+        if self.encoder not in ("image", "points"):
+            raise OptionError(f"encoder is 'image' or 'points', got {self.encoder!r}")
         if self.dim % self.heads:
             raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
         if any(side % self.patch for side in size):
             raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input the model is built for: (C, H, W), or 1,024 points (N, p)."""
+        return (1024, self.channels) if self.encoder == "points" else (self.channels, *self.image_size)
 
 
 def _sizes(dim: int, depth: int, heads: int, width: int, drop_path: float, rank: int, **kwargs: Any):
@@ -76,6 +85,7 @@ def _sizes(dim: int, depth: int, heads: int, width: int, drop_path: float, rank:
 
 
 _IMAGENET: dict[str, Any] = {"image_size": (224, 224), "patch": 16, "channels": 3, "num_classes": 1000, "pool": "cls"}
+_MODELNET: dict[str, Any] = {"encoder": "points", "channels": 3, "num_classes": 40}
 _SMALL: dict[str, Any] = {"dropout": 0.0, "frequencies": 16, "sigma": 3.0}
 
 PRESETS = {
@@ -85,8 +95,8 @@ PRESETS = {
     "itnet_b_compact": _sizes(768, 12, 12, 128, 0.2, 5, **_IMAGENET)[1],
     "itnet_l": _sizes(1024, 24, 16, 128, 0.3, 8, **_IMAGENET)[0],
     "itnet_l_compact": _sizes(1024, 24, 16, 128, 0.3, 8, **_IMAGENET)[1],
-    "itnet_pc": _sizes(128, 6, 4, 64, 0.1, 2)[0],
-    "itnet_pc_compact": _sizes(128, 6, 4, 64, 0.1, 2)[1],
+    "itnet_pc": _sizes(128, 6, 4, 64, 0.1, 2, **_MODELNET)[0],
+    "itnet_pc_compact": _sizes(128, 6, 4, 64, 0.1, 2, **_MODELNET)[1],
     "itnet_micro": lambda: ITNetConfig(
         dim=64, depth=3, heads=4, operator_options={"width": 16, "frequencies": 16, "sigma": 3.0}, **_SMALL
     ),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...depth import ResidualBlock
 from ...domain import Domain
-from ...encoders import ImageEncoder
+from ...encoders import ImageEncoder, PointEncoder
 from ...operators import create_operator, operator_factory
 from ..pretrained import PretrainedMixin
 from ..registry import register_family, register_model
@@ -19,11 +19,11 @@ from .config import PRESETS, ITNetConfig
 
 
 class ITNet(nn.Module, PretrainedMixin):
-    r"""Image encoder, L pre-norm residual blocks of an operator, layer norm, pooling, linear read-out.
+    r"""Encoder, L pre-norm residual blocks of an operator, layer norm, pooling, linear read-out.
 
     The same backbone serves every registered operator (``config.operator``), so that operators can be compared.
 
-    Shape: images (B, C, H, W) to logits (B, num_classes).
+    Shape: images (B, C, H, W), or clouds (B, N, p) with ``config.encoder == "points"``, to logits (B, num_classes).
 
     Initialisation: the operators' and feed-forward networks' output layers are scaled by :math:`1/\sqrt{2L}`; patch embedding
     truncated normal 0.02; the classifier starts at zero.
@@ -42,13 +42,10 @@ class ITNet(nn.Module, PretrainedMixin):
         super().__init__()
         self.config = config
         c = config
-        self.encoder = ImageEncoder(
-            patch=c.patch, channels=c.channels, dim=c.dim, pool=c.pool, frequencies=c.frequencies, sigma=c.sigma,
-            dropout=c.dropout,
-        )  # fmt: skip
+        self.encoder: Any = make_encoder(c)
         self.blocks: Any = nn.ModuleList(
             ResidualBlock(
-                make_operator(c.operator, c.dim, c.heads, position_dim=2, **c.operator_options),
+                make_operator(c.operator, c.dim, c.heads, position_dim=self.encoder.position_dim, **c.operator_options),
                 c.dim,
                 ratio=c.mlp_ratio,
                 dropout=c.dropout,
@@ -72,21 +69,21 @@ class ITNet(nn.Module, PretrainedMixin):
             if block.feed_forward is not None:
                 block.feed_forward.contract.weight.mul_(scale)
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
-        tokens, _ = self.features(images)
-        return self.head(self.encoder.read_out(tokens))
+    def forward(self, inputs: Tensor) -> Float[Tensor, "b classes"]:
+        tokens, domain = self.features(inputs)
+        return self.head(self.encoder.read_out(tokens, domain))
 
-    def features(self, images: Tensor) -> tuple[Tensor, Domain]:
+    def features(self, inputs: Tensor) -> tuple[Tensor, Domain]:
         """Normalised features of the last block (B, N, D) and their domain."""
-        tokens, domain = self.encoder(images)
+        tokens, domain = self.encoder(inputs)
         for block in self.blocks:
             tokens = block(tokens, domain)
         return self.norm(tokens), domain
 
     @torch.no_grad()
-    def trace(self, images: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
+    def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
         """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
-        tokens, domain = self.encoder(images)
+        tokens, domain = self.encoder(inputs)
         seen = []
         for block in self.blocks:
             seen.append((block.operator, block.norm1(tokens), domain))
@@ -103,6 +100,21 @@ class ITNet(nn.Module, PretrainedMixin):
             (kept if exempt else decayed).append(parameter)
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
+
+
+def make_encoder(c: ITNetConfig) -> nn.Module:
+    """The encoder that a configuration names."""
+    if c.encoder == "points":
+        return PointEncoder(channels=c.channels, dim=c.dim, dropout=c.dropout)
+    return ImageEncoder(
+        patch=c.patch,
+        channels=c.channels,
+        dim=c.dim,
+        pool=c.pool,
+        frequencies=c.frequencies,
+        sigma=c.sigma,
+        dropout=c.dropout,
+    )
 
 
 def make_operator(name: str, dim: int, heads: int, *, position_dim: int, **options: Any) -> nn.Module:
