@@ -1,0 +1,170 @@
+"""Named models: their sizes, their optimiser groups, what they show of themselves, and true counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from fredholm.errors import FredholmError, OptionError
+from fredholm.models import count, create_model, list_models, model_config
+from fredholm.models.itnet import ITNetConfig
+from fredholm.models.registry import family
+
+from ..tolerances import assert_close
+
+
+def test_names():
+    sizes = [f"itnet_{size}{kind}" for size in ("pc", "s", "b", "l") for kind in ("", "_compact")]
+    assert set(sizes) | {"itnet_nano", "itnet_micro"} == set(list_models("itnet_*"))
+    assert list_models() == sorted(list_models())
+    assert list_models("*_compact") == ["itnet_b_compact", "itnet_l_compact", "itnet_pc_compact", "itnet_s_compact"]
+    assert list_models("resnet*") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: create_model("itnet_nanoo"), "'itnet_nanoo'; did you mean 'itnet_nano'"),
+        (lambda: create_model("itnet_nano", dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
+        (lambda: create_model("itnet_nano", depth=0), "depth must be a positive integer, got 0"),
+        (lambda: create_model("itnet_nano", depth=True), "depth must be a positive integer, got True"),
+        (lambda: create_model("itnet_nano", dim=30, heads=4), "4 does not divide 30"),
+        (lambda: create_model("itnet_nano", patch=5), "5 does not divide 28x28"),
+        (lambda: create_model("itnet_nano", image_size=(28, 30)), "4 does not divide 28x30"),
+        (lambda: create_model("itnet_nano", dropout=1.5), r"dropout is a rate in \[0, 1\), got 1.5"),
+        (lambda: create_model("itnet_nano", drop_path=-0.5), "drop_path is a rate"),
+        (lambda: create_model("itnet_nano", mlp_ratio=-1.0), "mlp_ratio must be a number"),
+        (lambda: create_model("itnet_nano", operator="sotfmax"), "did you mean 'softmax'"),
+        (lambda: create_model("itnet_nano", operator_options={"widht": 3}), "'widht'"),
+        (lambda: create_model("itnet_nano", pool="max"), "pool is 'mean' or 'cls'"),
+        (lambda: family("vit"), "unknown model family 'vit'"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        call()
+    assert isinstance(caught.value, FredholmError)
+
+
+def test_configuration_is_json():
+    for name in list_models():
+        config = model_config(name)
+        read = json.loads(json.dumps(asdict(config)))
+        assert ITNetConfig(**read | {"image_size": tuple(read["image_size"])}) == config
+
+
+# Millions of parameters before embeddings and head: compact as the paper states, full as its Table 11 adds up (L: 459 with them).
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("itnet_s_compact", 21.9), ("itnet_b_compact", 85.3), ("itnet_l_compact", 308.7),
+        ("itnet_s", 56.7), ("itnet_b", 148), ("itnet_l", 456.6), ("itnet_pc", 2.77),
+    ],
+)  # fmt: skip
+def test_parameter_counts(name, millions):
+    with torch.device("meta"):
+        model = create_model(name)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    found = sum(p.numel() for p in model.blocks.parameters()) / 1e6
+    digits = len(str(millions).partition(".")[2])
+    assert round(found, digits) == millions
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"operator": "softmax", "operator_options": {}, "pool": "cls"},
+        {"operator_options": {"width": 4, "output": "compact", "depth": 3, "learned_frequencies": True}},
+        {"operator_options": {"width": 4, "per_head_hidden": True}},
+    ],
+)
+def test_weight_decay_groups(options):
+    model = create_model("itnet_nano", **options)
+    groups = model.weight_decay_groups(0.05)
+    assert [g["weight_decay"] for g in groups] == [0.05, 0.0]
+    members = [id(p) for g in groups for p in g["params"]]
+    assert len(members) == len(set(members))
+    assert set(members) == {id(p) for p in model.parameters()}
+    decayed = {id(p) for p in groups[0]["params"]}
+    exempt = ("bias", "norm", "fourier.matrix", "token")
+    for name, parameter in model.named_parameters():
+        free = any(part in name for part in exempt)
+        assert (id(parameter) in decayed) == (not free), name
+    torch.optim.AdamW(groups)
+
+
+def test_initialisation_of_the_stack():
+    model = create_model("itnet_micro", depth=4, dim=64, drop_path=0.3)
+    assert model.head.weight.abs().sum() == 0
+    assert [round(b.drop_path.rate, 6) for b in model.blocks] == [0.0, 0.1, 0.2, 0.3]
+    for block in model.blocks:
+        bound = (6 / (64 + 64)) ** 0.5 / 8**0.5
+        assert 0.97 * bound < block.operator.projection.weight.abs().max().item() <= bound
+        bound = (6 / (64 + 256)) ** 0.5 / 8**0.5
+        assert 0.97 * bound < block.feed_forward.contract.weight.abs().max().item() <= bound
+    matrices = [block.operator.kernel.fourier.matrix for block in model.blocks]
+    assert all(m.equal(matrices[0]) for m in matrices)
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_trace_is_what_each_operator_saw(pool):
+    model = create_model("itnet_nano", pool=pool).eval()
+    images = torch.rand(2, 1, 28, 28)
+    seen = []
+    for block in model.blocks:
+        block.operator.register_forward_pre_hook(lambda module, args: seen.append((module, *args)))
+    logits = model(images)
+    expected, seen[:] = list(seen), []
+    found = model.trace(images)
+    assert len(found) == len(expected) == 2
+    for (module, u, domain), (module_, u_, domain_) in zip(found, expected):
+        assert module is module_
+        assert u.equal(u_)
+        assert domain.positions.equal(domain_.positions)
+        assert not u.requires_grad
+    tokens, domain = model.features(images)
+    assert tokens.shape == (2, domain.size, 32)
+    assert_close(model.head(model.encoder.read_out(tokens, domain)), logits)
+
+
+def test_every_parameter_learns_and_other_sizes_work():
+    model = create_model("itnet_nano", pool="cls")
+    torch.nn.init.normal_(model.head.weight)
+    assert model(torch.rand(1, 1, 20, 36)).shape == (1, 10)
+    model(torch.rand(2, 1, 28, 28)).square().sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0] == []
+
+
+@pytest.mark.parametrize("name", ["softmax", "itnet"])
+def test_count_is_the_hand_count(name):
+    b, n, d, heads, layers, width, m = 2, 16, 32, 2, 2, 16, 16
+    groups = ["query", "key", "product"]
+    options = {"width": width, "groups": groups} if name == "itnet" else {}
+    model = create_model("itnet_nano", patch=7, operator=name, operator_options=options)
+    tokens, c, pairs = b * n, d // heads, b * heads * n * n
+    # Patch embedding, γ's angles and their projection (shared by the batch), read-out.
+    around = tokens * 49 * d + n * 2 * m + n * 2 * m * d + b * d * 10
+    if name == "softmax":
+        operator = 4 * tokens * d * d + 2 * pairs * c
+        weights = 4 * (d * d + d)
+    else:
+        # W and W_O, a and b of the first layer, the product and the moment a pair, W2 a query, b2 a head.
+        operator = 2 * tokens * d * d + 2 * tokens * heads * c * width + 2 * pairs * width * c
+        operator += b * heads * n * width * c * c + b * heads * c * c
+        weights = 2 * d * d + d + width * 3 * c + width + heads * c * c * (width + 1)
+    feed_forward = 2 * tokens * d * 4 * d
+    flops = 2 * (around + layers * (operator + feed_forward))
+    weights = layers * (weights + 8 * d * d + 5 * d + 4 * d) + 49 * d + d + 2 * m * d + 2 * d + 10 * d + 10
+    assert count(model, (b, 1, 28, 28)) == (weights, flops)
+
+
+def test_count_leaves_the_mode_alone_and_scales_with_the_batch():
+    model = create_model("itnet_nano").train()
+    one, two = count(model, (1, 1, 28, 28)), count(model, (2, 1, 28, 28))
+    assert model.training
+    assert one[0] == two[0]
+    assert one[1] < two[1] <= 2 * one[1]

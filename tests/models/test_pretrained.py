@@ -1,0 +1,164 @@
+"""Saving and loading: the same bits back, and no file that is wrong gets through."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fredholm.errors import CheckpointError
+from fredholm.models import create_model, from_pretrained, save_pretrained
+from fredholm.models.itnet import ITNet
+
+NANO = {"image_size": (8, 8), "dim": 8, "depth": 1}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_pretrained(create_model("itnet_nano", **NANO), tmp_path / "model", classes=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"operator": "softmax", "operator_options": {}, "pool": "cls"},
+        {"operator_options": {"width": 4, "groups": ("query", "key"), "output": "compact"}},
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_round_trip_is_bitwise(tmp_path, options, dtype):
+    model = create_model("itnet_nano", **{**NANO, **options}).to(dtype)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    model.save_pretrained(tmp_path / "new" / "folder", note={"accuracy": 0.5})
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["config.json", "model.safetensors"]
+    state = torch.get_rng_state()
+    twin = ITNet.from_pretrained(tmp_path / "new" / "folder")
+    assert not twin.training
+    assert twin.extra == {"note": {"accuracy": 0.5}}
+    for name, tensor in model.state_dict().items():
+        assert twin.state_dict()[name].dtype == dtype
+        assert twin.state_dict()[name].equal(tensor), name
+    torch.set_rng_state(state)
+    if dtype == torch.float32:
+        images = torch.rand(2, 1, 8, 8)
+        assert twin(images).equal(model.eval()(images))
+    assert all(p.requires_grad for p in twin.parameters())
+
+
+def edited(folder, **changes):
+    path = folder / "config.json"
+    saved = json.loads(path.read_text())
+    for key, value in changes.items():
+        if value is None:
+            del saved[key]
+        else:
+            saved[key] = value
+    path.write_text(json.dumps(saved))
+
+
+def test_a_missing_folder_or_file(folder, tmp_path):
+    with pytest.raises(CheckpointError, match=r"no config.json in .*save_pretrained"):
+        from_pretrained(tmp_path / "nowhere")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "3", "null", '"family"', "{}"])
+def test_a_file_that_is_no_configuration(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"no model configuration .*needs 'family' and 'config'"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": None}, "needs 'family' and 'config'"),
+        ({"config": None}, "needs 'family' and 'config'"),
+        ({"family": "vit"}, "unknown model family 'vit'"),
+        ({"family": ["itnet"]}, "no model that can be built"),
+        ({"format": 2}, "format 2, this version reads up to 1; update"),
+        ({"format": "new"}, "no model configuration"),
+        ({"config": {"dpeth": 3}}, "unknown option 'dpeth'; did you mean 'depth'"),
+        ({"config": {"depth": -3}}, "depth must be a positive integer, got -3"),
+        ({"config": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
+        ({"config": {"operator": "mine"}}, "unknown operator 'mine'"),
+        ({"config": {"dropout": 7.0}}, "dropout is a rate"),
+        ({"config": [1]}, "unknown option 1|no model that can be built"),
+    ],
+)
+def test_configurations_that_are_wrong(folder, changes, message):
+    edited(folder, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        from_pretrained(folder)
+
+
+def test_a_newer_format_is_named_even_where_its_keys_are_unknown(folder):
+    edited(folder, format=9, config=None, family=None)
+    with pytest.raises(CheckpointError, match="format 9"):
+        from_pretrained(folder)
+
+
+def test_weights_of_another_shape(folder):
+    saved = json.loads((folder / "config.json").read_text())
+    edited(folder, config=saved["config"] | {"num_classes": 7})
+    with pytest.raises(CheckpointError, match=r"head.weight \(10, 8\) for \(7, 8\)"):
+        from_pretrained(folder)
+
+
+def test_missing_and_unknown_weights(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["stray"] = tensors.pop("head.bias")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing \['head.bias'\], unknown \['stray'\]"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -1])
+def test_truncated_weights(folder, kept):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"model.safetensors is corrupt or truncated"):
+        from_pretrained(folder)
+
+
+class Trap:
+    """Unpickling this writes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("save", [lambda x, path: path.write_bytes(pickle.dumps(x)), torch.save])
+def test_no_pickle_is_run(folder, tmp_path, save):
+    sprung = tmp_path / "sprung"
+    save(Trap(sprung), folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="corrupt"):
+        from_pretrained(folder)
+    assert not sprung.exists()
+    pickle.loads(pickle.dumps(Trap(sprung))).close()
+    assert sprung.exists(), "the trap works where it is unpickled"
+
+
+def test_what_json_cannot_hold_leaves_the_folder_as_it_was(folder):
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    with pytest.raises(TypeError, match="JSON"):
+        save_pretrained(create_model("itnet_nano", **NANO), folder, tensor=torch.zeros(1))
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_folder_of_another_class(folder):
+    class Other(ITNet):
+        pass
+
+    with pytest.raises(CheckpointError, match="holds a ITNet, not a Other"):
+        Other.from_pretrained(folder)
