@@ -219,3 +219,39 @@ def test_lightning_resumes_in_the_middle_of_an_epoch_bit_for_bit(digits, tmp_pat
     assert first.sums + second.sums == whole.sums
     assert len(whole.sums) == 18
     assert torch.equal(resumed, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_validates_and_sets_the_epoch_of_a_shortened_one(digits):
+    pl = pytest.importorskip("lightning.pytorch")
+    seen: dict[str, list] = {"train": [], "val": []}
+
+    class Probe(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+
+        def training_step(self, batch, batch_idx):
+            seen["train"].append(float(batch[0].double().sum()))
+            return self.layer(batch[0].flatten(1)).square().mean()
+
+        def validation_step(self, batch, batch_idx):
+            seen["val"].append(len(batch[1]))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, limit_train_batches=2, num_sanity_val_steps=1, **quiet
+    )
+    trainer.fit(Probe(), make_loader(digits, 32, shuffle=True), make_loader(digits, 100))
+    assert seen["val"] == [100] + [100, 79] * 2
+    order = EpochOrder(len(digits), 32)
+    expected = [float(digits.batch(b)[0].double().sum()) for epoch in (0, 1) for b in list(order.batches(epoch))[:2]]
+    assert seen["train"] == expected

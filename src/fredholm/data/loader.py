@@ -154,6 +154,11 @@ class ResumableLoader:
         """Itself: trainers call ``loader.sampler.set_epoch(epoch)``."""
         return self
 
+    @property
+    def batch_sampler(self) -> None:
+        """None: Lightning asks for it wherever there is a ``sampler``."""
+        return None
+
     def __len__(self) -> int:
         return len(self.order)
 
