@@ -21,6 +21,17 @@ def test_a_position_kernel_has_share_one():
     assert result.pairs == 8 * 25
 
 
+def test_relative_size_of_the_variance():
+    """K = 3 + v, v standard normal: sd 1, root mean square √10."""
+    op = KnownOperator(lambda x, y, u, v: 3 + v[..., 0])
+    result = variance_share(op, torch.randn(400, 25, 1), GRID)
+    assert result.relative == pytest.approx(10**-0.5, rel=0.05)
+    assert (
+        variance_share(KnownOperator(lambda x, y, u, v: torch.ones(1, 1, 1)), torch.randn(4, 25, 1), GRID).relative
+        < 1e-6
+    )
+
+
 def test_a_content_kernel_has_share_zero():
     result = variance_share(KnownOperator(lambda x, y, u, v: v[..., 0]), torch.randn(200, 25, 1), GRID, queries=25)
     assert abs(result.share) < max(3 * result.error, 0.02)

@@ -53,7 +53,7 @@ def profiles(theme: Theme, names: Sequence[str], found: Sequence[Profile], what:
             axes.plot(x, head, color=theme.faint, linewidth=0.8, alpha=0.8)
         axes.plot(x, mean, color=theme.series[0], marker="o", markersize=3)
         axes.set_title(name)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(float((mean + sd).max()), float(heads.max())) or 1)
         axes.grid(axis="y")
     for axes in panels[len(found) :]:
         axes.set_axis_off()
@@ -64,7 +64,7 @@ def profiles(theme: Theme, names: Sequence[str], found: Sequence[Profile], what:
 
 def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -> Figure:
     """Stacked bars, position then content, a layer a row; the bar of error at the border, heads as dots."""
-    figure = new_figure(WIDTH, 0.42 * len(found) + 1.1)
+    figure = new_figure(WIDTH, 0.46 * len(found) + 1.1)
     axes = figure.subplots()
     for row, share in enumerate(found):
         if not np.isfinite(share.share):
@@ -80,7 +80,7 @@ def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -
                 heads, np.full(len(heads), row), s=14, color=theme.paper, edgecolor=theme.ink, linewidth=0.8, zorder=3
             )
         axes.text(1.012, row, f"{part:.0%} ± {share.error:.1%}", va="center", color=theme.ink, fontsize=8.5)
-    axes.set_yticks(range(len(found)), names)
+    axes.set_yticks(range(len(found)), [f"{name}\nvaries by {s.relative:.2g}" for name, s in zip(names, found)])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     _percent(axes.xaxis)
@@ -167,7 +167,7 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
                 axes.text(
                     j,
                     i,
-                    int(counts[i, j]),
+                    str(counts[i, j]),
                     ha="center",
                     va="center",
                     fontsize=8,

@@ -69,7 +69,7 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
     """Content against position in the kernel's variance, a bar a layer; where that is undefined, the reason."""
     text = (
         "<p>Does a kernel look at <em>where</em> two points are, or at <em>what</em> is there? Hold a pair of places "
-        "p = (x, y) fixed and change the image s: what varies is content. Average over images and change the pair: what varies is "
+        "p = (x, y) fixed and change the sample s: what varies is content. Average over samples and change the pair: what varies is "
         'position.</p><p><span class="formula">Var K = E<sub>p</sub> Var<sub>s</sub>(K | p) + '
         "Var<sub>p</sub> E<sub>s</sub>(K | p) = content + position</span></p>"
     )
@@ -83,6 +83,8 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
     caption = (
         "<b>Shares of the kernel's variance, a layer a row.</b> Variance is summed over the entries of the kernel matrix and over heads; "
         "number and error bar: share of position ± 1 standard error (jackknife over samples); circles: single heads. "
+        "<i>Varies by</i>: the kernel's standard deviation over its root mean square; near 0 it is almost one constant matrix, "
+        "and the shares split very little. "
         "What features tell of their place (position codes, borders that are always dark) counts as position. "
         f"{one.samples} samples at {one.pairs} pairs of places, seed {seed}."
     )
@@ -138,7 +140,7 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
     grid = image_grid(domain)
     if image is not None and grid is not None:
         grey = torch.from_numpy(image.mean(-1))[None, None]
-        contrast = torch.nn.functional.adaptive_avg_pool2d((grey - grey.median()) ** 2, tuple(grid.shape))
+        contrast = torch.nn.functional.adaptive_avg_pool2d((grey - grey.median()) ** 2, (grid.shape[0], grid.shape[1]))
         found.append(("the patch that stands out most", int(grid.flatten()[contrast.flatten().argmax()])))
     for label, place in (("a corner" if domain.dim > 1 else "the first point", low), ("the centre", (low + high) / 2)):
         found.append((label, int(real[(x[real] - place).norm(dim=-1).argmin()])))

@@ -23,6 +23,7 @@ class VarianceShare:
             which is truly 0 may come out slightly negative.
         head_share: position / (position + content) per head, (H,); NaN where the kernel is constant.
         share, error: the share of all heads together, and its jackknife standard error.
+        relative: root of the whole variance over the kernel's root mean square; near 0 the kernel is almost one constant matrix.
         samples, pairs: how many signals and how many position pairs were read.
     """
 
@@ -31,6 +32,7 @@ class VarianceShare:
     head_share: Float[Tensor, " h"]
     share: float
     error: float
+    relative: float
     samples: int
     pairs: int
 
@@ -117,7 +119,9 @@ def variance_share(
     left_out = torch.stack([_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit])
     heads, share = _share(*everything, scale=gram.diagonal(dim1=1, dim2=2).mean(1))
     error = ((len(u) - 1) * left_out.var(correction=0)).sqrt()
-    return VarianceShare(*everything, heads, float(share), float(error), len(u), pairs)
+    size = gram.diagonal(dim1=1, dim2=2).mean(1).sum()
+    relative = ((everything[0] + everything[1]).sum().clamp(min=0) / size.clamp(min=1e-300)).sqrt()
+    return VarianceShare(*everything, heads, float(share), float(error), float(relative), len(u), pairs)
 
 
 def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
