@@ -38,7 +38,7 @@ class Domain:
         measure: mass of each point, (N,) or (B, N).
         valid: points that are no padding, (B, N), or None.
         pairs: who sees whom: a boolean mask, or a float *log-density* of the pair measure (an additive attention bias; -inf
-            hides a pair), (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk), or None.
+            hides a pair; values beyond ±80 leave float32's range), (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk), or None.
         causal: within the domain a point sees the points up to its own index; from another domain, those whose first
             coordinate (time) is not later.
         shape: extents of a regular grid in row-major order, or None.
@@ -160,7 +160,8 @@ class Domain:
     def join(cls, a: Domain, b: Domain, *, balance: tuple[float, float] | None = None) -> Domain:
         """The union of two domains in one space, points of ``a`` first. ``balance`` gives the total mass of each side.
 
-        Without ``balance`` masses are concatenated as they are, and two uniform domains become one uniform domain.
+        Without ``balance`` masses are concatenated as they are, and two uniform domains become one uniform domain; measures that are
+        renormalised do not mix without it.
 
         Example:
             >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
@@ -180,7 +181,13 @@ class Domain:
         x, y, m, n = a.positions, b.positions, a.measure, b.measure
         if a.batch or b.batch:
             x, y, m, n = x.expand(batch, -1, -1), y.expand(batch, -1, -1), m.expand(batch, -1), n.expand(batch, -1)
-        kind = a.kind if a.kind == b.kind and MEASURES[a.kind][0] else "weighted"
+        kind = a.kind if a.kind == b.kind else "weighted"
+        if balance is None and (
+            kind == "probability" or (a.kind != b.kind and (MEASURES[a.kind][1] or MEASURES[b.kind][1]))
+        ):
+            raise DomainError(
+                f"join of {a.kind} and {b.kind} measures needs balance=(mass of a, mass of b), such as (0.5, 0.5)"
+            )
         if balance is not None:
             m, n = (_normalised(part, d, batch) * mass for part, d, mass in zip((m, n), (a, b), balance))
             kind = "probability"
@@ -255,7 +262,13 @@ class Domain:
     # --- change -------------------------------------------------------------------------------------------------------
 
     def replace(self, **changes) -> Domain:
-        """A copy with some fields changed, unchecked: ``domain.replace(causal=True)``."""
+        """A copy with some fields changed, unchecked: ``domain.replace(causal=True)``.
+
+        New masses on a domain of equal ones make it ``probability`` (renormalised as before) or ``weighted``.
+        """
+        equal, renormalised = MEASURES[self.kind]
+        if "measure" in changes and equal:
+            changes.setdefault("kind", "probability" if renormalised else "weighted")
         return replace(self, **changes)
 
     def with_masses(self, measure: Tensor, *, normalised: bool = False) -> Domain:

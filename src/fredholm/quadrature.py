@@ -60,8 +60,8 @@ class Quadrature:
         order = self.order(rows)
         if order is not None:
             parts.append(order[:, None])
-        if self.density is not None:
-            parts.append(take_rows(self.density, rows, 2) > 0)
+        if self.log_density is not None:
+            parts.append(take_rows(self.log_density, rows, 2) > -torch.inf)
         seen = None
         for part in parts:
             seen = part if seen is None else seen & part

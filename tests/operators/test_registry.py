@@ -213,3 +213,10 @@ def test_shape_refusals(call, message):
     operator = ITNetOperator(8, 2, width=4)
     with pytest.raises(ShapeError, match=message):
         call(lambda u, domain, **more: operator.kernel_matrix(u, domain, **more), torch.randn(2, 3, 8))
+
+
+def test_unknown_option_is_named_with_a_suggestion():
+    with pytest.raises(OptionError, match="'itnet' has no option 'widht'; did you mean 'width'"):
+        create_operator("itnet", 8, widht=3)
+    with pytest.raises(OptionError, match="'itnet' has no option 'frequncies'; did you mean 'frequencies'"):
+        create_operator("itnet", 8, frequncies=3)

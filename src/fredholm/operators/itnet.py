@@ -33,6 +33,8 @@ class ITNetOperator(IntegralOperator):
         torch.Size([2, 5, 16])
     """
 
+    kernel_class = MLPKernel
+
     def __init__(
         self,
         dim: int,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,9 +64,19 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
     try:
         return factory(dim, heads, **options)
     except TypeError as error:
-        if "unexpected keyword" in str(error):
-            raise OptionError(f"operator {name!r}: {str(error).split('.')[-1]}") from error
-        raise
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[1] not in options:
+            raise
+        known = operator_options(name)
+        raise OptionError(f"operator {name!r} has no option {unknown[1]!r}{suggest(unknown[1], known)}") from error
+
+
+def operator_options(name: str) -> list[str]:
+    """Names of an operator's options: its own, and those it passes on to its kernel (``kernel_class``)."""
+    factory = operator_factory(name)
+    places = [factory, *([factory.kernel_class] if hasattr(factory, "kernel_class") else [])]
+    found = [p for place in places for p in inspect.signature(place).parameters.values()]
+    return sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY})
 
 
 def import_file(path: str | Path):

@@ -28,7 +28,7 @@ class ITNetConfig:
     """
 
     encoder: str = "image"
-    image_size: tuple[int, int] = (28, 28)
+    image_size: tuple[int, int] | list[int] | int = (28, 28)
     patch: int = 4
     channels: int = 1
     num_classes: int = 10
