@@ -30,6 +30,9 @@ def test_train_evaluate_predict(runs, capsys, tmp_path):
     Image.new("L", (8, 8), 128).save(tmp_path / "grey.png")
     assert main(["predict", str(runs / "first"), str(tmp_path / "grey.png")]) == 0
     assert "grey.png: " in capsys.readouterr().out
+    assert main(["explain", str(runs / "first")]) == 0
+    assert "report: " in capsys.readouterr().out
+    assert "<img" in (runs / "first" / "report" / "index.html").read_text()
 
 
 FAILURES = [

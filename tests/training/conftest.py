@@ -6,7 +6,8 @@ import pytest
 
 SMALL = [
     *("training.epochs=3", "data.batch_size=400", "schedule.warmup_epochs=1"),
-    *("operator=softmax", "model.depth=1", "model.dim=16", "model.heads=2"),
+    *("optimizer.lr=2e-3", "training.keep=best"),
+    *("operator=softmax", "model.depth=1", "model.dim=16", "model.heads=2", "model.patch=4"),
 ]
 
 

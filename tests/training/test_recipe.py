@@ -15,7 +15,7 @@ MISTAKES = [
     (["training.epochs=true"], "training.epochs: received True (bool); needs integer"),
     (["training.precision=bf61"], "did you mean 'bf16'?"),
     (["data.batch_size=0"], "data.batch_size: received 0 (int); needs greater than 0"),
-    (["schedule.warmup_epochs=40"], "schedule.warmup_epochs: received 40 with training.epochs 40"),
+    (["schedule.warmup_epochs=60"], "schedule.warmup_epochs: received 60 with training.epochs 60"),
     (["data.cutmix=1.0", "data.image_size=1"], "data.cutmix: received 1 with 1x1 images"),
     (["training.early_stop.metric=val_acuracy"], "did you mean 'val_accuracy'?"),
     (["training.early_stop={metric: val_loss, mode: max}"], "training.early_stop.mode: received 'max' for val_loss"),

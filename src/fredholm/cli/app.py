@@ -93,9 +93,9 @@ def predict(
 @app.command(epilog="fredholm explain runs/digits")
 def explain(run: RunArgument) -> None:
     """Write a page that shows what a run's operators learned."""
-    from fredholm import explain as pages
+    from fredholm import training
 
-    typer.echo(f"report: {pages.report_run(run)}")
+    typer.echo(f"report: {training.explain(run)}")
 
 
 @app.command(epilog="fredholm sweep digits operator=itnet,softmax training.epochs=5 seeds=3")

@@ -74,7 +74,7 @@ def models_table(pattern: str) -> None:
     typer.echo(f"{'model':<20}{'parameters':>14}{'GFLOPs':>12}   input")
     for name in models.list_models(pattern):
         model = models.create_model(name)
-        shape = (1, model.config.channels, *model.config.image_size)
+        shape = (1, *model.config.input_shape)
         parameters, flops = models.count(model, shape)
         typer.echo(f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {'x'.join(map(str, shape[1:]))}")
 

@@ -19,6 +19,7 @@ _PUBLIC = {
     "train": ("run", "lightning"),
     "evaluate": ("evaluate", "lightning"),
     "predict": ("evaluate", "lightning"),
+    "explain": ("evaluate", "matplotlib"),
     "load_run": ("evaluate", "lightning"),
     "sweep": ("sweep", "lightning"),
     "Interrupted": ("failures", "yaml"),

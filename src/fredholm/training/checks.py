@@ -89,7 +89,7 @@ def _operator_problems(recipe: Recipe):
 
 def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
     """A model that could not be built from a recipe, as one message naming the section at fault."""
-    section = "operator" if recipe.operator.options and "argument" in str(error) else "model"
+    section = "operator" if recipe.operator.options and str(error).startswith("operator ") else "model"
     received = (
         recipe.operator.options if section == "operator" else {"name": recipe.model.name, **recipe.model.overrides}
     )

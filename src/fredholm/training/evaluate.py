@@ -62,6 +62,23 @@ def evaluate(run: str | Path, split: str = "test") -> dict[str, Any]:
     return result
 
 
+def explain(run: str | Path, images: int = 1000) -> Path:
+    """The report of a run, in ``run/report``, on the first ``images`` of the test split; evaluates the run where needed.
+
+    Raises:
+        CheckpointError: no run or no model there.
+        MissingExtraError: matplotlib is not installed.
+    """
+    from fredholm.explain import report_run
+
+    model, place = load_run(run)
+    if not place.evaluation.is_file():
+        evaluate(run)
+    dataset = build_dataset(place.load_recipe(), "test")
+    pixels, labels = dataset.raw(torch.arange(min(images, len(dataset))))
+    return report_run(place.root, pixels, labels, model=model)
+
+
 @torch.inference_mode()
 def _logits(model: nn.Module, loader) -> tuple[Tensor, Tensor]:
     device = next(model.parameters()).device
