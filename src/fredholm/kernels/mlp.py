@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
-from ..ops.mlp_kernel import ACTIVATIONS
+from ..ops.mlp_kernel import ACTIVATIONS, hidden_pairs
 from .base import Kernel, identity
 from .fourier import FourierFeatures
 
@@ -148,14 +148,8 @@ class MLPKernel(Kernel):
         }
         lead = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1], ux.shape[:-1], uy.shape[:-1])
         inputs = [make[g]().to(uy.dtype).expand(*lead, -1) for g in self.groups] or [uy.new_zeros(*lead, 0)]
-        activate = ACTIVATIONS[self.activation].function
-        first, bias = self.weight1.expand(self.heads, -1, -1), self.bias1[:, None, None]
-        hidden = activate(
-            torch.einsum("bhqkc,hwc->bhqkw", torch.cat(inputs, -1).expand(-1, self.heads, -1, -1, -1), first) + bias
-        )
-        for weight, bias in zip(self.mid_weights, self.mid_biases):
-            hidden = activate(nn.functional.linear(hidden, weight, bias))
-        return hidden
+        weights = [self.weight1.expand(self.heads, -1, -1), *self.mid_weights]
+        return hidden_pairs(inputs, weights, [self.bias1, *self.mid_biases], self.activation)
 
     def readout(self) -> tuple[Tensor, Tensor]:
         if self.output == "full":

@@ -12,6 +12,41 @@ from torch import Tensor
 from .activations import activation_named
 
 
+def hidden_pairs(
+    groups: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str = "gelu"
+) -> Float[Tensor, "b h q k w"]:
+    r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer after layer.
+
+    .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
+
+    The kernel is a linear readout of these. This is the definition that the split, tiled forms are held to.
+
+    Args:
+        groups: input groups (B | 1, H | 1, Nq | 1, Nk | 1, c_g), broadcast against one another.
+        weights, biases: of each hidden layer: (H, width, width before) and (H | 1, width), or without heads.
+        activation: σ, a name in ``ACTIVATIONS``.
+
+    Cost: O(B·H·Nq·Nk·Σ width·width before) time, O(B·H·Nq·Nk·Σ c) memory.
+
+    Reference: ITNet, Eqs. 3, 196, 197 and Algorithm 1.
+
+    Example:
+        >>> x, y = torch.ones(1, 1, 2, 1, 3), torch.ones(1, 1, 1, 4, 3)
+        >>> hidden_pairs([x, y], [torch.ones(1, 5, 6)], [torch.zeros(1, 5)], "relu").shape
+        torch.Size([1, 1, 2, 4, 5])
+    """
+    function = activation_named(activation).function
+    shape = torch.broadcast_shapes(*(g.shape[:-1] for g in groups))
+    hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
+    for weight, bias in zip(weights, biases, strict=True):
+        if weight.dim() == 3:
+            hidden = torch.einsum("bhqkc,hwc->bhqkw", hidden.expand(-1, weight.shape[0], -1, -1, -1), weight)
+            hidden = function(hidden + bias[:, None, None])
+        else:
+            hidden = function(F.linear(hidden, weight, bias))
+    return hidden
+
+
 def distances(
     query_positions: Float[Tensor, "*b q p"], key_positions: Float[Tensor, "*c k p"]
 ) -> Float[Tensor, "*d q k"]:
