@@ -88,13 +88,14 @@ def operators_table() -> None:
 
 
 def data_table() -> None:
-    """Data sets with source, licences and whether they are here."""
+    """Data sets with source, licences and whether they are here: a paragraph each, since sources and licences are long."""
     from fredholm import data
 
-    rows = []
     for name in data.list_datasets():
         facts = data.describe(name)
-        samples = " / ".join(f"{count:,}" for count in facts["samples"].values())
-        licences = dict.fromkeys(x for x in (facts["licence_data"], facts["licence_package"]) if x)
-        rows.append([name, facts["title"], samples, facts["state"], facts["source"], "; ".join(licences)])
-    _table("", ["data set", "what it is", "samples", "state", "source", "licence of data; package"], rows)
+        samples = " + ".join(f"{count:,} {split}" for split, count in facts["samples"].items())
+        typer.echo(f"{name}  [{facts['state']}]  {facts['title']}")
+        typer.echo(f"    samples {samples or 'yours'}; source: {facts['source']}")
+        typer.echo(
+            f"    licence of the data: {facts['licence_data']}; of the package: {facts['licence_package'] or 'none'}"
+        )
