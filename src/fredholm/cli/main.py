@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from fredholm.errors import FredholmError, require
@@ -13,6 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     0 done, 1 a run failed, 2 bad input (one line on stderr; ``--debug`` shows the traceback), 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Threads that spin while they wait make a step over ten times slower as soon as another process wants the same core;
+    # read when torch is loaded, which is later than this.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
