@@ -21,7 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", action="append", choices=[*makers(), "memory"], help="run these groups of cases")
     parser.add_argument("--operator", help="of the group 'operators': this operator only")
-    parser.add_argument("--import", action="append", default=[], dest="files", help="Python files that register operators")
+    parser.add_argument(
+        "--import", action="append", default=[], dest="files", help="Python files that register operators"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, help="write results as JSON")
     args = parser.parse_args()

@@ -22,7 +22,9 @@ def literal(operator: ITNetOperator, u: Tensor, domain: Domain, block: int = 4) 
     for start in range(0, domain.size, block):
         part = problem.rows(list(range(start, min(domain.size, start + block))))
         matrix = operator.kernel.matrix(part)
-        outs.append(torch.einsum("bhqkoi,bhki,bhqk->bhqo", matrix, part.uy, weights.expand(*matrix.shape[:4][:2], 1, -1)))
+        outs.append(
+            torch.einsum("bhqkoi,bhki,bhqk->bhqo", matrix, part.uy, weights.expand(*matrix.shape[:4][:2], 1, -1))
+        )
     return operator._finish(torch.cat(outs, 2), query, valid)
 
 

@@ -44,7 +44,12 @@ def run(operator: str, lengths: tuple[int, ...] = LENGTHS, **options) -> dict[st
     for n in lengths:
         command = [sys.executable, "-m", "benchmarks.memory", operator, str(n), json.dumps(options)]
         rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    return {"case": f"{operator} memory", "lengths": rows, "exponent": exponent(rows), "note": f"B=1 d=64 H=2 {options}"}
+    return {
+        "case": f"{operator} memory",
+        "lengths": rows,
+        "exponent": exponent(rows),
+        "note": f"B=1 d=64 H=2 {options}",
+    }
 
 
 if __name__ == "__main__":

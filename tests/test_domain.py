@@ -304,7 +304,9 @@ def test_join_concatenates():
     assert union.positions.squeeze(-1).tolist() == [0.0, 0.5, 5.0]
     assert (union.kind, union.shape, union.valid) == ("uniform", None, None)
     torch.testing.assert_close(union.quadrature().weights().flatten(), torch.full((3,), 1 / 3))
-    assert Domain.join(a, Domain.points(torch.rand(1, 1), measure=tensor([0.5])), balance=(0.5, 0.5)).kind == "probability"
+    assert (
+        Domain.join(a, Domain.points(torch.rand(1, 1), measure=tensor([0.5])), balance=(0.5, 0.5)).kind == "probability"
+    )
 
 
 def test_join_balances_masses_under_padding_and_batch():
@@ -335,7 +337,12 @@ def test_join_of_a_side_with_no_mass():
         (Domain.line(2, causal=True), Domain.line(2), DomainError, "without order or pairs"),
         (Domain.line(2), Domain.line(2, pairs=ones(2, 2)), DomainError, "without order or pairs"),
         (Domain.points(torch.rand(2, 3, 1)), Domain.points(torch.rand(3, 3, 1)), ShapeError, "batch size, got 2 and 3"),
-        (Domain.line(2), Domain.line(2, measure="counting"), DomainError, "uniform and counting measures needs balance"),
+        (
+            Domain.line(2),
+            Domain.line(2, measure="counting"),
+            DomainError,
+            "uniform and counting measures needs balance",
+        ),
     ],
 )
 def test_join_refuses(a, b, error, message):
