@@ -31,7 +31,7 @@ _PLACES = {
     "register_operator": "operators",
 }
 
-__all__ = ["__version__", *_PLACES]
+__all__ = ["__version__", *_PLACES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

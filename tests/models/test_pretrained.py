@@ -88,7 +88,7 @@ def test_a_file_that_is_no_configuration(folder, text):
         ({"config": {"dpeth": 3}}, "unknown option 'dpeth'; did you mean 'depth'"),
         ({"config": {"depth": -3}}, "depth must be a positive integer, got -3"),
         ({"config": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
-        ({"config": {"operator": "mine"}}, "unknown operator 'mine'"),
+        ({"config": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
         ({"config": {"dropout": 7.0}}, "dropout is a rate"),
         ({"config": [1]}, "unknown option 1|no model that can be built"),
     ],

@@ -43,7 +43,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     return folder
 
 
-def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
+def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -> Any:
     """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
 
     Raises:

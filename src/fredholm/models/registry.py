@@ -79,7 +79,7 @@ def model_config(name: str, **overrides: Any) -> Any:
     return dataclasses.replace(base, **overrides)
 
 
-def create_model(name: str, **overrides: Any) -> nn.Module:
+def create_model(name: str, **overrides: Any) -> Any:
     """A model by name, freshly initialised. Overrides are fields of its configuration.
 
     Example:

@@ -26,7 +26,7 @@ _PUBLIC = {
     "TrainingFailed": ("failures", "yaml"),
 }
 
-__all__ = list(_PUBLIC)
+__all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str):

@@ -72,7 +72,7 @@ class History(Callback):
         """Write the whole table anew, so that a resumed run's file has each epoch once."""
         temporary = self.path.with_suffix(".tmp")
         with temporary.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, COLUMNS)
+            table: Any = csv.DictWriter(file, COLUMNS)
             table.writeheader()
             table.writerows(self.rows)
         os.replace(temporary, self.path)

@@ -18,7 +18,7 @@ EXAMPLES = 16
 SPLITS = ("train", "val", "test")
 
 
-def load_run(run: str | Path) -> tuple[nn.Module, RunFolder]:
+def load_run(run: str | Path) -> tuple[Any, RunFolder]:
     """The kept model of a run, in evaluation mode, and its folder.
 
     Raises:

@@ -129,8 +129,10 @@ class Classifier(pl.LightningModule):
 
     def configure_optimizers(self):
         options, schedule = self.recipe.optimizer, self.recipe.schedule
-        groups = self.model.weight_decay_groups(options.weight_decay)
-        optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=tuple(options.betas), eps=options.eps)
+        model: Any = self.model
+        first, second = options.betas
+        groups = model.weight_decay_groups(options.weight_decay)
+        optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(float(first), float(second)), eps=options.eps)
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(total * schedule.warmup_epochs / self.recipe.training.epochs)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -140,7 +142,8 @@ class Classifier(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["sums"] = list(self.sums["train"])
-        checkpoint["loader"] = self.trainer.train_dataloader.state_dict()
+        loader: Any = self.trainer.train_dataloader
+        checkpoint["loader"] = loader.state_dict()
         # Lightning restores its own copy in the middle of an epoch only; ours serves at every place.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 

@@ -96,7 +96,7 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
     for parts, value in sorted(pairs, key=lambda pair: pair[0] not in (["operator"], ["operator", "name"])):
         if parts == ["operator", "name"]:
             parts, value = ["operator"], value if _name(raw.get("operator")) != value else raw["operator"]
-        section = raw
+        section: dict[str, Any] = raw
         for depth, part in enumerate(parts[:-1]):
             inner = section.setdefault(part, {})
             if isinstance(inner, str) and depth == 0 and part in {"operator", "model"}:

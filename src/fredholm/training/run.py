@@ -102,7 +102,7 @@ def _make_trainer(recipe: Recipe, place: RunFolder, save, report) -> tuple[pl.Tr
     keeper = KeepModel(save, metric, mode, options.keep, ema)
     checkpoints = Checkpoints(place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps)
     history = History(place.metrics, timer, report)
-    callbacks = [c for c in (ema, timer, keeper, history) if c is not None]
+    callbacks: list[Any] = [c for c in (ema, timer, keeper, history) if c is not None]
     if stop is not None:
         late = stop.metric == "train_loss"
         callbacks.append(

@@ -67,7 +67,10 @@ class ITNetConfig:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input the model is built for: (C, H, W), or 1,024 points (N, p)."""
-        return (1024, self.channels) if self.encoder == "points" else (self.channels, *self.image_size)
+        if self.encoder == "points":
+            return 1024, self.channels
+        size: Any = self.image_size
+        return self.channels, *size
 
 
 def _sizes(dim: int, depth: int, heads: int, width: int, drop_path: float, rank: int, **kwargs: Any):
