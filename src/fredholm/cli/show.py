@@ -69,11 +69,14 @@ def fail_if_any(cells: list[dict[str, Any]]) -> None:
 
 def models_table(pattern: str) -> None:
     """Models with true counts, each at its own input size; a line as soon as its model is counted."""
+    import torch
+
     from fredholm import models
 
     typer.echo(f"{'model':<20}{'parameters':>14}{'GFLOPs':>12}   input")
     for name in models.list_models(pattern):
-        model = models.create_model(name)
+        with torch.device("meta"):
+            model = models.create_model(name)
         shape = (1, *model.config.input_shape)
         parameters, flops = models.count(model, shape)
         typer.echo(f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {'x'.join(map(str, shape[1:]))}")
