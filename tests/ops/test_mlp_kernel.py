@@ -152,6 +152,20 @@ def test_coinciding_points_have_zero_gradient():
     assert not evaluate(mlp_kernel, one)["query_positions"].any()
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_single_matrices_are_shared_out_to_threads(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for q in (6, 7):
+            arguments = inputs("second", "key_bias", "table", "mid", b=1, h=1, q=q, k=5)
+            for memory in (400, 3000, None):
+                assert_same(arguments, memory=memory)
+        assert_same(inputs("product", "key_bias", b=2, h=2, q=6, k=5), memory=1000)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("empty", [{"k": 0}, {"q": 0}, {"b": 0}, {"e": 0}])
 def test_empty_sizes(empty):
     arguments = inputs("product", "key_bias", "table", "distance", "time", "mid", **empty)

@@ -25,6 +25,7 @@ from .tiles import (
     cut,
     fill_scores,
     groups,
+    multiply_rows,
     pair_weight,
     prepare,
     scaled_queries,
@@ -163,7 +164,7 @@ def _hidden_gradient(
         before.append(linear(w, bias, act.function(before[-1])))
     h, b, tq, last, tk = before[-1].shape
     up = run.scratch[1].view(h, b, tq, last, tk)
-    torch.bmm(moments_grad, f.value[chunk][:, :, k].flatten(0, 1).mT, out=up.view(h * b, tq * last, tk))
+    multiply_rows(up.view(h * b, tq * last, tk), moments_grad, f.value[chunk][:, :, k].flatten(0, 1).mT, beta=0)
     hidden = None
     if g.density is not None:
         hidden = act.function(before[-1])
@@ -221,7 +222,7 @@ def _chunk_products(
     """The matrix products of one chunk: M, dV, dQ and dkeys, and the key bias's sum over queries."""
     flat_hidden, flat_slope = hidden.flatten(0, 1).flatten(1, 2), slope.flatten(0, 1).flatten(1, 2)
     if moments is not None:
-        moments.baddbmm_(flat_hidden, f.value[chunk][:, :, k].flatten(0, 1))
+        multiply_rows(moments, flat_hidden, f.value[chunk][:, :, k].flatten(0, 1), beta=1)
     if g.value is not None:
         g.value[chunk][:, :, k].flatten(0, 1).baddbmm_(flat_hidden.mT, moments_grad)
     if g.keys is not None:

@@ -15,6 +15,7 @@ from .tiles import (
     cut,
     fill_scores,
     groups,
+    multiply_rows,
     pair_weight,
     prepare,
     scaled_queries,
@@ -67,9 +68,8 @@ def _moments(f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Sc
             if own is not None:
                 hidden.mul_(own)
             total = sums[chunk].flatten(0, 1).flatten(1, 2)
-            total.baddbmm_(
-                hidden.flatten(0, 1).flatten(1, 2), f.value[chunk][:, :, k].flatten(0, 1), beta=0 if fresh else 1
-            )
+            values = f.value[chunk][:, :, k].flatten(0, 1)
+            multiply_rows(total, hidden.flatten(0, 1).flatten(1, 2), values, beta=0 if fresh else 1)
         fresh = False
     if fresh:
         sums.zero_()

@@ -283,4 +283,17 @@ def fill_scores(
         s.addcmul_(scale, own) if terms else torch.mul(scale.expand_as(s), own, out=s)
         terms.append(own)
     keys = f.keys[chunk][:, :, k].flatten(0, 1)
-    s.view(h * b, tq * w, tk).baddbmm_(rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0)
+    multiply_rows(s.view(h * b, tq * w, tk), rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0)
+
+
+def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
+    """``out = beta·out + rows @ right``, batched (g, m, ·).
+
+    A single matrix is handed over as one part a thread: each thread then works on the rows that it also has in the elementwise
+    passes, and a tile does not travel between the cores' caches.
+    """
+    parts = torch.get_num_threads() if out.device.type == "cpu" and out.shape[0] == 1 else 1
+    if parts > 1 and out.shape[1] % parts == 0:
+        out, rows = (t.view(parts, -1, t.shape[-1]) for t in (out, rows))
+        right = right.expand(parts, -1, -1)
+    out.baddbmm_(rows, right, beta=beta)
