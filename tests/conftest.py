@@ -10,7 +10,9 @@ import pytest
 # tested by a script in a process of its own.
 from jaxtyping import install_import_hook
 
-install_import_hook("fredholm", "beartype.beartype")
+import tests.typechecker  # noqa: F401  the hook looks it up as an attribute of its package
+
+install_import_hook("fredholm", "tests.typechecker.checked")
 
 import torch  # noqa: E402
 
