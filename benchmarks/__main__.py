@@ -39,7 +39,7 @@ def main() -> None:
         for case in maker():
             if args.operator and name == "operators" and not case.name.startswith(f"{args.operator} "):
                 continue
-            rows = run(case)
+            rows = [{"group": name, **row} for row in run(case)]
             result["cases"] += rows
             for row in rows:
                 share = f"{row['matrix_rate_share']:.0%}" if row["matrix_rate_share"] else ""
@@ -52,6 +52,12 @@ def main() -> None:
             sizes = ", ".join(f"{row['n']}: {row['megabytes']:.0f} MB" for row in found["lengths"])
             print(f"{found['case']:34} exponent {found['exponent']:.2f}  {sizes}  {found['note']}", flush=True)
     if args.out:
+        if args.only and args.out.is_file():  # what was not run again stays as it was measured before
+            before = json.loads(args.out.read_text(encoding="utf-8"))
+            result["machine"] = before["machine"]
+            again = {row["group"] for row in result["cases"]}
+            result["cases"] = [row for row in before["cases"] if row["group"] not in again] + result["cases"]
+            result["memory"] = result["memory"] or before["memory"]
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"written to {args.out}")

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .machine import describe
 
 
@@ -57,7 +59,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, required=True, help="threads that the runs were trained with")
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     rows = [row for folder in args.folders for row in gather(folder)]
     args.out.write_text(json.dumps({"machine": describe(), "runs": rows}, indent=1) + "\n", encoding="utf-8")
     print(f"{len(rows)} rows written to {args.out}")
