@@ -92,8 +92,8 @@ six candidates with their test accuracies in sight: both digits figures are slig
 {accuracy_table(runs)}
 
 Machine: {machine_line(runs["machine"])}
-Commands (with `OMP_NUM_THREADS=1`): `fredholm sweep digits operator=itnet,softmax seeds=3`; `fredholm train fashion-mnist` and the same with
-`operator=softmax --name fashion-mnist-softmax`, then `fredholm evaluate` of each;
+Commands (with `OMP_NUM_THREADS=1`): `fredholm sweep digits operator=itnet,softmax seeds=3`;
+`fredholm train fashion-mnist` and the same with `operator=softmax --name fashion-mnist-softmax`, then `fredholm evaluate` of each;
 `python -m benchmarks.runs ... --out benchmarks/results/runs.json`.
 
 ## Speed
@@ -108,8 +108,8 @@ Machine: {machine_line(cpu["machine"])} Command: `make bench`.
 
 Against the goals: 40 times faster than the literal evaluation is reached at ITNet-S's six heads and batch 4 and missed for one
 head and one image, where the displacement table and the preparation of W2 are not shared by anything. Half of the matrix-product rate
-in the forward is nearly reached at six heads: of a tile's time about two thirds are products, the rest GELU, the sum of bias and table,
-scaling the queries, and W2's contraction, whose narrow result runs at two thirds of the rate.
+in the forward is nearly reached at six heads: beside the products a tile's time goes into GELU, the sum of bias and table, scaling the
+queries, and W2's contraction, whose narrow result runs below the rate.
 
 The exact ITNet operator does the work of w GELU-attentions a head, so softmax attention is much faster at equal N; what the work
 buys is a matrix-valued kernel of positions and features.
