@@ -1,4 +1,7 @@
-"""Where a signal lives: positions, measure, padding, order and pair masks."""
+"""Where a signal lives: positions, measure, padding, order and pair masks.
+
+Longer than other files: eight constructors, each with its formula and an example, belong to one class.
+"""
 
 from __future__ import annotations
 
