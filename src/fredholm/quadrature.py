@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -46,38 +46,55 @@ class Quadrature:
     equal: bool = False
     triangular: bool = False
 
-    def order(self, rows: Rows = None) -> Bool[Tensor, "b q k"] | None:
+    def order(self) -> Bool[Tensor, "b q k"] | None:
         """Pairs in causal order, ``t_j <= t_i``, or None where order plays no role."""
         if self.query_time is None or self.key_time is None:
             return None
-        return self.key_time[:, None, :] <= take_rows(self.query_time, rows, 1)[:, :, None]
+        return self.key_time[:, None, :] <= self.query_time[:, :, None]
 
     def visible(self, rows: Rows = None) -> Bool[Tensor, "b h q k"] | None:
         """Pairs that order, padding and masks leave, or None where every query sees every key. O(Nq·Nk)."""
-        parts = []
-        if self.valid is not None:
-            parts.append(self.valid[:, None, None, :])
-        order = self.order(rows)
+        part, parts = self.rows(rows), []
+        if part.valid is not None:
+            parts.append(part.valid[:, None, None, :])
+        order = part.order()
         if order is not None:
             parts.append(order[:, None])
-        if self.log_density is not None:
-            parts.append(take_rows(self.log_density, rows, 2) > -torch.inf)
+        if part.log_density is not None:
+            parts.append(part.log_density > -torch.inf)
         seen = None
-        for part in parts:
-            seen = part if seen is None else seen & part
+        for mask in parts:
+            seen = mask if seen is None else seen & mask
         return seen
 
     def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
         """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains. O(Nq·Nk)."""
-        dense = self.mass[:, None, None, :]
-        order = self.order(rows)
+        part = self.rows(rows)
+        dense, order = part.mass[:, None, None, :], part.order()
         if order is not None:
             dense = torch.where(order[:, None], dense, 0.0)
-        if self.density is not None:
-            dense = dense * take_rows(self.density, rows, 2)
-        if self.scale is not None:
-            dense = dense * take_rows(self.scale, rows, 2)[..., None]
+        if part.density is not None:
+            dense = dense * part.density
+        if part.scale is not None:
+            dense = dense * part.scale[..., None]
         return dense
+
+    def rows(self, rows: Rows) -> Quadrature:
+        """The same quadrature for some of the queries, which are then in no triangular order."""
+        if rows is None:
+            return self
+
+        def pick(x: Tensor | None, dim: int) -> Tensor | None:
+            return None if x is None else take_rows(x, rows, dim)
+
+        return replace(
+            self,
+            scale=pick(self.scale, 2),
+            query_time=pick(self.query_time, 1),
+            density=pick(self.density, 2),
+            log_density=pick(self.log_density, 2),
+            triangular=False,
+        )
 
     def row(self, t: int) -> Quadrature:
         """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal step."""

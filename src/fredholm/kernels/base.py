@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import OptionError
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -34,18 +35,9 @@ class Problem:
         """The same problem for some of the queries."""
         if rows is None:
             return self
-        q = self.quadrature
-        quadrature = Quadrature(
-            mass=q.mass,
-            scale=None if q.scale is None else take_rows(q.scale, rows, 2),
-            query_time=None if q.query_time is None else take_rows(q.query_time, rows, 1),
-            key_time=q.key_time,
-            density=None if q.density is None else take_rows(q.density, rows, 2),
-            log_density=None if q.log_density is None else take_rows(q.log_density, rows, 2),
-            valid=q.valid,
-            equal=q.equal,
+        return Problem(
+            take_rows(self.x, rows, 1), self.y, take_rows(self.ux, rows, 2), self.uy, self.quadrature.rows(rows)
         )
-        return Problem(take_rows(self.x, rows, 1), self.y, take_rows(self.ux, rows, 2), self.uy, quadrature)
 
 
 class Kernel(nn.Module):
@@ -101,6 +93,13 @@ class Kernel(nn.Module):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, d_in={self.d_in}, d_out={self.d_out}"
+
+
+def head_width(dim: int, heads: int) -> int:
+    """dim / heads, or an OptionError."""
+    if heads < 1 or dim % heads:
+        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
+    return dim // heads
 
 
 def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:

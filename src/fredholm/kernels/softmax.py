@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..errors import OptionError
 from ..ops.attention import attention_density
-from .base import Kernel, Problem, split_heads
+from .base import Kernel, Problem, head_width, split_heads
 
 
 class SoftmaxKernel(Kernel):
@@ -26,9 +25,7 @@ class SoftmaxKernel(Kernel):
     whole = True
 
     def __init__(self, dim: int, heads: int, *, bias: bool = True):
-        if heads < 1 or dim % heads:
-            raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
-        super().__init__(heads, dim, dim // heads)
+        super().__init__(heads, dim, head_width(dim, heads))
         self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
         self.reset_parameters()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
 from ..kernels import Kernel, Problem, WeightedValue, has_trait
-from ..kernels.base import merge_heads, split_heads
+from ..kernels.base import head_width, merge_heads, split_heads
 from ..ops.integral import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .strategies import Plan, Strategy, resolve
@@ -75,8 +75,8 @@ class IntegralOperator(nn.Module):
             raise OptionError(f"{type(kernel).__name__} has {got} features, the operator needs {want}")
         self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
         self.kernel = kernel
-        self.strategy = strategy if isinstance(strategy, str) else resolve(strategy, kernel)
-        resolve(strategy, kernel)
+        resolve(strategy, kernel)  # an unknown name is refused here, not at the first call
+        self.strategy = strategy
         width = heads * kernel.d_out
         if not projection and width != self.out_dim:
             raise OptionError(f"without projection the output has width {width}, but out_dim={self.out_dim}")
@@ -172,11 +172,10 @@ class IntegralOperator(nn.Module):
             raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
         u = u_t[:, None]
         valid = None if domain.valid is None else domain.valid[:, t : t + 1]
-        if valid is not None:
-            u = torch.where(valid[..., None], u, 0.0)
+        u = _clean(u, valid)
         quadrature = _as(state.quadrature.row(t), u.dtype)
         heads = self._split(u)
-        x = _batched(_clean(domain.positions, domain.valid), 2)[:, t : t + 1]
+        x = _batched(_clean(domain.positions[..., t : t + 1, :], valid), 2)
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         strategy = resolve(self.strategy, self.kernel)
         path = strategy.path(self.kernel, grid=None, stepping=True)
@@ -247,13 +246,6 @@ class IntegralOperator(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
-
-
-def head_width(dim: int, heads: int) -> int:
-    """dim / heads, or an OptionError."""
-    if heads < 1 or dim % heads:
-        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
-    return dim // heads
 
 
 def _shared_grid(domain: Domain, query_domain: Domain | None) -> tuple[int, ...] | None:

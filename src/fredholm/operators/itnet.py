@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..kernels import GROUPS, MLPKernel
-from .integral import IntegralOperator, head_width
+from ..kernels.base import head_width
+from .integral import IntegralOperator
 from .registry import register_operator
 from .strategies import Strategy
 

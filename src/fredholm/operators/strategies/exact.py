@@ -106,7 +106,7 @@ class Exact(Strategy):
         if torch.compiler.is_compiling():
             return _dense(kernel, problem, path)
         per_pair = {HIDDEN: getattr(kernel, "width", 64), WEIGHTED: 4}.get(path, kernel.d_in * kernel.d_out)
-        row_bytes = 8 * prod(problem.uy.shape[:1]) * kernel.heads * problem.uy.shape[2] * per_pair
+        row_bytes = 8 * problem.uy.shape[0] * kernel.heads * problem.uy.shape[2] * per_pair
         block = max(1, min(n, (self.memory or 1 << 26) // row_bytes))
         if block == n:
             return _dense(kernel, problem, path)
