@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .convert import as_operator as as_operator
     from .domain import Domain as Domain
     from .models import create_model as create_model
     from .models import list_models as list_models
@@ -24,6 +25,7 @@ _PLACES = {
     "ITNetOperator": "operators",
     "IntegralOperator": "operators",
     "SoftmaxAttention": "operators",
+    "as_operator": "convert",
     "create_model": "models",
     "create_operator": "operators",
     "list_models": "models",

@@ -37,6 +37,10 @@ class DataError(FredholmError, RuntimeError):
     """A data set or file is missing, truncated, corrupt or of the wrong format."""
 
 
+class ConversionError(FredholmError, TypeError):
+    """A layer or model cannot be converted: it is unknown, or has an option that is not understood."""
+
+
 class CheckpointError(FredholmError, RuntimeError):
     """A checkpoint or pretrained folder cannot be used."""
 

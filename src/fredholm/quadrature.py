@@ -96,6 +96,12 @@ class Quadrature:
             triangular=False,
         )
 
+    def to(self, dtype: torch.dtype) -> Quadrature:
+        """The same quadrature in a working precision, at least float32."""
+        dtype = torch.promote_types(dtype, torch.float32)
+        parts = {name: getattr(self, name) for name in ("mass", "scale", "density", "log_density")}
+        return replace(self, **{name: None if x is None else x.to(dtype) for name, x in parts.items()})
+
     def row(self, t: int) -> Quadrature:
         """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal step."""
 

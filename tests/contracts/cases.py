@@ -1,6 +1,13 @@
-"""What the contract suite needs to know of an operator: two methods, and exact invariances by name."""
+"""What the contract suite needs to know of an operator: two methods, and what it does not serve, by name.
+
+Operators that are not registered (converted layers) bring their cases as a list ``CASES`` in a file of ``families/``.
+"""
 
 from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import replace
 
 import torch
 
@@ -18,10 +25,17 @@ def positions(dim: int, n: int = POINTS, seed: int = 0) -> torch.Tensor:
 class OperatorCase:
     """A registered operator with options. A family with needs of its own overrides :meth:`operator` or :meth:`domains`.
 
-    ``invariant``: parameters the output does not depend on, exactly; every other one must receive a gradient.
+    ``dim``: width of u. ``invariant``: parameters the output does not depend on, exactly; every other one must receive a
+    gradient. ``plain``: the domain of tests that need only one. ``cross``: queries may live on another domain. ``permutes``:
+    points may come in any order. ``traced``: the operator compiles and exports. What is not served must be refused.
     """
 
+    dim: int = DIM
     invariant: frozenset[str] = frozenset()
+    plain = "points"
+    cross = True
+    permutes = True
+    traced = True
 
     def __init__(self, name: str, label: str = "", **options):
         self.name, self.options = name, options
@@ -39,6 +53,27 @@ class OperatorCase:
 
     def domains(self) -> dict[str, Domain]:
         """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH elements."""
+        return self.standard_domains()
+
+    def refused(self) -> dict[str, Domain]:
+        """Domains that the operator must refuse with a DomainError: the standard ones that it does not serve."""
+        served = self.domains()
+        return {name: domain for name, domain in self.standard_domains().items() if name not in served}
+
+    @staticmethod
+    def element(domain: Domain, b: int) -> Domain:
+        """Element b of a batch alone, without the padding at its end."""
+        n = domain.size if domain.valid is None else int(domain.valid[b].sum())
+        alone = replace(
+            domain,
+            positions=domain.positions[b] if domain.positions.dim() == 3 else domain.positions,
+            measure=domain.measure[b] if domain.measure.dim() == 2 else domain.measure,
+            valid=None,
+        )
+        return alone[:n] if n < domain.size else alone
+
+    def standard_domains(self) -> dict[str, Domain]:
+        """One domain of every kind there is."""
         p, n = self.position_dim, POINTS
         double = {"dtype": torch.float64}
         lattice = Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
@@ -96,4 +131,8 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
     found = []
     for name in list_operators():
         found += special.get(name, [OperatorCase(name)])
+    from . import families
+
+    for module in pkgutil.iter_modules(families.__path__):
+        found += importlib.import_module(f"{families.__name__}.{module.name}").CASES
     return [case for case in found if not names or case.name in names]

@@ -11,7 +11,7 @@ from fredholm.domain import Domain
 from fredholm.operators import import_file
 
 from ..tolerances import assert_close
-from .cases import BATCH, DIM, POINTS, OperatorCase, cases
+from .cases import BATCH, POINTS, OperatorCase, cases
 
 
 class OnALine(torch.nn.Module):
@@ -35,7 +35,7 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
     model = OnALine(case.operator(), case.position_dim, causal)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for n in (POINTS, POINTS + 3):
-        u = torch.randn(BATCH, n, DIM, dtype=torch.float64, requires_grad=True)
+        u = torch.randn(BATCH, n, case.dim, dtype=torch.float64, requires_grad=True)
         expected, actual = model(u), compiled(u)
         assert_close(actual, expected, f"{case.label} compiled with {backend}, N={n}")
         parameters = list(model.parameters())
@@ -47,11 +47,11 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
 
 def check_exported(case: OperatorCase, causal: bool) -> None:
     model = OnALine(case.operator(), case.position_dim, causal).eval()
-    u = torch.randn(BATCH, POINTS, DIM, dtype=torch.float64)
+    u = torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
     shapes = {"u": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("points", min=2, max=4096)}}
     exported = torch.export.export(model, (u,), dynamic_shapes=shapes).module()
     for b, n in ((BATCH, POINTS), (3, POINTS + 5)):
-        u = torch.randn(b, n, DIM, dtype=torch.float64)
+        u = torch.randn(b, n, case.dim, dtype=torch.float64)
         assert_close(exported(u), model(u), f"{case.label} exported, batch {b}, N={n}")
 
 
@@ -64,7 +64,7 @@ def main() -> None:
     for path in args.files:
         import_file(path)
     done = set()
-    for case in cases(args.names or None):
+    for case in filter(lambda case: case.traced, cases(args.names or None)):
         if args.backend == "inductor" and case.name in done:  # slow: once a family
             continue
         done.add(case.name)

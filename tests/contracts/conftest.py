@@ -1,6 +1,9 @@
-"""One run of the suite for every case: registered operators, and those of files given with --import."""
+"""One run of the suite for every case (registered operators, families, files given with --import) and, for tests with a ``where``,
+for every domain the case serves. ``@pytest.mark.on("causal*", of="domains")`` names domains and the method that lists them."""
 
 from __future__ import annotations
+
+from fnmatch import fnmatchcase
 
 
 def pytest_generate_tests(metafunc):
@@ -13,4 +16,15 @@ def pytest_generate_tests(metafunc):
     for path in metafunc.config.getoption("user_files"):
         import_file(path)
     found = cases(metafunc.config.getoption("operator"))
-    metafunc.parametrize("case", found, ids=[case.label for case in found])
+    if "where" not in metafunc.fixturenames:
+        metafunc.parametrize("case", found, ids=[case.label for case in found])
+        return
+    marker = metafunc.definition.get_closest_marker("on")
+    patterns = marker.args if marker else ("*",)
+    pairs = [
+        (case, where)
+        for case in found
+        for where in getattr(case, marker.kwargs.get("of", "domains") if marker else "domains")()
+        if any(fnmatchcase(where, pattern) for pattern in patterns)
+    ]
+    metafunc.parametrize(("case", "where"), pairs, ids=[f"{case.label}-{where}" for case, where in pairs])

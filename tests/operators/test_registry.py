@@ -130,7 +130,7 @@ def test_strategy_names_and_objects():
 
 def test_a_strategy_that_refuses_names_both():
     class Picky(Strategy):
-        def path(self, kernel, *, grid, stepping=False):
+        def path(self, kernel, layout):
             raise self.refuse(kernel, needs="a transition", instead="Exact()")
 
     operator = ITNetOperator(4, 2, width=2, strategy=Picky())

@@ -1,1 +1,5 @@
-"""Classical layers as operators (exact) and pretrained models as linear ones: issues yet to come fill this room."""
+"""Conversion: classical layers to operators, exactly; pretrained models to linear ones, by distillation."""
+
+from .classical import as_operator, convertible, register_converter
+
+__all__ = ["as_operator", "convertible", "register_converter"]

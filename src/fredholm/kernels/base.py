@@ -2,15 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..domain import Domain
 from ..errors import OptionError
 from ..quadrature import Quadrature, Rows, take_rows
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The static facts of a problem: all that the choice of a form, or a refusal, may depend on.
+
+    Attributes:
+        keys, queries: extents of the regular grids that keys and queries form, or None.
+        cross: queries live on another domain than keys.
+        causal, pairs, padded: whether there is an order, a pair mask or bias, padding.
+        measure: the measure's name, as in :class:`fredholm.Domain`.
+        fixed: positions are shared by the batch and need no gradient.
+        stepping: one point at a time.
+    """
+
+    keys: tuple[int, ...] | None = None
+    queries: tuple[int, ...] | None = None
+    cross: bool = False
+    causal: bool = False
+    pairs: bool = False
+    padded: bool = False
+    measure: str = "uniform"
+    fixed: bool = True
+    stepping: bool = False
+
+    @classmethod
+    def of(cls, domain: Domain, query_domain: Domain | None = None, *, stepping: bool = False) -> Layout:
+        """The facts about integrating over ``domain`` at the points of ``query_domain`` (default: the same)."""
+        target = domain if query_domain is None else query_domain
+        fixed = domain.positions.dim() == 2 and not domain.positions.requires_grad
+        return cls(
+            keys=domain.shape,
+            queries=target.shape,
+            cross=query_domain is not None,
+            causal=domain.causal,
+            pairs=domain.pairs is not None,
+            padded=domain.valid is not None,
+            measure=domain.kind,
+            fixed=fixed,
+            stepping=stepping,
+        )
+
+    @property
+    def grid(self) -> tuple[int, ...] | None:
+        """The regular grid at fixed positions that queries and keys share, or None."""
+        return self.keys if self.fixed and not (self.cross or self.stepping) else None
+
+
+class Point(NamedTuple):
+    """One point of a causal step: position (1 | B, p), features (B, H, d), mass (1 | B,), scale (1 | B, 1 | H) or None."""
+
+    x: Tensor
+    u: Tensor
+    mass: Tensor
+    scale: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +77,8 @@ class Problem:
         x, y: positions of queries and keys, (1 | B, Nq, p) and (1 | B, Nk, p).
         ux, uy: features, (B, H, Nq, d) and (B, H, Nk, d); H is 1 where every head reads all features.
         quadrature: who sees whom with which weight.
-        grid: extents of the regular grid that queries and keys share, or None.
+        layout: its static facts.
+        index: which of the layout's queries these are, or None for all.
     """
 
     x: Float[Tensor, "#b q p"]
@@ -29,14 +86,22 @@ class Problem:
     ux: Float[Tensor, "#b #h q d"]
     uy: Float[Tensor, "#b #h k d"]
     quadrature: Quadrature
-    grid: tuple[int, ...] | None = None
+    layout: Layout = field(default_factory=Layout)
+    index: Tensor | None = None
 
     def rows(self, rows: Rows) -> Problem:
         """The same problem for some of the queries."""
         if rows is None:
             return self
+        index = torch.as_tensor(rows, device=self.x.device)
         return Problem(
-            take_rows(self.x, rows, 1), self.y, take_rows(self.ux, rows, 2), self.uy, self.quadrature.rows(rows)
+            x=take_rows(self.x, rows, 1),
+            y=self.y,
+            ux=take_rows(self.ux, rows, 2),
+            uy=self.uy,
+            quadrature=self.quadrature.rows(rows),
+            layout=replace(self.layout, cross=True),
+            index=index if self.index is None else self.index[index],
         )
 
 
@@ -87,8 +152,21 @@ class Kernel(nn.Module):
         shape = (p.uy.shape[0], self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
         return dense.expand(shape)
 
-    def offset(self) -> Tensor | None:
-        """Response to a constant channel, (H, d_out), where the layer is affine; None otherwise."""
+    def offset(self, problem: Problem) -> Tensor | None:
+        """Response to a constant channel, broadcastable to (B, H, Nq, d_out), where the layer is affine; None otherwise."""
+        return None
+
+    # --- where the kernel lives ---------------------------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel means nothing. By default all are served."""
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        """The domain of n points that an operator assumes when it is given none."""
+        return Domain.line(n, device=device, dtype=dtype)
+
+    def output_domain(self, domain: Domain) -> Domain | None:
+        """Where the output lives when no query domain is given: None for ``domain`` itself, else another (a strided grid)."""
         return None
 
     def extra_repr(self) -> str:

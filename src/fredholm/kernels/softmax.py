@@ -48,8 +48,8 @@ class SoftmaxKernel(Kernel):
     def value_map(self) -> Tensor:
         return self.value.weight.unflatten(0, (self.heads, self.d_out))
 
-    def offset(self) -> Tensor | None:
-        return None if self.value.bias is None else self.value.bias.unflatten(0, (self.heads, self.d_out))
+    def offset(self, problem: Problem) -> Tensor | None:
+        return None if self.value.bias is None else self.value.bias.view(1, self.heads, 1, self.d_out)
 
     def weights(self, problem: Problem) -> Tensor:
         scores = self.queries(problem.ux) @ self.keys(problem.uy).mT

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from .base import Problem
+from .base import Layout, Point, Problem
 
 
 class HiddenReadout(Protocol):
@@ -68,6 +68,30 @@ class SoftmaxScores(WeightedValue, Protocol):
         ...
 
 
+class OwnForm(Protocol):
+    """The kernel evaluates its whole response, offset included, faster than any generic form: a stencil, a recurrence."""
+
+    def evaluates(self, layout: Layout) -> bool:
+        """Whether the own form serves these static facts; where it does not, the definition is used."""
+        ...
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        ...
+
+
+class CausalTransition(Protocol):
+    """A causal response with a state of fixed size. Tensors of the state have the batch on dimension 0."""
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        """The state before the first point, for features like ``u`` (B, H, d_in)."""
+        ...
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Response at the next point, offset included, (B, H, d_out), and the state after it."""
+        ...
+
+
 def has_trait(kernel: object, trait: type) -> bool:
     """Whether the kernel's class has every method of a trait.
 
@@ -81,4 +105,5 @@ def _members(trait: type) -> tuple[str, ...]:
     return tuple(sorted({name for body in bodies for name in body if not name.startswith("_")}))
 
 
-TRAITS = {trait: _members(trait) for trait in (HiddenReadout, SplitHidden, WeightedValue, SoftmaxScores)}
+TRAIT_TYPES = (HiddenReadout, SplitHidden, WeightedValue, SoftmaxScores, OwnForm, CausalTransition)
+TRAITS = {trait: _members(trait) for trait in TRAIT_TYPES}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..kernels import Kernel, Problem, WeightedValue, has_trait
+from ..kernels import Kernel, Layout, Problem, WeightedValue, has_trait
 from ..kernels.base import head_width, merge_heads, split_heads
 from ..ops.integral import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
@@ -38,7 +38,8 @@ class IntegralOperator(nn.Module):
         strategy: ``"auto"``, a name, or a :class:`Strategy`. It has no parameters and may be replaced: ``op.strategy = ...``.
         out_dim: width of the output, default ``dim``.
         residual: the pointwise term W, initialised to the identity (Xavier-uniform where widths differ).
-        projection: the output projection P with bias, Xavier-uniform; without it the heads are concatenated.
+        projection: the output projection P: a layer of your own, or True for one with bias, Xavier-uniform; without it the heads
+            are concatenated.
 
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With ``query_domain`` the output lives
     there; ``query`` (B, Nq, dim) are the features at those points, needed by W and by kernels that read u(x). Padded points may
@@ -66,7 +67,7 @@ class IntegralOperator(nn.Module):
         strategy: Strategy | str = "auto",
         out_dim: int | None = None,
         residual: bool = True,
-        projection: bool = True,
+        projection: bool | nn.Linear = True,
     ):
         super().__init__()
         need = dim if kernel.whole else head_width(dim, heads)
@@ -78,17 +79,27 @@ class IntegralOperator(nn.Module):
         resolve(strategy, kernel)  # an unknown name is refused here, not at the first call
         self.strategy = strategy
         width = heads * kernel.d_out
-        if not projection and width != self.out_dim:
+        if isinstance(projection, nn.Linear):
+            if (projection.in_features, projection.out_features) != (width, self.out_dim):
+                got = f"{projection.in_features} to {projection.out_features}"
+                raise OptionError(f"the projection must map {width} to {self.out_dim} features, it maps {got}")
+            self.projection = projection
+        elif not projection and width != self.out_dim:
             raise OptionError(f"without projection the output has width {width}, but out_dim={self.out_dim}")
-        self.projection = nn.Linear(width, self.out_dim) if projection else None
+        else:
+            self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
-        self.reset_parameters()
+        self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
         """P Xavier-uniform with zero bias; W the identity where it can be. The kernel initialises itself."""
-        if self.projection is not None:
+        self._reset_parameters(True)
+
+    def _reset_parameters(self, projection: bool) -> None:
+        if projection and self.projection is not None:
             nn.init.xavier_uniform_(self.projection.weight)
-            nn.init.zeros_(self.projection.bias)
+            if self.projection.bias is not None:
+                nn.init.zeros_(self.projection.bias)
         if self.residual is not None:
             if self.dim == self.out_dim:
                 nn.init.eye_(self.residual.weight)
@@ -107,9 +118,8 @@ class IntegralOperator(nn.Module):
     ) -> Float[Tensor, "b m o"]:
         problem, query, valid = self._problem(u, domain, query, query_domain)
         strategy = resolve(self.strategy, self.kernel)
-        path = strategy.path(self.kernel, grid=problem.grid)
-        keys = strategy.keys(self.kernel, problem.y, problem.uy, path)
-        return self._finish(strategy.integrate(self.kernel, problem, keys, path), query, valid)
+        path = strategy.path(self.kernel, problem.layout)
+        return self._finish(strategy.respond(self.kernel, problem, path), query, valid)
 
     def dense(
         self,
@@ -122,7 +132,8 @@ class IntegralOperator(nn.Module):
         """The output through the dense kernel matrix: the definition that ``forward`` is held to. O(N²·d²) memory."""
         problem, query, valid = self._problem(u, domain, query, query_domain)
         weights = problem.quadrature.weights().to(problem.uy.dtype)
-        return self._finish(dense_apply(self.kernel.matrix(problem), weights, problem.uy), query, valid)
+        response, offset = dense_apply(self.kernel.matrix(problem), weights, problem.uy), self.kernel.offset(problem)
+        return self._finish(response if offset is None else response + offset, query, valid)
 
     def kernel_matrix(self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None) -> Tensor:
         """K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output projection. ``rows`` picks queries.
@@ -148,7 +159,11 @@ class IntegralOperator(nn.Module):
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
         strategy = resolve(self.strategy, self.kernel)
-        return strategy.plan(self.kernel, grid=_shared_grid(domain, query_domain))
+        if query_domain is None:
+            query_domain = self.kernel.output_domain(domain)
+        layout = Layout.of(domain, query_domain)
+        self.kernel.check(layout)
+        return strategy.plan(self.kernel, layout)
 
     # --- causal step --------------------------------------------------------------------------------------------------
 
@@ -158,12 +173,13 @@ class IntegralOperator(nn.Module):
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
+        self.kernel.check(Layout.of(domain, stepping=True))
         return CausalState(domain, domain.quadrature(), 0, {})
 
     def step(self, u_t: Float[Tensor, "b d"], state: CausalState) -> tuple[Float[Tensor, "b o"], CausalState]:
         """One point of a causal domain: features (B, dim) at the next index to the output there and the state after it.
 
-        Keys are computed once and cached: O(t) time and memory at point t for exact strategies.
+        Keys are computed once and cached, O(t) time and memory at point t; a kernel with a ``CausalTransition`` needs O(1).
         """
         t, domain = state.seen, state.domain
         if t >= domain.size:
@@ -173,17 +189,13 @@ class IntegralOperator(nn.Module):
         u = u_t[:, None]
         valid = None if domain.valid is None else domain.valid[:, t : t + 1]
         u = _clean(u, valid)
-        quadrature = _as(state.quadrature.row(t), u.dtype)
         heads = self._split(u)
         x = _batched(_clean(domain.positions[..., t : t + 1, :], valid), 2)
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         strategy = resolve(self.strategy, self.kernel)
-        path = strategy.path(self.kernel, grid=None, stepping=True)
-        new = strategy.keys(self.kernel, x, heads, path)
-        keys = {name: torch.cat([state.keys[name], k], -2) if t else k for name, k in new.items()}
-        problem = Problem(x, keys.get("positions", x), heads, keys.get("signal", heads), quadrature)
-        out = self._finish(strategy.integrate(self.kernel, problem, keys, path), u, valid)
-        return out[:, 0], replace(state, seen=t + 1, keys=keys)
+        path = strategy.path(self.kernel, Layout.of(domain, stepping=True))
+        response, keys = strategy.step(self.kernel, x, heads, state.quadrature, t, state.keys, path)
+        return self._finish(response, u, valid)[:, 0], replace(state, seen=t + 1, keys=keys)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -192,17 +204,21 @@ class IntegralOperator(nn.Module):
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
-            domain = Domain.line(u.shape[1], device=u.device, dtype=torch.promote_types(u.dtype, torch.float32))
+            dtype = torch.promote_types(u.dtype, torch.float32)
+            domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         _check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
             query_domain = Domain.line(query.shape[1], device=query.device, dtype=domain.positions.dtype)
-        cross = query_domain is not None
+        if query_domain is None:
+            query_domain = self.kernel.output_domain(domain)
+        layout = Layout.of(domain, query_domain)
+        self.kernel.check(layout)
+        cross, target = query_domain is not None, query_domain or domain
         if query is None and not cross:
             query = u
         if query is None and (self.residual is not None or self.kernel.reads_query):
             what = "W" if self.residual is not None else type(self.kernel).__name__
-            raise ShapeError(f"{what} reads features at the queries: pass query=(B, {query_domain.size}, {self.dim})")
-        target = domain if query_domain is None else query_domain
+            raise ShapeError(f"{what} reads features at the queries: pass query=(B, {target.size}, {self.dim})")
         if cross and query is not None:
             if query.shape[-1] != self.dim:
                 raise ShapeError(f"query must have shape (B, {target.size}, {self.dim}), got {tuple(query.shape)}")
@@ -223,20 +239,17 @@ class IntegralOperator(nn.Module):
             y=_batched(_clean(domain.positions, domain.valid), 2).to(dtype),
             ux=ux,
             uy=self._split(u),
-            quadrature=_as(domain.quadrature(query_domain), u.dtype),
-            grid=_shared_grid(domain, query_domain),
+            quadrature=domain.quadrature(query_domain).to(u.dtype),
+            layout=layout,
         )
         return problem, query, target.valid
 
     def _split(self, u: Tensor) -> Tensor:
         return u[:, None] if self.kernel.whole else split_heads(u, self.heads)
 
-    def _finish(self, integral: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
-        """Offset, concatenation, projection, residual; zero at padded queries."""
-        offset = self.kernel.offset()
-        if offset is not None:
-            integral = integral + offset[:, None]
-        out = merge_heads(integral)
+    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+        """Concatenation, projection, residual; zero at padded queries."""
+        out = merge_heads(response)
         if self.projection is not None:
             out = self.projection(out)
         if self.residual is not None:
@@ -248,18 +261,6 @@ class IntegralOperator(nn.Module):
         return f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
 
 
-def _shared_grid(domain: Domain, query_domain: Domain | None) -> tuple[int, ...] | None:
-    """The regular grid that queries and keys share: a static fact. Positions that need gradients are no fixed grid."""
-    if (
-        query_domain is not None
-        or domain.shape is None
-        or domain.positions.dim() != 2
-        or domain.positions.requires_grad
-    ):
-        return None
-    return domain.shape
-
-
 def _batched(x: Tensor, dims: int) -> Tensor:
     return x[None] if x.dim() == dims else x
 
@@ -269,13 +270,6 @@ def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return x
     return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
-
-
-def _as(quadrature: Quadrature, dtype: torch.dtype) -> Quadrature:
-    """The quadrature in a working precision of at least float32."""
-    dtype = torch.promote_types(dtype, torch.float32)
-    parts = {name: getattr(quadrature, name) for name in ("mass", "scale", "density", "log_density")}
-    return replace(quadrature, **{name: None if x is None else x.to(dtype) for name, x in parts.items()})
 
 
 def _check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
-from ...kernels import Kernel, Problem
+from ...kernels import Kernel, Layout, Problem
+from ...quadrature import Quadrature
 
 Keys = dict[str, Tensor]
 
@@ -35,7 +37,7 @@ class Strategy:
 
     exact: ClassVar[bool] = True
 
-    def path(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> str:
+    def path(self, kernel: Kernel, layout: Layout) -> str:
         """Name of the form that serves this kernel, or StrategyError."""
         raise NotImplementedError
 
@@ -43,9 +45,9 @@ class Strategy:
         """Why a form was chosen, for people."""
         raise NotImplementedError
 
-    def plan(self, kernel: Kernel, *, grid: tuple[int, ...] | None) -> Plan:
+    def plan(self, kernel: Kernel, layout: Layout) -> Plan:
         """The form that serves this kernel, and why."""
-        path = self.path(kernel, grid=grid)
+        path = self.path(kernel, layout)
         return Plan(repr(self), path, self.reason(path))
 
     def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
@@ -55,6 +57,27 @@ class Strategy:
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
         """∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
         raise NotImplementedError
+
+    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
+        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        return self._respond(kernel, problem, self.keys(kernel, problem.y, problem.uy, path), path)
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+    ) -> tuple[Tensor, Keys]:
+        """The response at point t (B, H, 1, d_out) from its position (1 | B, 1, p), its features (B, H, 1, d) and the memory of
+        the points before it; and the memory after it. Here: keys are computed once and cached, O(t)."""
+        new = self.keys(kernel, x, u, path)
+        memory = {name: torch.cat([memory[name], k], -2) if t else k for name, k in new.items()}
+        row = quadrature.row(t).to(u.dtype)
+        problem = Problem(
+            x, memory.get("positions", x), u, memory.get("signal", u), row, Layout(cross=True, stepping=True)
+        )
+        return self._respond(kernel, problem, memory, path), memory
+
+    def _respond(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
+        out, offset = self.integrate(kernel, problem, keys, path), kernel.offset(problem)
+        return out if offset is None else out + offset
 
     def refuse(self, kernel: Kernel, needs: str, instead: str) -> StrategyError:
         """The error of a strategy that cannot serve a kernel."""

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...kernels import HiddenReadout, Kernel, Problem, SoftmaxScores, SplitHidden, WeightedValue, has_trait
+from ...kernels import (
+    CausalTransition,
+    HiddenReadout,
+    Kernel,
+    Layout,
+    OwnForm,
+    Point,
+    Problem,
+    SoftmaxScores,
+    SplitHidden,
+    WeightedValue,
+    has_trait,
+)
 from ...ops.attention import attention
 from ...ops.integral import dense_apply
 from ...ops.mlp_kernel import mlp_kernel
+from ...quadrature import Quadrature
 from .base import Keys, Strategy
 
 TABLE, COLUMNS = "tiled hidden units, displacement table", "tiled hidden units, appended columns"
@@ -22,13 +36,16 @@ FUSED, HIDDEN, WEIGHTED, DENSE = (
     "weights by query block",
     "dense blocks",
 )
+OWN, STATE = "the layer's own form", "state of fixed size"
 REASONS = {
     FUSED: "the weight is a softmax of inner products",
     TABLE: "the first layer splits, and the displacements of a regular grid fit a table",
     COLUMNS: "the first layer splits, and the points share no regular grid",
     HIDDEN: "the last layer is linear, so hidden units are integrated first",
     WEIGHTED: "a scalar weight times a value map",
-    DENSE: "the kernel has no trait that would allow a faster form",
+    DENSE: "the kernel has no trait that would allow a faster form here",
+    OWN: "the kernel evaluates its whole response itself",
+    STATE: "the kernel's response has a state of fixed size",
 }
 
 
@@ -39,18 +56,23 @@ class Exact(Strategy):
     Args:
         memory: working-set budget of one tile or query block, in bytes; None lets the op choose for the device.
 
-    Forms, in the order of preference: fused attention (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden
-    units by query block (``HiddenReadout``), scalar weights by query block (``WeightedValue``), dense blocks (any kernel).
-    Cost O(N²) time in all of them; the blocks are recomputed in the backward, so memory stays O(N).
+    Forms, in the order of preference: the kernel's own (``OwnForm``; in a causal step ``CausalTransition``), fused attention
+    (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden units by query block (``HiddenReadout``), scalar
+    weights by query block (``WeightedValue``), dense blocks (any kernel).
+    Cost O(N²) time in all but the own forms; the blocks are recomputed in the backward, so memory stays O(N).
     """
 
     memory: int | None = None
 
-    def path(self, kernel: Kernel, *, grid: tuple[int, ...] | None, stepping: bool = False) -> str:
+    def path(self, kernel: Kernel, layout: Layout) -> str:
+        if layout.stepping and has_trait(kernel, CausalTransition):
+            return STATE
+        if not layout.stepping and has_trait(kernel, OwnForm) and kernel.evaluates(layout):  # type: ignore[attr-defined]
+            return OWN
         if has_trait(kernel, SoftmaxScores):
             return FUSED
         if has_trait(kernel, SplitHidden):
-            return COLUMNS if grid is None or stepping else TABLE
+            return COLUMNS if layout.grid is None else TABLE
         if has_trait(kernel, HiddenReadout):
             return HIDDEN
         return WEIGHTED if has_trait(kernel, WeightedValue) else DENSE
@@ -65,6 +87,24 @@ class Exact(Strategy):
             terms = kernel.key_terms(y, uy, columns=path == COLUMNS)  # type: ignore[attr-defined]
             return terms | {"positions": y, "signal": uy}
         return {"positions": y, "signal": uy}
+
+    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
+        if path == OWN:
+            return kernel.evaluate(problem)  # type: ignore[attr-defined]
+        return super().respond(kernel, problem, path)
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+    ) -> tuple[Tensor, Keys]:
+        if path != STATE:
+            return super().step(kernel, x, u, quadrature, t, memory, path)
+        trait: Any = kernel
+        before = memory if t else trait.start(u[:, :, 0])
+        out, after = trait.advance(_point(x, u, quadrature, t), before)
+        if quadrature.valid is not None:  # padding is no point: the state passes it by
+            real = quadrature.valid[:, t]
+            after = {k: torch.where(real.view(-1, *[1] * (v.dim() - 1)), v, before[k]) for k, v in after.items()}
+        return out[:, :, None], after
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
         if path == FUSED:
@@ -84,8 +124,8 @@ class Exact(Strategy):
         # A mask or an order acts on pairs; padding is already zero in the masses, and its features are finite.
         value = mass * signal
         options = {"query": None, "key": None} | keys | kernel.query_terms(problem.x, problem.ux, columns=columns)
-        if not columns and problem.grid is not None:
-            displacements, index = grid_displacements(problem.x[0], problem.grid)
+        if not columns and problem.layout.grid is not None:
+            displacements, index = grid_displacements(problem.x[0], problem.layout.grid)
             table = kernel.table(displacements)
             if table is not None:
                 options |= {"table": table, "query_index": index + displacements.shape[0] // 2, "key_index": index}
@@ -115,6 +155,11 @@ class Exact(Strategy):
             rows = list(range(start, min(n, start + block)))
             outs.append(checkpoint(_dense, kernel, problem, path, rows, use_reentrant=False))
         return torch.cat(outs, 2)
+
+
+def _point(x: Tensor, u: Tensor, quadrature: Quadrature, t: int) -> Point:
+    scale = None if quadrature.scale is None else quadrature.scale[..., t].to(u.dtype)
+    return Point(x[:, 0], u[:, :, 0], quadrature.mass[:, t].to(u.dtype), scale)
 
 
 def _dense(kernel, problem: Problem, path: str, rows: list[int] | None = None) -> Tensor:
