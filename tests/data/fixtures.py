@@ -163,3 +163,23 @@ def register_tiny(monkeypatch, pinned: Package, name: str = "tiny") -> Entry:
     )
     monkeypatch.setitem(registry._ENTRIES, name, entry)
     return entry
+
+
+def review_lines(n: int = 60, seed: int = 4) -> list[str]:
+    """Lines of a small file of rated sentences: every third is neutral, the words tell the side."""
+    rng = np.random.default_rng(seed)
+    words = {1: ["fine", "moving", "great"], -1: ["dull", "weak", "boring"]}
+    lines = []
+    for i in range(n):
+        side = 1 if i % 2 else -1
+        rating = side * (0.2 if i % 3 == 0 else 1.5)
+        chosen = [*rng.choice(words[side], 2), "film", f"number{i}"]
+        lines.append(f"{i + 1}\t{rating}\tA {' '.join(chosen)} .")
+    return lines
+
+
+def write_reviews(folder: Path, lines: list[str] | None = None, header: str = "id\tsentiment\ttext") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    body = "\r\n".join([header, *(review_lines() if lines is None else lines)])
+    (folder / "movieReviewSnippets_GroundTruth.txt").write_bytes(body.encode("utf-8"))
+    return folder

@@ -62,7 +62,7 @@ def test_items_and_batches_agree():
         assert label == labels[row]
     expected = (train.images[5].double() / 255 - train.mean[0]) / train.std[0]
     assert torch.allclose(images[0].double(), expected, atol=1e-6)
-    with pytest.raises(IndexError, match="has 1259 images"):
+    with pytest.raises(IndexError, match="has 1259 samples"):
         train[1259]
     assert len(list(train)) == len(train)
 
@@ -281,7 +281,7 @@ def test_a_damaged_picture_is_named(tmp_path):
 
 
 def test_every_entry_describes_itself(tmp_path):
-    assert data.list_datasets() == ["digits", "fashion-mnist", "mnist", "cifar10", "image-folder"]
+    assert data.list_datasets() == ["digits", "fashion-mnist", "mnist", "cifar10", "image-folder", "movie-reviews"]
     for name in data.list_datasets():
         row = data.describe(name, tmp_path)
         assert row["source"]

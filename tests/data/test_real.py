@@ -8,9 +8,10 @@ import torch
 from fredholm import data
 
 FETCHABLE = [name for name in data.list_datasets() if data.get_entry(name).package is not None]
+IMAGES = [name for name in FETCHABLE if data.get_entry(name).kind == "images"]
 
 
-@pytest.mark.parametrize("name", FETCHABLE)
+@pytest.mark.parametrize("name", IMAGES)
 def test_numbers_classes_and_constants(name):
     if data.describe(name)["state"] != "fetched":
         pytest.skip(f"{name} is not here: fredholm data fetch {name}")
@@ -29,7 +30,7 @@ def test_numbers_classes_and_constants(name):
     assert torch.allclose(std, torch.tensor(train.std).double(), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", FETCHABLE)
+@pytest.mark.parametrize("name", IMAGES)
 def test_validation_slice(name):
     if data.describe(name)["state"] != "fetched":
         pytest.skip(f"{name} is not here: fredholm data fetch {name}")
@@ -40,3 +41,19 @@ def test_validation_slice(name):
     train = data.create_dataset(name, "train")
     assert len(train) + len(val) == official
     assert (shares - torch.bincount(train.labels) / len(train)).abs().max() < 1e-3
+
+
+def test_movie_reviews():
+    if data.describe("movie-reviews")["state"] != "fetched":
+        pytest.skip("movie-reviews is not here: fredholm data fetch movie-reviews")
+    parts = {split: data.create_dataset("movie-reviews", split) for split in ("train", "val", "test")}
+    assert sum(len(part) for part in parts.values()) == 10072
+    assert {name: len(part) for name, part in parts.items()} == {"train": 7017, "val": 1026, "test": 2029}
+    assert data.get_entry("movie-reviews").samples == {"train": 7017 + 1026, "test": 2029}
+    for part in parts.values():
+        assert abs(part.labels.double().mean() - 0.5) < 0.02, "both sides are equally frequent"
+        assert part.targets.abs().min() >= 0.5
+    texts = [set(part.texts) for part in parts.values()]
+    assert not texts[0] & texts[1] | texts[0] & texts[2] | texts[1] & texts[2], "a sentence lies in one split"
+    first = parts["train"].texts[0]
+    assert first.startswith("The Rock is destined to be the 21st Century's new ''Conan''"), "the file's first review"

@@ -69,22 +69,28 @@ def train(
 @app.command(epilog="fredholm evaluate runs/digits")
 def evaluate(
     run: RunArgument,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the model: model.steps=12.", metavar="[model.KEY=VALUE]..."),
+    ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     json: JsonFlag = False,
 ) -> None:
     """Measure a run on a split and write evaluation.json."""
     from fredholm import training
 
-    show.evaluation(training.evaluate(run, split), json)
+    show.evaluation(training.evaluate(run, split, overrides or []), json)
 
 
 @app.command(epilog="fredholm predict runs/digits seven.png")
 def predict(
     run: RunArgument,
-    files: Annotated[list[Path], typer.Argument(help="Image files.", metavar="FILE...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or text files of one text a line.", metavar="FILE...")
+    ],
     json: JsonFlag = False,
 ) -> None:
-    """Classify image files with a run's model."""
+    """Classify image files, or lines of text files, with a run's model."""
     from fredholm import training
 
     show.predictions(training.predict(run, list(files)), json)

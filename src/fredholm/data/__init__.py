@@ -1,4 +1,4 @@
-"""Data sets of labelled images: where they come from, how they are split, varied and handed out in batches.
+"""Data sets of labelled images and texts: where they come from, how they are split, varied and handed out in batches.
 
 ``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it, ``fetch(name)`` brings one here.
 """
@@ -6,11 +6,13 @@
 import fredholm.data.catalogue  # noqa: F401  registers the data sets
 from fredholm.data.augment import Augment, cutmix, mixup
 from fredholm.data.create import create_dataset
-from fredholm.data.datasets import ArrayDataset, FolderDataset, ImageDataset
+from fredholm.data.datasets import ArrayDataset, FolderDataset, ImageDataset, LabelledDataset
 from fredholm.data.fetching import fetch
 from fredholm.data.loader import EpochOrder, ResumableLoader, make_loader
 from fredholm.data.registry import Entry, data_root, dataset_path, describe, get_entry, list_datasets, register_dataset
 from fredholm.data.splits import stratified
+from fredholm.data.texts import TextDataset, encode_texts
+from fredholm.data.vocabulary import Vocabulary
 
 __all__ = [
     "ArrayDataset",
@@ -19,12 +21,16 @@ __all__ = [
     "EpochOrder",
     "FolderDataset",
     "ImageDataset",
+    "LabelledDataset",
     "ResumableLoader",
+    "TextDataset",
+    "Vocabulary",
     "create_dataset",
     "cutmix",
     "data_root",
     "dataset_path",
     "describe",
+    "encode_texts",
     "fetch",
     "get_entry",
     "list_datasets",

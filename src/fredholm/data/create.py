@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from fredholm.data.datasets import ArrayDataset, ImageDataset, resize
+from fredholm.data.datasets import ArrayDataset, LabelledDataset, resize
 from fredholm.data.fetching import fetch
 from fredholm.data.install import has_files, verify_installed
-from fredholm.data.registry import PinnedFile, Request, data_root, dataset_path, get_entry
+from fredholm.data.registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
 from fredholm.data.splits import check_fraction, check_split, stratified
+from fredholm.data.texts import TextOptions
+from fredholm.data.vocabulary import Vocabulary
 from fredholm.errors import DataError, OptionError
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -28,8 +31,12 @@ def create_dataset(
     image_size: int | tuple[int, int] | None = None,
     val_fraction: float | int | None = None,
     download: bool = False,
-) -> ImageDataset:
-    """One split of a data set: an :class:`ArrayDataset`, or a :class:`FolderDataset` for ``image-folder``.
+    tokens: str | None = None,
+    max_length: int | None = None,
+    min_count: int | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> LabelledDataset:
+    """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``, :class:`TextDataset` for text.
 
     ``test`` is the official test set. ``val`` is a stratified slice of the official training set, fixed by a constant seed:
     ``val_fraction`` of each class (default 0.1); ``train`` is the rest, so with ``val_fraction=0`` all of it. ``digits``, which has no
@@ -44,6 +51,10 @@ def create_dataset(
         image_size: height and width to resize to; needed for ``image-folder``.
         val_fraction: share of the training images held out as ``val``.
         download: fetch the data set when it is not there.
+        tokens: of text, words (default) or bytes.
+        max_length: of text, tokens kept (default 64 words, 256 bytes); a longer text loses its end.
+        min_count: how often a word must occur in the training split to have a number of its own (default 2).
+        vocabulary: of text, used instead of the training split's: the one a model was trained with.
 
     Raises:
         OptionError: for an unknown name or split, or an impossible size or fraction.
@@ -65,11 +76,24 @@ def create_dataset(
         raise OptionError(f"path: {name} comes with its package and reads no folder; leave path out")
     if download and folder is None:
         fetch(name, root) if entry.package is None or not has_files(dataset_path(name, root)) else None
-    request = Request(entry, split, data_root(root), folder, _size(image_size), val_fraction)
+    given = {"tokens": tokens, "max_length": max_length, "min_count": min_count, "vocabulary": vocabulary}
+    text = _text_options(entry, image_size, {key: value for key, value in given.items() if value is not None})
+    request = Request(entry, split, data_root(root), folder, _size(image_size), val_fraction, text)
     dataset = entry.create(request)
     if not len(dataset):
         raise OptionError(f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another fraction")
     return dataset
+
+
+def _text_options(entry: Entry, image_size: object, given: dict[str, Any]) -> TextOptions | None:
+    """The options of a text data set, or None for images; options of the other kind are refused."""
+    if entry.kind == "text":
+        if image_size is not None:
+            raise OptionError(f"image_size: received {image_size!r}; {entry.name} is text, leave it out")
+        return TextOptions(**given)
+    if given:
+        raise OptionError(f"{', '.join(given)}: {entry.name} holds images; leave the options of text out")
+    return None
 
 
 def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Labelled images as torch data sets that hand out whole batches."""
+"""Labelled samples, and images among them, as torch data sets that hand out whole batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,46 @@ from fredholm.errors import DataError, ShapeError, require
 Transform = Callable[[Tensor], Tensor]
 
 
-class ImageDataset(Dataset):
+class LabelledDataset(Dataset):
+    """Labelled samples: ``raw(indices)`` gives them as stored, ``batch(indices)`` as a model reads them, ``self[i]`` one such pair.
+
+    Args:
+        name, split: what this is.
+        labels: (N,) class numbers.
+        classes: class names, in the order of their numbers.
+    """
+
+    def __init__(self, name: str, split: str, labels: Int[Tensor, "n"], classes: Sequence[str]):
+        self.name, self.split = name, split
+        self.labels = labels
+        self.classes = tuple(classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Tensor, Int[Tensor, "b"]]:
+        """The samples as they are stored, and their labels.
+
+        Raises:
+            IndexError: for an index outside −N … N − 1.
+            DataError: when a file cannot be read.
+        """
+        raise NotImplementedError
+
+    def batch(
+        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Tensor, Int[Tensor, "b"]]:
+        """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first (an augmentation)."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Int[Tensor, ""]]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index}; {self.name} {self.split} has {len(self)} samples")
+        inputs, labels = self.batch([int(index)])
+        return inputs[0], labels[0]
+
+
+class ImageDataset(LabelledDataset):
     """Labelled images: ``raw(indices)`` gives bytes, ``batch(indices)`` normalised floats, ``self[i]`` one such pair.
 
     x = (pixel / 255 − mean) / std per channel.
@@ -49,23 +88,9 @@ class ImageDataset(Dataset):
             )
         if not all(np.isfinite(mean)) or not all(np.isfinite(std)) or min(std) <= 0:
             raise DataError(f"mean and std: received {tuple(mean)} and {tuple(std)}; needs finite numbers, std above 0")
-        self.name, self.split = name, split
-        self.labels = labels
-        self.classes = tuple(classes)
+        super().__init__(name, split, labels, classes)
         self.mean, self.std = tuple(mean), tuple(std)
         self.shape = shape
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
-        """The images as bytes, and their labels.
-
-        Raises:
-            IndexError: for an index outside −N … N − 1.
-            DataError: when a file cannot be read.
-        """
-        raise NotImplementedError
 
     def normalise(self, images: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         """(pixel / 255 − mean) / std, float32, on the images' device."""
@@ -81,12 +106,6 @@ class ImageDataset(Dataset):
         """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an augmentation)."""
         images, labels = self.raw(indices)
         return self.normalise(images if transform is None else transform(images)), labels
-
-    def __getitem__(self, index: int) -> tuple[Float[Tensor, "c h w"], Int[Tensor, ""]]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index}; {self.name} {self.split} has {len(self)} images")
-        images, labels = self.batch([int(index)])
-        return images[0], labels[0]
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from fredholm.data.augment import Augment
 from fredholm.data.counter import permutation
-from fredholm.data.datasets import ImageDataset
+from fredholm.data.datasets import LabelledDataset
 from fredholm.errors import CheckpointError, OptionError
 
 _ORDER = 0x0D  # the stream of random numbers of the order
@@ -117,7 +117,7 @@ class EpochOrder:
 
 
 class ResumableLoader:
-    """An iterable of (images, labels) batches that knows where it is; batches are made when asked for, none ahead.
+    """An iterable of (inputs, labels) batches that knows where it is; batches are made when asked for, none ahead.
 
     So the batches handed out are those that training steps have used, except for the one in a step's hands: ``state_dict()`` taken
     after a step is exact. A caller that reads ahead passes ``state_dict(consumed=k)``.
@@ -134,7 +134,7 @@ class ResumableLoader:
         (1, (64, 1, 8, 8))
     """
 
-    def __init__(self, dataset: ImageDataset, order: EpochOrder, augment: Augment | None = None):
+    def __init__(self, dataset: LabelledDataset, order: EpochOrder, augment: Augment | None = None):
         self.dataset = dataset
         self.order = order
         self.augment = augment
@@ -175,7 +175,7 @@ class ResumableLoader:
             self._resume = False
         self._chosen = True
 
-    def __iter__(self) -> Iterator[tuple[Float[Tensor, "b c h w"], Int[Tensor, "b"]]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Int[Tensor, "b"]]]:
         epoch, offset = self.order.position
         if offset >= len(self) and not self._chosen:
             epoch, offset = epoch + 1, 0
@@ -218,7 +218,7 @@ class ResumableLoader:
 
 
 def make_loader(
-    dataset: ImageDataset,
+    dataset: LabelledDataset,
     batch_size: int,
     *,
     seed: int = 0,

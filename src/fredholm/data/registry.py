@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fredholm.errors import DataError, OptionError, suggest
 
 if TYPE_CHECKING:
-    from fredholm.data.datasets import ImageDataset
+    from fredholm.data.datasets import LabelledDataset
+    from fredholm.data.texts import TextOptions
 
 DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
 
@@ -56,6 +57,7 @@ class Request:
     path: Path | None
     image_size: tuple[int, int] | None
     val_fraction: float | int | None
+    text: TextOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Entry:
     """A data set: its description, its ``package`` (None: in the wheel, or the user's own), and how it is built.
 
     ``official`` tells a user without the registry client which original files to put into the folder. ``mean`` and ``std`` are
-    per channel, in units where white is 1. ``val_fraction`` is the share of the training images held out as ``val``.
+    per channel, in units where white is 1. ``val_fraction`` is the share of the training images held out as ``val``. ``kind`` is images or
+    text; of a text, ``shape``, ``mean`` and ``std`` are None and empty.
     """
 
     name: str
@@ -76,12 +79,13 @@ class Entry:
     shape: tuple[int, int, int] | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    create: Callable[[Request], ImageDataset]
+    create: Callable[[Request], LabelledDataset]
     package: Package | None = None
     embedded: Callable[[], Path] | None = None
     official: str = ""
     val_fraction: float = 0.1
     notes: str = field(default="")
+    kind: str = "images"
 
 
 _ENTRIES: dict[str, Entry] = {}

@@ -2,5 +2,6 @@
 
 from .image import ImageEncoder
 from .points import PointEncoder
+from .text import TextEncoder
 
-__all__ = ["ImageEncoder", "PointEncoder"]
+__all__ = ["ImageEncoder", "PointEncoder", "TextEncoder"]

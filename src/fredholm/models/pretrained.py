@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ..errors import CheckpointError, FredholmError, suggest
+from ..errors import CheckpointError, FredholmError, OptionError, suggest
 from .registry import family as find_family
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -43,10 +43,16 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     return folder
 
 
-def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -> Any:
+def from_pretrained(
+    folder: str | Path, *, device: str | torch.device = "cpu", overrides: dict[str, Any] | None = None
+) -> Any:
     """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
 
+    ``overrides`` replace fields of its configuration that change no weight's name or shape, such as the steps of a continuous
+    transformer.
+
     Raises:
+        OptionError: an override that is no field, or has an impossible value.
         CheckpointError: a missing, unreadable or truncated file, an unknown family or option, or weights whose names or shapes
             differ from the configuration's.
     """
@@ -60,14 +66,28 @@ def from_pretrained(folder: str | Path, *, device: str | torch.device = "cpu") -
                 raise CheckpointError(f"{folder / CONFIG} has an unknown option {key!r}{suggest(key, known)}")
         # JSON has no tuples: a field that is a list was one.
         options = {key: tuple(v) if isinstance(v, list) else v for key, v in saved["config"].items()}
-        model = found.model(found.config(**options))
+        config = found.config(**options)
     except CheckpointError:
         raise
+    except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
+    if overrides:
+        config = _changed(config, overrides)
+    try:
+        model = found.model(config)
     except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
     _load_weights(model, folder / WEIGHTS)
     model.extra = saved.get("extra", {})  # type: ignore[assignment]
     return model.to(device).eval()
+
+
+def _changed(config: Any, overrides: dict[str, Any]) -> Any:
+    known = [f.name for f in dataclasses.fields(config)]
+    for key in overrides:
+        if key not in known:
+            raise OptionError(f"model has no option {key!r}{suggest(key, known)}")
+    return dataclasses.replace(config, **overrides)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -13,17 +13,21 @@ from fredholm.training.checks import explain_failure
 from fredholm.training.recipe import Recipe
 
 
-def build_dataset(recipe: Recipe, split: str) -> Any:
-    """The data set of one split, at the recipe's image size."""
+def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
+    """The data set of one split, at the recipe's image size or length; of text, with a model's own ``vocabulary`` where given."""
     from fredholm import data
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"vocabulary": vocabulary} if vocabulary is not None else {}
     if recipe.data.path is not None:
         options["path"] = recipe.data.path
     if recipe.data.image_size is not None:
         options["image_size"] = tuple(recipe.data.image_size)
     if recipe.data.val_fraction is not None:
         options["val_fraction"] = recipe.data.val_fraction
+    for key in ("tokens", "max_length", "min_count"):
+        value = getattr(recipe.data, key)
+        if value is not None:
+            options[key] = value
     return data.create_dataset(recipe.data.name, split, **options)
 
 
@@ -51,7 +55,7 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
     augment = options.augment
     if options.batch_size > len(train):
         raise RecipeError(
-            f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} images to train on"
+            f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} samples to train on"
         )
     varied = augment.crop or augment.flip or augment.shift
     transform = data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
@@ -72,22 +76,26 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
 
 
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
-    """The recipe's model with the data set's image size, channels and classes, initialised from the recipe's seed."""
+    """The recipe's model with the data set's sizes and classes, initialised from the recipe's seed."""
     from fredholm import models
 
-    image, _ = dataset[0]
-    overrides = {
-        "image_size": tuple(image.shape[-2:]),
-        "channels": int(image.shape[0]),
-        "num_classes": len(dataset.classes),
-        **recipe.model.overrides,
-    }
+    overrides = {**_input_fields(dataset), "num_classes": len(dataset.classes), **recipe.model.overrides}
     torch.manual_seed(recipe.seed)
     try:
         overrides |= _operator(recipe)
         return models.create_model(recipe.model.name, **overrides)
     except (FredholmError, TypeError, ValueError) as error:
         raise explain_failure(recipe, error) from error
+
+
+def _input_fields(dataset: Any) -> dict[str, Any]:
+    """The fields of a model's configuration that say what its inputs are."""
+    from fredholm import data
+
+    if isinstance(dataset, data.TextDataset):
+        return {"encoder": "text", "vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
+    image, _ = dataset[0]
+    return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
 
 
 def _operator(recipe: Recipe) -> dict[str, Any]:

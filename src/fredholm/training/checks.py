@@ -13,6 +13,9 @@ _DERIVED = {
     "image_size": "data.image_size",
     "channels": "the data set",
     "num_classes": "the data set",
+    "encoder": "the data set",
+    "vocabulary": "the data set",
+    "max_length": "data.max_length",
     "operator": "operator.name",
     "operator_options": "operator.<option>",
 }
@@ -58,6 +61,20 @@ def _data_problems(recipe: Recipe):
         yield f"data.name: received {recipe.data.name!r}; needs a data set{suggest(recipe.data.name, known)}"
     elif recipe.data.name == "image-folder" and recipe.data.path is None:
         yield "data.path: missing; image-folder needs the folder of the images"
+    else:
+        yield from _kind_problems(recipe, data.get_entry(recipe.data.name).kind)
+
+
+def _kind_problems(recipe: Recipe, kind: str):
+    """Options of text given for images, and the other way round."""
+    options, augment = recipe.data, recipe.data.augment
+    given = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count")}
+    if kind == "text":
+        given = {"image_size": options.image_size, "mixup": options.mixup, "cutmix": options.cutmix}
+        given |= {f"augment.{key}": getattr(augment, key) for key in ("crop", "flip", "shift")}
+    for key, value in given.items():
+        if value:
+            yield f"data.{key}: received {value!r}; {options.name} holds {kind}, remove it"
 
 
 def _model_problems(recipe: Recipe):

@@ -1,7 +1,8 @@
-"""What a trained run does on a split, and on the user's own images."""
+"""What a trained run does on a split, and on the user's own images or texts."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
+from fredholm.data import Vocabulary, encode_texts
 from fredholm.errors import CheckpointError, DataError, OptionError, require
 from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
+from fredholm.training.recipe_files import apply_overrides
 
 EXAMPLES = 16
 SPLITS = ("train", "val", "test")
 
 
-def load_run(run: str | Path) -> tuple[Any, RunFolder]:
-    """The kept model of a run, in evaluation mode, and its folder.
+def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tuple[Any, RunFolder]:
+    """The kept model of a run, in evaluation mode, and its folder; ``overrides`` such as ``model.steps=12`` change its configuration.
 
     Raises:
+        OptionError: an override of something else, or one that the trained weights do not fit.
         CheckpointError: no run there, or it has saved no model yet.
     """
     from fredholm import models
@@ -30,36 +34,57 @@ def load_run(run: str | Path) -> tuple[Any, RunFolder]:
     place.load_recipe()
     if not place.model.is_dir():
         raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
-    return models.from_pretrained(place.model).eval(), place
+    return models.from_pretrained(place.model, overrides=_model_overrides(overrides)).eval(), place
 
 
-def evaluate(run: str | Path, split: str = "test") -> dict[str, Any]:
+def _model_overrides(overrides: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    changed = apply_overrides({}, list(overrides))
+    fields = changed.pop("model", {})
+    if changed or not isinstance(fields, dict):
+        raise OptionError(f"override: received {' '.join(overrides)}; a trained model takes model.KEY=VALUE only")
+    return fields
+
+
+def _dataset(model: Any, place: RunFolder, split: str) -> Any:
+    """The run's data, in the numbers that its model knows."""
+    words = model.extra.get("vocabulary")
+    return build_dataset(place.load_recipe(), split, Vocabulary.from_dict(words) if words else None)
+
+
+def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
     """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also as ``evaluation.json``.
 
     ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first examples of each with index,
-    label, prediction and probability. Splits other than test are written to ``evaluation-SPLIT.json``.
+    label, prediction and probability. Splits other than test are written to ``evaluation-SPLIT.json``, and a model changed by
+    ``overrides`` (see :func:`load_run`) to a file that names them.
 
     Raises:
-        OptionError: an unknown split.
+        OptionError: an unknown split, or an override that does not fit.
         CheckpointError: no run or no model there.
     """
     from fredholm import data
 
     if split not in SPLITS:
         raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
-    model, place = load_run(run)
+    model, place = load_run(run, overrides)
     recipe = place.load_recipe()
-    dataset = build_dataset(recipe, split)
+    dataset = _dataset(model, place, split)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
     logits, labels = _logits(model, loader)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
         "split": split,
+        **({"overrides": list(overrides)} if overrides else {}),
         **summarise(logits, labels, dataset.classes),
     }
-    write_json(place.evaluation if split == "test" else place.root / f"evaluation-{split}.json", result)
+    write_json(_evaluation_file(place, split, overrides), result)
     return result
+
+
+def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[str, ...]) -> Path:
+    parts = ([] if split == "test" else [split]) + [re.sub(r"[^A-Za-z0-9._=+-]", "_", text) for text in overrides]
+    return place.root / f"{'-'.join([place.evaluation.stem, *parts])}.json"
 
 
 def explain(run: str | Path, images: int = 1000) -> Path:
@@ -74,7 +99,7 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     model, place = load_run(run)
     if not place.evaluation.is_file():
         evaluate(run)
-    dataset = build_dataset(place.load_recipe(), "test")
+    dataset = _dataset(model, place, "test")
     pixels, labels = dataset.raw(torch.arange(min(images, len(dataset))))
     return report_run(place.root, pixels, labels, model=model)
 
@@ -132,31 +157,57 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
 
 def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
-    """The class of each image file, with its probability and those of all classes.
+    """The class of each image file, or of each line of a text file, with its probability and those of all classes.
 
-    A file is converted to the model's channels, resized to its input size and normalised as in training.
+    A picture is converted to the model's channels, resized to its input size and normalised as in training. A line of text is read with
+    the vocabulary saved with the model; ``truncated`` says whether its end was lost. Empty lines are passed over.
 
     Raises:
-        DataError: a file is missing or no image.
+        DataError: a file is missing, no image, no UTF-8, or without a line of text.
         CheckpointError: no run or no model there.
     """
     model, _ = load_run(run)
     facts = model.extra
-    height, width = model.config.image_size
-    images = torch.stack([_read_image(Path(file), model.config.channels, (height, width)) for file in files])
-    mean, std = (torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std"))
+    found: list[dict[str, Any]] = [{"file": str(file)} for file in files]
+    if "vocabulary" in facts:
+        lines = [line for file in files for line in _read_lines(Path(file))]
+        vocabulary = Vocabulary.from_dict(facts["vocabulary"])
+        inputs, _ = encode_texts([text for _, text in lines], vocabulary, facts["max_length"])
+        lengths = [len(vocabulary.encode(text)) for _, text in lines]
+        found = [{"file": where, "truncated": n > facts["max_length"]} for (where, _), n in zip(lines, lengths)]
+    else:
+        height, width = model.config.image_size
+        images = torch.stack([_read_image(Path(file), model.config.channels, (height, width)) for file in files])
+        mean, std = (torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std"))
+        inputs = (images - mean) / std
     with torch.inference_mode():
-        probabilities = model((images - mean) / std).float().softmax(-1)
+        probabilities = model(inputs).float().softmax(-1)
     best, predicted = probabilities.max(-1)
     return [
         {
-            "file": str(file),
+            **what,
             "class": facts["classes"][int(predicted[i])],
             "probability": float(best[i]),
             "probabilities": dict(zip(facts["classes"], probabilities[i].tolist())),
         }
-        for i, file in enumerate(files)
+        for i, what in enumerate(found)
     ]
+
+
+def _read_lines(path: Path) -> list[tuple[str, str]]:
+    """The texts of a file, one a line, each with ``file:line``."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text (byte {error.start:,}); needs one text a line") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    texts = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not texts:
+        raise DataError(f"{path}: holds no text; needs one a line")
+    return texts
 
 
 def _read_image(path: Path, channels: int, size: tuple[int, int]) -> Tensor:

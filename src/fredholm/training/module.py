@@ -1,4 +1,4 @@
-"""The training step of an image classifier, readable on one screen."""
+"""The training step of a classifier, readable on one screen."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def step_seed(*key: int) -> int:
 
 
 class Classifier(pl.LightningModule):
-    """Cross-entropy training of ``model`` by ``recipe`` on (images, labels) batches.
+    """Cross-entropy training of ``model`` by ``recipe`` on (inputs, labels) batches.
 
-    ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer`` blends images and labels.
+    ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer`` blends inputs and labels.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, loader: Callable[[int, int], Any], mixer: Mixer | None = None):
@@ -61,8 +61,8 @@ class Classifier(pl.LightningModule):
         self.metrics: dict[str, float] = {}
         self.loader_state: dict[str, Any] | None = None
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.model(images)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.model(inputs)
 
     def train_dataloader(self):
         loader = self.loader(self.trainer.global_rank, self.trainer.world_size)
@@ -71,7 +71,7 @@ class Classifier(pl.LightningModule):
         return loader
 
     def on_after_batch_transfer(self, batch, dataloader_idx: int):
-        """Several processes validate each its own rows of the same batch, so that no image counts twice."""
+        """Several processes validate each its own rows of the same batch, so that no sample counts twice."""
         world = self.trainer.world_size
         if world == 1 or self.trainer.training:
             return batch
@@ -84,24 +84,24 @@ class Classifier(pl.LightningModule):
         random.seed(seed)
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
-        images, labels = batch
+        inputs, labels = batch
         if self.mixer is not None:
-            images, labels = self.mixer(images, labels, torch.Generator().manual_seed(torch.initial_seed()))
-        loss = cross_entropy(self.model(images), labels, label_smoothing=self.recipe.training.label_smoothing)
+            inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(torch.initial_seed()))
+        loss = cross_entropy(self.model(inputs), labels, label_smoothing=self.recipe.training.label_smoothing)
         if not torch.isfinite(loss):
             raise TrainingFailed(
                 f"loss: {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}, batch {batch_idx + 1}); "
                 f"lower optimizer.lr ({self.recipe.optimizer.lr:g}) or lengthen schedule.warmup_epochs"
             )
-        self._add("train", loss.detach() * len(images), len(images))
+        self._add("train", loss.detach() * len(inputs), len(inputs))
         self.log("train_loss_step", loss.detach(), prog_bar=True, logger=True)
         return loss
 
     def validation_step(self, batch, batch_idx: int) -> None:
-        images, labels = batch
-        logits = self.model(images)
+        inputs, labels = batch
+        logits = self.model(inputs)
         loss = cross_entropy(logits.float(), labels, reduction="sum")
-        self._add("val", loss, (logits.argmax(-1) == labels).sum(), len(images))
+        self._add("val", loss, (logits.argmax(-1) == labels).sum(), len(inputs))
 
     def _add(self, phase: str, *values) -> None:
         self.sums[phase] = [total + float(value) for total, value in zip(self.sums[phase], values)]

@@ -53,7 +53,10 @@ class Augment(Section):
 
 
 class Data(Section):
-    """Which images, how many at a time, and how they are varied. ``mixup`` and ``cutmix`` are Beta parameters (0: off)."""
+    """Which samples, how many at a time, and how images are varied. ``mixup`` and ``cutmix`` are Beta parameters (0: off).
+
+    Of text: ``tokens`` are words or bytes, ``max_length`` of them are kept, a word of the vocabulary occurs ``min_count`` times.
+    """
 
     name: str
     path: str | None = None
@@ -64,6 +67,9 @@ class Data(Section):
     augment: Augment = Field(default_factory=Augment)
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0
+    tokens: Literal["words", "bytes"] | None = None
+    max_length: Positive | None = None
+    min_count: Positive | None = None
 
 
 class Model(Section):

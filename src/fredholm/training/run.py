@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from fredholm import models
+from fredholm.data import TextDataset
 from fredholm.errors import OptionError
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
 from fredholm.training.callbacks import Ema, History, KeepModel, Patience
@@ -61,6 +62,10 @@ def train(
     place = RunFolder(folder)
     _check_devices(recipe)
     data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
+    if report and getattr(data[0], "truncated", 0):
+        report(
+            f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} tokens and lost their end"
+        )
     loader, validation = build_loaders(recipe, *data)
     model = build_model(recipe, data[0])
     place.open(recipe, resume, overwrite)
@@ -89,8 +94,11 @@ def _check_devices(recipe: Recipe) -> None:
 
 def _describe_data(dataset: Any) -> dict[str, Any]:
     """What :func:`predict` must know of the data set; saved with the model, so that it needs no data."""
+    facts = {"dataset": dataset.name, "classes": list(dataset.classes)}
+    if isinstance(dataset, TextDataset):
+        return facts | {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
     mean, std = (torch.as_tensor(value).tolist() for value in (dataset.mean, dataset.std))
-    return {"dataset": dataset.name, "classes": list(dataset.classes), "mean": mean, "std": std}
+    return facts | {"mean": mean, "std": std}
 
 
 def _make_trainer(recipe: Recipe, place: RunFolder, save, report) -> tuple[pl.Trainer, dict[str, Any]]:

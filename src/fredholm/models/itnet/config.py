@@ -10,10 +10,11 @@ from ...errors import OptionError
 
 @dataclass(frozen=True)
 class ITNetConfig:
-    """A classifier of images or point clouds: residual blocks around any registered operator.
+    """A classifier of images, point clouds or texts: residual blocks around any registered operator.
 
     Attributes:
-        encoder: ``image`` or ``points``; a point cloud has ``channels`` coordinates, and the image fields play no role.
+        encoder: ``image``, ``points`` or ``text``; a point cloud has ``channels`` coordinates, a text ``vocabulary`` token numbers of
+            which ``max_length`` are one unit of position; for both the image fields play no role.
         image_size: height and width the model is built for (other sizes work where the patch divides them).
         patch: patch side in pixels.
         channels, num_classes: of input and output.
@@ -23,7 +24,7 @@ class ITNetConfig:
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
         drop_path: stochastic depth of the last block; it grows linearly from 0.
-        pool: ``mean`` or ``cls``.
+        pool: ``mean`` or ``cls``; of text also ``last``.
         frequencies, sigma: of the encoder's Fourier features.
     """
 
@@ -43,11 +44,13 @@ class ITNetConfig:
     pool: str = "mean"
     frequencies: int = 64
     sigma: float = 10.0
+    vocabulary: int = 257
+    max_length: int = 256
 
     def __post_init__(self) -> None:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
         object.__setattr__(self, "image_size", size)
-        for name in ("patch", "channels", "num_classes", "dim", "depth", "heads"):
+        for name in ("patch", "channels", "num_classes", "dim", "depth", "heads", "vocabulary", "max_length"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name} must be a positive integer, got {value!r}")
@@ -57,16 +60,18 @@ class ITNetConfig:
                 raise OptionError(f"{name} is a rate in [0, 1), got {value!r}")
         if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
             raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
-        if self.encoder not in ("image", "points"):
-            raise OptionError(f"encoder is 'image' or 'points', got {self.encoder!r}")
+        if self.encoder not in ("image", "points", "text"):
+            raise OptionError(f"encoder is 'image', 'points' or 'text', got {self.encoder!r}")
         if self.dim % self.heads:
             raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
-        if any(side % self.patch for side in size):
+        if self.encoder == "image" and any(side % self.patch for side in size):
             raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input the model is built for: (C, H, W), or 1,024 points (N, p)."""
+        """Shape of one input the model is built for: (C, H, W), 1,024 points (N, p), or the longest text (N,)."""
+        if self.encoder == "text":
+            return (self.max_length,)
         if self.encoder == "points":
             return 1024, self.channels
         size: Any = self.image_size

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...depth import ResidualBlock
 from ...domain import Domain
-from ...encoders import ImageEncoder, PointEncoder
+from ...encoders import ImageEncoder, PointEncoder, TextEncoder
 from ...operators import create_operator, operator_factory
 from ..pretrained import PretrainedMixin
 from ..registry import register_family, register_model
@@ -23,7 +23,8 @@ class ITNet(nn.Module, PretrainedMixin):
 
     The same backbone serves every registered operator (``config.operator``), so that operators can be compared.
 
-    Shape: images (B, C, H, W), or clouds (B, N, p) with ``config.encoder == "points"``, to logits (B, num_classes).
+    Shape: images (B, C, H, W), clouds (B, N, p) with ``config.encoder == "points"``, or token numbers (B, N) with ``"text"``, to logits
+    (B, num_classes).
 
     Initialisation: the operators' and feed-forward networks' output layers are scaled by :math:`1/\sqrt{2L}`; patch embedding
     truncated normal 0.02; the classifier starts at zero.
@@ -106,6 +107,16 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
     """The encoder that a configuration names."""
     if c.encoder == "points":
         return PointEncoder(channels=c.channels, dim=c.dim, dropout=c.dropout)
+    if c.encoder == "text":
+        return TextEncoder(
+            vocabulary=c.vocabulary,
+            dim=c.dim,
+            max_length=c.max_length,
+            pool=c.pool,
+            frequencies=c.frequencies,
+            sigma=c.sigma,
+            dropout=c.dropout,
+        )
     return ImageEncoder(
         patch=c.patch,
         channels=c.channels,

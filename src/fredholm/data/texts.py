@@ -1,0 +1,152 @@
+"""Labelled texts as padded token numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from fredholm.data.datasets import LabelledDataset, Transform
+from fredholm.data.vocabulary import KINDS, PADDING, Vocabulary
+from fredholm.errors import DataError, OptionError, ShapeError, suggest
+
+MAX_LENGTH = {"words": 64, "bytes": 256}
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How texts become numbers: ``tokens`` is words or bytes, ``max_length`` how many of them are kept (default 64 words, 256 bytes).
+
+    ``min_count`` is how often a word must occur in the training split to have a number; ``vocabulary``, where given, is used instead of
+    one made from the training split.
+
+    Raises:
+        OptionError: for an unknown kind, a length below 1, or a vocabulary of another kind.
+    """
+
+    tokens: str | None = None
+    max_length: int | None = None
+    min_count: int = 2
+    vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and self.tokens not in KINDS:
+            raise OptionError(f"tokens: received {self.tokens!r}{suggest(str(self.tokens), KINDS)}")
+        length = self.max_length
+        if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+            raise OptionError(f"max_length: received {length!r}; needs an integer of 1 or more")
+        if self.vocabulary is not None and self.tokens not in (None, self.vocabulary.kind):
+            raise OptionError(
+                f"tokens: received {self.tokens!r} with a vocabulary of {self.vocabulary.kind}; leave it out"
+            )
+
+    @property
+    def kind(self) -> str:
+        """words or bytes."""
+        return self.vocabulary.kind if self.vocabulary else self.tokens or "words"
+
+    @property
+    def length(self) -> int:
+        """How many tokens of a text are kept."""
+        return self.max_length or MAX_LENGTH[self.kind]
+
+    def make_vocabulary(self, training: Sequence[str]) -> Vocabulary:
+        """The vocabulary given, or that of the training texts."""
+        if self.vocabulary is not None:
+            return self.vocabulary
+        return Vocabulary("bytes") if self.kind == "bytes" else Vocabulary.of_words(training, self.min_count)
+
+
+def encode_texts(
+    texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str = "text"
+) -> tuple[Int[Tensor, "b n"], int]:
+    """Texts as rows of numbers, padded with 0 to the longest, and how many were longer than ``max_length`` and lost their end.
+
+    Raises:
+        DataError: for a text without a token, naming it by ``where`` and its place.
+
+    Example:
+        >>> encode_texts(["a b", "b"], Vocabulary("words", ("a", "b")), 8)
+        (tensor([[2, 3],
+                [3, 0]]), 0)
+    """
+    rows = [vocabulary.encode(text) for text in texts]
+    empty = next((i for i, row in enumerate(rows) if not row), None)
+    if empty is not None:
+        raise DataError(
+            f"{where} {empty + 1}: {texts[empty]!r} holds no token; needs at least one {vocabulary.kind[:-1]}"
+        )
+    truncated = sum(len(row) > max_length for row in rows)
+    width = min(max_length, max((len(row) for row in rows), default=1))
+    numbers = torch.full((len(rows), width), PADDING)
+    for place, row in enumerate(rows):
+        kept = row[:width]
+        numbers[place, : len(kept)] = torch.tensor(kept)
+    return numbers, truncated
+
+
+class TextDataset(LabelledDataset):
+    """Labelled texts in memory; a batch is (B, N) token numbers, 0 where padded, as wide as its longest text.
+
+    A text longer than ``max_length`` tokens loses its end; ``truncated`` counts those that did.
+
+    Args:
+        name, split: what this is.
+        texts, labels: (N,) each.
+        classes: class names, in the order of their numbers.
+        vocabulary: of tokens, made from the training split.
+        max_length: tokens kept of a text.
+        targets: a real number a text, such as a mean rating, where there is one.
+
+    Raises:
+        DataError: for a text without a token, or labels outside the classes.
+        ShapeError: when labels or targets do not fit the texts.
+
+    Example:
+        >>> vocabulary = Vocabulary.of_words(["a fine film", "dull"], min_count=1)
+        >>> data = TextDataset("tiny", "train", ["a fine film", "dull"], torch.tensor([1, 0]), ("bad", "good"), vocabulary, 2)
+        >>> data.batch([0, 1])[0].tolist(), data.truncated
+        ([[2, 5], [3, 0]], 1)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        texts: Sequence[str],
+        labels: Int[Tensor, "n"],
+        classes: Sequence[str],
+        vocabulary: Vocabulary,
+        max_length: int,
+        targets: Tensor | None = None,
+    ):
+        super().__init__(name, split, labels, classes)
+        if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
+            found = (
+                f"{len(texts)} texts, {len(labels)} labels, targets {None if targets is None else tuple(targets.shape)}"
+            )
+            raise ShapeError(f"{name}: received {found}; needs one label (and target) for each text")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
+            raise DataError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {len(classes) - 1}")
+        self.texts, self.vocabulary, self.max_length, self.targets = list(texts), vocabulary, max_length, targets
+        self.numbers, self.truncated = encode_texts(self.texts, vocabulary, max_length, f"{name} {split}: text")
+
+    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        numbers = self.numbers[indices]
+        width = int((numbers != PADDING).sum(1).max()) if len(numbers) else 1
+        return numbers[:, :width], self.labels[indices]
+
+    def batch(
+        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
+        """Token numbers and labels of ``indices``; ``transform`` changes the numbers."""
+        numbers, labels = self.raw(indices)
+        return (numbers if transform is None else transform(numbers)), labels
+
+    def __repr__(self) -> str:
+        tokens = f"at most {self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
+        return f"TextDataset({self.name!r}, {self.split!r}, {len(self)} texts, {tokens}, {len(self.classes)} classes)"

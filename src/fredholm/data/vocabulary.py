@@ -1,0 +1,108 @@
+"""Text to token numbers: words of the training split, or bytes. Number 0 is padding."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fredholm.errors import DataError, OptionError, suggest
+
+PADDING, UNKNOWN = 0, 1
+KINDS = ("words", "bytes")
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def split_words(text: str) -> list[str]:
+    """Runs of letters and digits, and single other signs, in lower case.
+
+    Example:
+        >>> split_words("It's GREAT!")
+        ['it', "'", 's', 'great', '!']
+    """
+    return _TOKEN.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Numbers of tokens. ``words``: 0 padding, 1 any other word, then ``words`` in order; ``bytes``: 0 padding, 1 + byte of UTF-8.
+
+    It is plain data: :meth:`to_dict` and :meth:`from_dict` carry it in a JSON file, so that a saved model can read new text.
+
+    Raises:
+        OptionError: for an unknown kind, words given to a byte vocabulary, or a word given twice.
+
+    Example:
+        >>> vocabulary = Vocabulary.of_words(["a fine film", "a dull film"], min_count=2)
+        >>> vocabulary.words, vocabulary.encode("a new film"), len(vocabulary)
+        (('a', 'film'), [2, 1, 3], 4)
+        >>> Vocabulary("bytes").encode("hé")
+        [105, 196, 170]
+    """
+
+    kind: str = "words"
+    words: tuple[str, ...] = ()
+    _numbers: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise OptionError(f"tokens: received {self.kind!r}{suggest(str(self.kind), KINDS)}")
+        if self.kind == "bytes" and self.words:
+            raise OptionError(f"words: received {len(self.words)} with kind 'bytes'; a byte vocabulary has none")
+        self._numbers.update({word: 2 + i for i, word in enumerate(self.words)})
+        if len(self._numbers) != len(self.words):
+            raise OptionError(f"words: {len(self.words) - len(self._numbers)} are given twice; needs each once")
+
+    @classmethod
+    def of_words(cls, texts: Iterable[str], min_count: int = 2) -> Vocabulary:
+        """The words that occur at least ``min_count`` times in ``texts``, most frequent first, ties in order of the alphabet.
+
+        Raises:
+            OptionError: when ``min_count`` is no positive integer.
+        """
+        if not isinstance(min_count, int) or isinstance(min_count, bool) or min_count < 1:
+            raise OptionError(f"min_count: received {min_count!r}; needs an integer of 1 or more")
+        counts = Counter(word for text in texts for word in split_words(text))
+        kept = [word for word, count in counts.items() if count >= min_count]
+        return cls("words", tuple(sorted(kept, key=lambda word: (-counts[word], word))))
+
+    def __len__(self) -> int:
+        """How many numbers there are, padding included."""
+        return 257 if self.kind == "bytes" else 2 + len(self.words)
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text's tokens; empty for a text without any."""
+        if self.kind == "bytes":
+            return [1 + byte for byte in text.encode("utf-8")]
+        return [self._numbers.get(word, UNKNOWN) for word in split_words(text)]
+
+    def decode(self, numbers: Sequence[int]) -> list[str]:
+        """The tokens of numbers, padding left out; an unknown word is ``�``.
+
+        Raises:
+            DataError: for a number outside the vocabulary.
+        """
+        wrong = [number for number in numbers if not 0 <= number < len(self)]
+        if wrong:
+            raise DataError(f"token number {wrong[0]}; this vocabulary has 0 to {len(self) - 1}")
+        real = [number for number in numbers if number != PADDING]
+        if self.kind == "bytes":
+            return [bytes([number - 1]).decode("latin-1") for number in real]
+        return ["�" if number == UNKNOWN else self.words[number - 2] for number in real]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Words are one string: none of them holds a space, and a line each would be long."""
+        return {"kind": self.kind, "words": " ".join(self.words)}
+
+    @classmethod
+    def from_dict(cls, state: Any) -> Vocabulary:
+        """The vocabulary of :meth:`to_dict`.
+
+        Raises:
+            DataError: for anything else.
+        """
+        if not isinstance(state, dict) or set(state) != {"kind", "words"} or not isinstance(state["words"], str):
+            raise DataError(f"vocabulary: received {str(state)[:60]!r}; needs the kind and words of Vocabulary.to_dict")
+        return cls(state["kind"], tuple(state["words"].split()))

@@ -1,0 +1,133 @@
+"""A run on texts: train, evaluate with the saved vocabulary, predict lines, and what a recipe of text refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fredholm.data.catalogue.movie_reviews import FILE, place_of
+from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.training import evaluate, load_recipe, load_run, predict, train
+from fredholm.training.build import build_dataset
+from tests.data.fixtures import write_reviews
+
+SMALL = [
+    *("training.epochs=2", "data.batch_size=8", "schedule.warmup_epochs=1", "optimizer.lr=1e-2", "data.min_count=1"),
+    *(
+        "operator=softmax",
+        "model.depth=1",
+        "model.dim=16",
+        "model.heads=2",
+        "model.dropout=0",
+        "training.ema_decay=null",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    place = write_reviews(folder / "reviews")
+    lines = []
+    recipe = load_recipe("reviews", [*SMALL, f"data.path={place}", "data.max_length=5"])
+    return train(recipe, folder / "run", report=lines.append), folder / "run", lines
+
+
+def test_the_run_says_what_was_cut(finished):
+    result, run, lines = finished
+    count = len(build_dataset(load_run(run)[1].load_recipe(), "train"))
+    assert lines[0] == f"{count} of {count} texts are longer than 5 tokens and lost their end"
+    assert result.epochs == 2
+
+
+def test_the_vocabulary_is_saved_with_the_model(finished):
+    _, run, _ = finished
+    saved = json.loads((run / "model" / "config.json").read_text())
+    assert saved["config"]["encoder"] == "text"
+    words = saved["extra"]["vocabulary"]["words"].split()
+    assert saved["config"]["vocabulary"] == 2 + len(words)
+    assert saved["config"]["max_length"] == saved["extra"]["max_length"] == 5
+    # Other reviews at the run's place change the training split, not the numbers that the model reads.
+    folder = Path(load_run(run)[1].load_recipe().data.path or "")
+    before = (evaluate(run)["loss"], (folder / FILE).read_bytes())
+    others = b"\r\n9001\t2.0\tzebra zebra zebra\r\n9002\t2.0\tquite new zebra words"
+    assert all(place_of(text) > 0.3 for text in ("zebra zebra zebra", "quite new zebra words")), (
+        "they join the training split"
+    )
+    try:
+        (folder / FILE).write_bytes(before[1] + others)
+        assert evaluate(run)["loss"] == before[0]
+    finally:
+        (folder / FILE).write_bytes(before[1])
+
+
+def test_evaluate_and_predict_agree(finished, tmp_path):
+    _, run, _ = finished
+    report = evaluate(run)
+    assert report["n"] == sum(map(sum, report["confusion"]))
+    model, _ = load_run(run)
+    text = "A great film ."
+    file = tmp_path / "texts.txt"
+    file.write_text(f"\n{text}\nan unheard word, and far too many of them\n", encoding="utf-8")
+    first, second = predict(run, [file])
+    assert first["file"] == f"{file}:2"
+    assert (first["truncated"], second["truncated"]) == (False, True)
+    words = model.extra["vocabulary"]["words"].split()
+    numbers = torch.tensor([[2 + words.index(word) for word in ("a", "great", "film", ".")]])
+    with torch.no_grad():
+        expected = model(numbers).softmax(-1)[0]
+    assert list(first["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "holds no text"), (b" \n\n", "holds no text"), (b"\xff\xfe", "not UTF-8 text")],
+)
+def test_files_without_texts(finished, tmp_path, content, message):
+    (tmp_path / "t.txt").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        predict(finished[1], [tmp_path / "t.txt"])
+    with pytest.raises(DataError, match="no such file"):
+        predict(finished[1], [tmp_path / "none.txt"])
+
+
+def test_overrides_of_a_trained_model(finished):
+    _, run, _ = finished
+    changed = evaluate(run, overrides=["model.dropout=0.4"])
+    assert changed["overrides"] == ["model.dropout=0.4"]
+    assert json.loads((run / "evaluation-model.dropout=0.4.json").read_text()) == changed
+    assert "overrides" not in json.loads((run / "evaluation.json").read_text())
+    with pytest.raises(OptionError, match="no option 'dropuot'; did you mean 'dropout'"):
+        evaluate(run, overrides=["model.dropuot=0.4"])
+    with pytest.raises(OptionError, match=r"takes model\.KEY=VALUE only"):
+        evaluate(run, overrides=["training.epochs=3"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "message"),
+    [
+        ("reviews", "data.mixup=0.2", "data.mixup: received 0.2; movie-reviews holds text"),
+        ("reviews", "data.augment.flip=true", "data.augment.flip: received True; movie-reviews holds text"),
+        ("reviews", "data.image_size=8", "data.image_size"),
+        ("reviews", "data.tokens=letters", "data.tokens: received 'letters'"),
+        ("reviews", "model.vocabulary=9", "model.vocabulary: received 9; set by the data set"),
+        ("reviews", "model.max_length=9", "set by data.max_length"),
+        ("digits", "data.max_length=9", "data.max_length: received 9; digits holds images"),
+    ],
+)
+def test_recipes_that_mix_texts_and_images(recipe, override, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(recipe, [override])
+
+
+def test_bytes_train_too(tmp_path):
+    place = write_reviews(tmp_path / "reviews")
+    recipe = load_recipe("reviews", [*SMALL, f"data.path={place}", "data.tokens=bytes", "training.epochs=2"])
+    recipe.data.min_count = None
+    train(recipe, tmp_path / "run")
+    model, _ = load_run(tmp_path / "run")
+    assert model.config.vocabulary == 257
+    assert model.extra["vocabulary"] == {"kind": "bytes", "words": ""}
