@@ -6,7 +6,6 @@ import importlib.util
 
 import pytest
 import torch
-
 from benchmarks.unification import FLOAT32, FLOAT64, configurations, measure
 
 ALL = configurations()
