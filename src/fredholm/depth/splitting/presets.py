@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...errors import OptionError
+from ...operators.registry import operator_options
 from .constraints import MomentConstraint
 from .term import Term
 from .terms import FeedForwardTerm, OperatorTerm
@@ -33,7 +34,8 @@ def encoder_terms(
     Args:
         dim, heads, hidden: widths of u and of the network, heads of the operator.
         operator: a registered name; ``options`` go to it.
-        activation, bias, eps, dropout, drop_path: of network, norms and branches.
+        bias: of the operator where it has the option, its projection, the network and the norms.
+        activation, eps, dropout, drop_path: of network, norms and branches.
 
     Example:
         >>> [type(term).__name__ for term in encoder_terms(8, 2, 16)]
@@ -45,7 +47,12 @@ def encoder_terms(
     def before() -> nn.Module | None:
         return nn.LayerNorm(dim, eps, bias=bias) if norm == "pre" else None
 
+    if not bias and "bias" in operator_options(operator):
+        options["bias"] = False
     attention = OperatorTerm.of(operator, dim, heads, norm=before(), dropout=dropout, drop_path=drop_path, **options)
+    projection = getattr(attention.operator, "projection", None)
+    if not bias and isinstance(projection, nn.Linear):
+        projection.register_parameter("bias", None)
     network = FeedForwardTerm(
         dim, hidden, activation=activation, bias=bias, norm=before(), dropout=dropout, drop_path=drop_path
     )

@@ -1,0 +1,6 @@
+"""Transformer encoders as evolutions, exactly, and back."""
+
+from .bridge import correspondence, from_encoder, to_encoder
+from .masks import encoder_domain
+
+__all__ = ["correspondence", "encoder_domain", "from_encoder", "to_encoder"]
