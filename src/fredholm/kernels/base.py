@@ -21,6 +21,7 @@ class Layout:
     Attributes:
         keys, queries: extents of the regular grids that keys and queries form, or None.
         cross: queries live on another domain than keys.
+        given: that domain came from the caller, not from the kernel's ``output_domain``.
         causal, pairs, padded: whether there is an order, a pair mask or bias, padding.
         measure: the measure's name, as in :class:`fredholm.Domain`.
         fixed: positions are shared by the batch and need no gradient.
@@ -30,6 +31,7 @@ class Layout:
     keys: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     cross: bool = False
+    given: bool = False
     causal: bool = False
     pairs: bool = False
     padded: bool = False
@@ -38,7 +40,9 @@ class Layout:
     stepping: bool = False
 
     @classmethod
-    def of(cls, domain: Domain, query_domain: Domain | None = None, *, stepping: bool = False) -> Layout:
+    def of(
+        cls, domain: Domain, query_domain: Domain | None = None, *, given: bool = False, stepping: bool = False
+    ) -> Layout:
         """The facts about integrating over ``domain`` at the points of ``query_domain`` (default: the same)."""
         target = domain if query_domain is None else query_domain
         fixed = domain.positions.dim() == 2 and not domain.positions.requires_grad
@@ -46,6 +50,7 @@ class Layout:
             keys=domain.shape,
             queries=target.shape,
             cross=query_domain is not None,
+            given=given,
             causal=domain.causal,
             pairs=domain.pairs is not None,
             padded=domain.valid is not None,

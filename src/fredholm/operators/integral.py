@@ -159,9 +159,10 @@ class IntegralOperator(nn.Module):
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
         strategy = resolve(self.strategy, self.kernel)
+        given = query_domain is not None
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
-        layout = Layout.of(domain, query_domain)
+        layout = Layout.of(domain, query_domain, given=given)
         self.kernel.check(layout)
         return strategy.plan(self.kernel, layout)
 
@@ -209,9 +210,10 @@ class IntegralOperator(nn.Module):
         _check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
             query_domain = Domain.line(query.shape[1], device=query.device, dtype=domain.positions.dtype)
+        given = query_domain is not None
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
-        layout = Layout.of(domain, query_domain)
+        layout = Layout.of(domain, query_domain, given=given)
         self.kernel.check(layout)
         cross, target = query_domain is not None, query_domain or domain
         if query is None and not cross:
