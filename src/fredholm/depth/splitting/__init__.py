@@ -1,8 +1,13 @@
 """Operator splitting: an evolution equation whose steps are the layers of a transformer."""
 
+from .adjoint import solve
 from .constraints import Constraint, MomentConstraint, PositivityConstraint
 from .controls import Constant, Controls, Linear
+from .convolution import ConvolutionalAttention, ConvolutionalEmbedding, ConvolutionTerm
 from .evolution import Evolution, Observer, Substep
+from .monitors import Monitor, energy, growth
+from .orders import Convergence, convergence
+from .pixels import PixelAttention, PixelConvolutionTerm
 from .presets import encoder_terms
 from .schemes import Hybrid, Lie, Parallel, Relaxed, Scheme, Strang, resolve_scheme
 from .term import SubstepError, Term
@@ -12,6 +17,10 @@ __all__ = [
     "Constant",
     "Constraint",
     "Controls",
+    "Convergence",
+    "ConvolutionTerm",
+    "ConvolutionalAttention",
+    "ConvolutionalEmbedding",
     "Evolution",
     "FeedForwardTerm",
     "Hybrid",
@@ -19,9 +28,12 @@ __all__ = [
     "Linear",
     "LinearTerm",
     "MomentConstraint",
+    "Monitor",
     "Observer",
     "OperatorTerm",
     "Parallel",
+    "PixelAttention",
+    "PixelConvolutionTerm",
     "PositivityConstraint",
     "Relaxed",
     "Scheme",
@@ -29,6 +41,10 @@ __all__ = [
     "Substep",
     "SubstepError",
     "Term",
+    "convergence",
     "encoder_terms",
+    "energy",
+    "growth",
     "resolve_scheme",
+    "solve",
 ]

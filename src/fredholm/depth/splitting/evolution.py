@@ -115,11 +115,11 @@ class Evolution(nn.Module):
         steps = self.steps if steps is None else steps
         scheme = resolve_scheme(self.scheme if scheme is None else scheme)
         self._check(scheme, steps)
-        u, domain = self._enter(u, domain)
+        u, domain = self.enter(u, domain)
         dt = self.horizon / steps
         for n in range(steps):
             u = scheme.step(self.flows(domain, scheme, n, observer), u, n * dt, dt)
-        return self._leave(u, domain)
+        return self.leave(u, domain)
 
     def step(self, u: Tensor, domain: Domain, t: float, dt: float, *, observer: Observer | None = None) -> Tensor:
         """One step from time t to t + dt, without the final norm.
@@ -133,7 +133,7 @@ class Evolution(nn.Module):
             raise OptionError(f"a step lies in [0, {self.horizon:g}], got [{t:g}, {t + dt:g}]")
         scheme = resolve_scheme(self.scheme)
         scheme.check_step(dt)
-        u, domain = self._enter(u, domain)
+        u, domain = self.enter(u, domain)
         return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
 
     def rate(self, u: Tensor, domain: Domain, t: float) -> Tensor:
@@ -147,11 +147,11 @@ class Evolution(nn.Module):
         if method not in EXPLICIT:
             raise SubstepError(f"integrate knows the methods {', '.join(EXPLICIT)}, got {method!r}")
         _positive_steps(steps)
-        u, domain = self._enter(u, domain)
+        u, domain = self.enter(u, domain)
         dt = self.horizon / steps
         for n in range(steps):
             u = _unsplit(self, u, domain, n * dt, dt, method)
-        return self._leave(u, domain)
+        return self.leave(u, domain)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -197,8 +197,8 @@ class Evolution(nn.Module):
         for term in self.knots[0]:
             term.check(scheme.resolve(term))
 
-    def _enter(self, u: Tensor, domain: Domain | None) -> tuple[Tensor, Domain]:
-        """u with clean padding, and its domain."""
+    def enter(self, u: Tensor, domain: Domain | None) -> tuple[Tensor, Domain]:
+        """Checked u, zero at padding, and its domain."""
         if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
             raise ShapeError(f"u must have shape (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
         if domain is None:
@@ -207,7 +207,8 @@ class Evolution(nn.Module):
             raise ShapeError(f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal")
         return _clean(u, domain), domain
 
-    def _leave(self, u: Tensor, domain: Domain) -> Tensor:
+    def leave(self, u: Tensor, domain: Domain) -> Tensor:
+        """The final norm, and zero at padding."""
         return _clean(u if self.norm is None else self.norm(u), domain)
 
     def extra_repr(self) -> str:
