@@ -232,7 +232,8 @@ class IntegralOperator(nn.Module):
         u = _clean(u, domain.valid)
         query = u if not cross else None if query is None else _clean(query, target.valid)
         if query is None:  # nothing reads these values
-            ux = u.new_zeros(u.shape[0], self.heads if not self.kernel.whole else 1, target.size, self.kernel.d_in)
+            heads = self.heads if not self.kernel.whole else 1
+            ux = u.new_zeros(()).expand(u.shape[0], heads, target.size, self.kernel.d_in)
         else:
             ux = self._split(query)
         dtype = torch.promote_types(u.dtype, domain.positions.dtype)
