@@ -1,25 +1,47 @@
 """K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
 
+from .attention import AttentionKernel, TransposedLinear
 from .base import Kernel, Layout, Point, Problem
 from .fourier import FourierFeatures
+from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
 from .mlp import GROUPS, MLPKernel, ablations
+from .rotary import Rotary
 from .softmax import SoftmaxKernel
-from .traits import CausalTransition, HiddenReadout, OwnForm, SoftmaxScores, SplitHidden, WeightedValue, has_trait
+from .traits import (
+    CausalTransition,
+    Expanded,
+    HiddenReadout,
+    JointScores,
+    OwnForm,
+    Separable,
+    SoftmaxScores,
+    SplitHidden,
+    WeightedValue,
+    has_trait,
+)
 
 __all__ = [
+    "FEATURE_MAPS",
     "GROUPS",
+    "AttentionKernel",
     "CausalTransition",
+    "Expanded",
     "FourierFeatures",
     "HiddenReadout",
+    "JointScores",
     "Kernel",
     "Layout",
+    "LinearAttentionKernel",
     "MLPKernel",
     "OwnForm",
     "Point",
     "Problem",
+    "Rotary",
+    "Separable",
     "SoftmaxKernel",
     "SoftmaxScores",
     "SplitHidden",
+    "TransposedLinear",
     "WeightedValue",
     "ablations",
     "has_trait",

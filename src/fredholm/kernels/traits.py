@@ -55,16 +55,57 @@ class WeightedValue(Protocol):
 class SoftmaxScores(WeightedValue, Protocol):
     """The weight is a softmax of inner products, which fused attention evaluates."""
 
-    def queries(self, ux: Tensor) -> Tensor:
+    def queries(self, x: Tensor, ux: Tensor) -> Tensor:
         """Scaled queries (B, H, Nq, e)."""
         ...
 
-    def keys(self, uy: Tensor) -> Tensor:
+    def keys(self, y: Tensor, uy: Tensor) -> Tensor:
         """Keys (B, H, Nk, e)."""
         ...
 
-    def values(self, uy: Tensor) -> Tensor:
+    def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """Values (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
+        ...
+
+
+class JointScores(SoftmaxScores, Protocol):
+    """Where queries and keys are the same points, one matrix product may give everything."""
+
+    def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What ``queries``, ``keys`` and ``values`` give, together."""
+        ...
+
+
+class Separable(Protocol):
+    r"""The weight is an inner product of features, so the integral needs one moment of the keys:
+
+    .. math:: r(x) = \phi(x)^T \int \psi(y)\,v(y)^T\,d\mu(y) \;\Big/\; \phi(x)^T \int \psi(y)\,d\mu(y)
+
+    Attributes:
+        floor: the smallest denominator (see :func:`fredholm.ops.linear_attention.guarded`), or None for no denominator at all.
+    """
+
+    floor: float | None
+
+    def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        """φ, (B, H, Nq, r)."""
+        ...
+
+    def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
+        """ψ, (B, H, Nk, r)."""
+        ...
+
+    def values(self, y: Tensor, uy: Tensor) -> Tensor:
+        """v, (B, H, Nk, c), without the part that :meth:`Kernel.offset` adds; c = d_out unless the kernel is ``Expanded``."""
+        ...
+
+
+class Expanded(Separable, Protocol):
+    r"""A matrix at the query acts on the integral: :math:`\Phi(x)\,r(x)`. A matrix-valued kernel of low rank,
+    :math:`K = \Phi(x)\,\Psi(y)^T`, has features 1 and values :math:`\Psi(y)^T u(y)`."""
+
+    def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
+        """(B, H, Nq, c) to (B, H, Nq, d_out)."""
         ...
 
 
@@ -105,5 +146,15 @@ def _members(trait: type) -> tuple[str, ...]:
     return tuple(sorted({name for body in bodies for name in body if not name.startswith("_")}))
 
 
-TRAIT_TYPES = (HiddenReadout, SplitHidden, WeightedValue, SoftmaxScores, OwnForm, CausalTransition)
+TRAIT_TYPES = (
+    HiddenReadout,
+    SplitHidden,
+    WeightedValue,
+    SoftmaxScores,
+    JointScores,
+    Separable,
+    Expanded,
+    OwnForm,
+    CausalTransition,
+)
 TRAITS = {trait: _members(trait) for trait in TRAIT_TYPES}

@@ -4,13 +4,14 @@ from .integral import CausalState, IntegralOperator
 from .itnet import ITNetOperator
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
-from .strategies import Exact, Plan, Strategy
+from .strategies import Exact, Linear, Plan, Strategy
 
 __all__ = [
     "CausalState",
     "Exact",
     "ITNetOperator",
     "IntegralOperator",
+    "Linear",
     "Plan",
     "SoftmaxAttention",
     "Strategy",

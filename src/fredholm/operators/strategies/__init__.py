@@ -2,5 +2,6 @@
 
 from .base import Plan, Strategy, resolve
 from .exact import Exact
+from .linear import Linear
 
-__all__ = ["Exact", "Plan", "Strategy", "resolve"]
+__all__ = ["Exact", "Linear", "Plan", "Strategy", "resolve"]

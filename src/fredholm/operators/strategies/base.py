@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
-from ...kernels import Kernel, Layout, Problem
+from ...kernels import Kernel, Layout, Problem, Separable, has_trait
 from ...quadrature import Quadrature
 
 Keys = dict[str, Tensor]
@@ -76,8 +76,7 @@ class Strategy:
         return self._respond(kernel, problem, memory, path), memory
 
     def _respond(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
-        out, offset = self.integrate(kernel, problem, keys, path), kernel.offset(problem)
-        return out if offset is None else out + offset
+        return with_offset(self.integrate(kernel, problem, keys, path), kernel, problem)
 
     def refuse(self, kernel: Kernel, needs: str, instead: str) -> StrategyError:
         """The error of a strategy that cannot serve a kernel."""
@@ -86,12 +85,22 @@ class Strategy:
         )
 
 
+def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
+    """An integral and the kernel's response to a constant channel."""
+    offset = kernel.offset(problem)
+    return out if offset is None else out + offset
+
+
 def resolve(strategy: Strategy | str, kernel: Kernel) -> Strategy:
-    """A strategy from its name. ``"auto"`` is :class:`Exact` until a kernel has a form that is both exact and cheaper."""
+    """A strategy from its name. ``"auto"`` is :class:`Linear` for a separable kernel, else :class:`Exact`: both are exact."""
     from .exact import Exact
+    from .linear import Linear
 
     if isinstance(strategy, Strategy):
         return strategy
-    if strategy in ("auto", "exact"):
-        return Exact()
-    raise OptionError(f"unknown strategy {strategy!r}{suggest(strategy, ('auto', 'exact'))}, or pass a Strategy object")
+    if strategy == "auto":
+        return Linear() if has_trait(kernel, Separable) else Exact()
+    known = {"exact": Exact, "linear": Linear}
+    if strategy in known:
+        return known[strategy]()
+    raise OptionError(f"unknown strategy {strategy!r}{suggest(strategy, ('auto', *known))}, or pass a Strategy object")

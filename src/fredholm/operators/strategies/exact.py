@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ...kernels import (
     CausalTransition,
     HiddenReadout,
+    JointScores,
     Kernel,
     Layout,
     OwnForm,
@@ -27,7 +28,7 @@ from ...ops.attention import attention
 from ...ops.integral import dense_apply
 from ...ops.mlp_kernel import mlp_kernel
 from ...quadrature import Quadrature
-from .base import Keys, Strategy
+from .base import Keys, Strategy, with_offset
 
 TABLE, COLUMNS = "tiled hidden units, displacement table", "tiled hidden units, appended columns"
 FUSED, HIDDEN, WEIGHTED, DENSE = (
@@ -82,7 +83,7 @@ class Exact(Strategy):
 
     def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
         if path == FUSED:
-            return {"key": kernel.keys(uy), "value": kernel.values(uy)}  # type: ignore[attr-defined]
+            return {"key": kernel.keys(y, uy), "value": kernel.values(y, uy)}  # type: ignore[attr-defined]
         if path in (TABLE, COLUMNS):
             terms = kernel.key_terms(y, uy, columns=path == COLUMNS)  # type: ignore[attr-defined]
             return terms | {"positions": y, "signal": uy}
@@ -91,6 +92,9 @@ class Exact(Strategy):
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
         if path == OWN:
             return kernel.evaluate(problem)  # type: ignore[attr-defined]
+        if path == FUSED and has_trait(kernel, JointScores) and not problem.layout.cross:
+            joint = kernel.project(problem.y, problem.uy)  # type: ignore[attr-defined]
+            return with_offset(attention(*joint, problem.quadrature), kernel, problem)
         return super().respond(kernel, problem, path)
 
     def step(
@@ -108,7 +112,8 @@ class Exact(Strategy):
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
         if path == FUSED:
-            return attention(kernel.queries(problem.ux), keys["key"], keys["value"], problem.quadrature)  # type: ignore
+            query = kernel.queries(problem.x, problem.ux)  # type: ignore[attr-defined]
+            return attention(query, keys["key"], keys["value"], problem.quadrature)
         if path in (TABLE, COLUMNS):
             return self._tiled(kernel, problem, dict(keys), path == COLUMNS)
         return self._blocks(kernel, problem, path)

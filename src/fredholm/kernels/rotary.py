@@ -1,0 +1,60 @@
+"""Rotary positions: queries and keys turn with the positions of their points."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import OptionError
+
+
+class Rotary(nn.Module):
+    r"""Turns pairs of features by angles proportional to the position, so that an inner product sees the displacement only.
+
+    .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
+
+    Args:
+        width: w, features that are turned, the first of each head; the rest stay as they are.
+        base: ratio of the slowest to the fastest angle, nearly.
+        position_dim: p; each coordinate turns its own w / p features.
+        interleaved: neighbouring features form a pair, as in the paper; otherwise feature m and feature m + w / 2p.
+
+    Shape: positions (B, N, p) and features (B, H, N, e), e >= w, to (B, H, N, e). No parameters.
+
+    Raises:
+        OptionError: a width that does not split into pairs for each coordinate.
+
+    Reference: Su et al. 2021, Eqs. 14, 34.
+
+    Example:
+        >>> turn, q, k = Rotary(4), torch.randn(1, 1, 1, 4), torch.randn(1, 1, 1, 4)
+        >>> near, far = ((turn(torch.full((1, 1, 1), t), q) * turn(torch.full((1, 1, 1), t + 2), k)).sum() for t in (0.0, 7.0))
+        >>> torch.allclose(near, far, atol=1e-5)
+        True
+    """
+
+    def __init__(self, width: int, *, base: float = 10000.0, position_dim: int = 1, interleaved: bool = False):
+        super().__init__()
+        if width < 1 or position_dim < 1 or width % (2 * position_dim):
+            raise OptionError(f"rotary width {width} does not split into pairs for {position_dim} coordinate(s)")
+        self.width, self.base, self.position_dim, self.interleaved = width, base, position_dim, interleaved
+
+    def forward(self, x: Float[Tensor, "#b n p"], u: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+        if x.shape[-1] != self.position_dim:
+            raise OptionError(f"Rotary(position_dim={self.position_dim}) got positions of dimension {x.shape[-1]}")
+        share = self.width // self.position_dim
+        powers = torch.arange(0, share, 2, device=x.device, dtype=x.dtype) / share
+        angles = (x[..., None] * self.base**-powers)[:, None]  # (B, 1, N, p, share / 2)
+        cos, sin = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
+        turned, rest = u[..., : self.width].unflatten(-1, (self.position_dim, share)), u[..., self.width :]
+        if self.interleaved:
+            a, b = turned[..., ::2], turned[..., 1::2]
+            turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-3)
+        else:
+            a, b = turned.chunk(2, -1)
+            turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+        return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, base={self.base}, position_dim={self.position_dim}, interleaved={self.interleaved}"
