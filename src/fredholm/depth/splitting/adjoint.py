@@ -20,7 +20,7 @@ class _Field(nn.Module):
         self.evolution, self.domain = evolution, domain
 
     def forward(self, t: Tensor, u: Tensor) -> Tensor:
-        return self.evolution.rate(u, self.domain, min(max(float(t), 0.0), self.evolution.horizon))
+        return self.evolution.rate(u, self.domain, min(max(float(t.detach()), 0.0), self.evolution.horizon))
 
 
 def solve(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor
 
 from ...errors import OptionError, suggest
 
@@ -13,8 +13,8 @@ from ...errors import OptionError, suggest
 class Controls:
     """How K knots of parameters become θ(t) on [0, T]. One knot is a control shared by all times (an autonomous equation)."""
 
-    def locate(self, t: float, horizon: float, knots: int) -> tuple[int, int, float]:
-        """(i, j, w) with θ(t) = (1 - w) θ_i + w θ_j."""
+    def locate(self, t: float, horizon: float, knots: int, *, before: bool = False) -> tuple[int, int, float]:
+        """(i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or ``before`` it."""
         raise NotImplementedError
 
 
@@ -27,8 +27,9 @@ class Constant(Controls):
         (2, 2, 0.0)
     """
 
-    def locate(self, t: float, horizon: float, knots: int) -> tuple[int, int, float]:
-        k = min(max(floor(t / horizon * knots + 1e-9), 0), knots - 1)
+    def locate(self, t: float, horizon: float, knots: int, *, before: bool = False) -> tuple[int, int, float]:
+        s = t / horizon * knots
+        k = min(max(ceil(s - 1e-9) - 1 if before else floor(s + 1e-9), 0), knots - 1)
         return k, k, 0.0
 
 
@@ -43,7 +44,7 @@ class Linear(Controls):
         (1, 2, 0.5)
     """
 
-    def locate(self, t: float, horizon: float, knots: int) -> tuple[int, int, float]:
+    def locate(self, t: float, horizon: float, knots: int, *, before: bool = False) -> tuple[int, int, float]:
         s = min(max(t / horizon * knots - 0.5, 0.0), knots - 1.0)
         k = min(floor(s + 1e-9), max(knots - 2, 0))
         w = s - k

@@ -80,7 +80,7 @@ class Evolution(nn.Module):
 
     def __init__(
         self,
-        knots: Sequence[Term] | Sequence[Sequence[Term]],
+        knots: Sequence[Any] | nn.ModuleList,
         *,
         scheme: Scheme | str = "lie",
         controls: Controls | str = "constant",
@@ -136,9 +136,13 @@ class Evolution(nn.Module):
         u, domain = self.enter(u, domain)
         return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
 
-    def rate(self, u: Tensor, domain: Domain, t: float) -> Tensor:
-        r"""The whole right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard constraint has none and raises SubstepError."""
-        return torch.stack([self._act(k, t, u, domain, 0.0, "rate") for k in range(len(self.knots[0]))]).sum(0)
+    def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
+        r"""The whole right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard constraint has none and raises SubstepError.
+
+        Where the controls jump at t, they are read after the jump, or ``before`` it.
+        """
+        rates = [self._act(k, t, u, domain, 0.0, "rate", before) for k in range(len(self.knots[0]))]
+        return torch.stack(rates).sum(0)
 
     def integrate(
         self, u: Tensor, domain: Domain | None = None, *, steps: int, method: str = "rk4"
@@ -181,8 +185,8 @@ class Evolution(nn.Module):
                 observer(told(type(term).__name__, term, u, after))
         return after
 
-    def _act(self, k: int, t: float, u: Tensor, domain: Domain, h: float, substep: str) -> Tensor:
-        i, j, w = self.controls.locate(t, self.horizon, len(self.knots))
+    def _act(self, k: int, t: float, u: Tensor, domain: Domain, h: float, substep: str, before: bool = False) -> Tensor:
+        i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
         term = self.knots[i][k]
         if i == j:
             return term(u, domain, h, substep)
@@ -216,10 +220,15 @@ class Evolution(nn.Module):
 
 
 def _unsplit(evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str) -> Tensor:
-    """One Runge-Kutta step of the whole equation; controls are read at each stage's own time."""
+    """One Runge-Kutta step of the whole equation; controls are read at each stage's own time, inside the step."""
     times = {"euler": (0.0,), "midpoint": (0.0, 0.5), "heun": (0.0, 1.0), "rk4": (0.0, 0.5, 0.5, 1.0)}[method]
     stages = iter(times)
-    return EXPLICIT[method][0](lambda v: evolution.rate(v, domain, t + next(stages) * dt), u, dt)
+
+    def rate(v: Tensor) -> Tensor:
+        c = next(stages)
+        return evolution.rate(v, domain, t + c * dt, before=c == 1.0)
+
+    return EXPLICIT[method][0](rate, u, dt)
 
 
 def _positive_steps(steps: int) -> None:
@@ -227,7 +236,7 @@ def _positive_steps(steps: int) -> None:
         raise OptionError(f"the number of steps is a whole number of at least 1, got {steps!r}")
 
 
-def _check_knots(groups: list[Sequence[Term]]) -> int | None:
+def _check_knots(groups: list[Any]) -> int | None:
     """The common width; OptionError unless all knots hold the same kinds of terms of one width."""
     if not groups or not groups[0]:
         raise OptionError("an evolution needs at least one knot with at least one term, got none")
