@@ -7,15 +7,18 @@ from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
 from .mlp import GROUPS, MLPKernel, ablations
 from .rotary import Rotary
 from .softmax import SoftmaxKernel
+from .state_space import DiagonalStateSpaceKernel, StateSpaceKernel
 from .traits import (
     CausalTransition,
     Expanded,
     HiddenReadout,
     JointScores,
+    LagTaps,
     OwnForm,
     Separable,
     SoftmaxScores,
     SplitHidden,
+    StateScan,
     WeightedValue,
     has_trait,
 )
@@ -25,11 +28,13 @@ __all__ = [
     "GROUPS",
     "AttentionKernel",
     "CausalTransition",
+    "DiagonalStateSpaceKernel",
     "Expanded",
     "FourierFeatures",
     "HiddenReadout",
     "JointScores",
     "Kernel",
+    "LagTaps",
     "Layout",
     "LinearAttentionKernel",
     "MLPKernel",
@@ -41,6 +46,8 @@ __all__ = [
     "SoftmaxKernel",
     "SoftmaxScores",
     "SplitHidden",
+    "StateScan",
+    "StateSpaceKernel",
     "TransposedLinear",
     "WeightedValue",
     "ablations",

@@ -121,6 +121,36 @@ class OwnForm(Protocol):
         ...
 
 
+class LagTaps(Protocol):
+    r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole steps.
+
+    Attributes:
+        skips_padding: lags count real points only, so that padding is no point; otherwise time goes on at padding.
+    """
+
+    skips_padding: bool
+
+    def regular(self, layout: Layout) -> bool:
+        """Whether lags are whole steps on such a domain, causal and without pairs."""
+        ...
+
+    def taps(self, problem: Problem) -> Tensor:
+        """κ at lags 0 to N - 1, (H, N, d_out, d_in)."""
+        ...
+
+
+class StateScan(Protocol):
+    """The response to a whole sequence through the states of a linear recurrence."""
+
+    def scans(self, layout: Layout) -> bool:
+        """Whether the scan serves these static facts."""
+        ...
+
+    def scan(self, problem: Problem) -> Tensor:
+        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        ...
+
+
 class CausalTransition(Protocol):
     """A causal response with a state of fixed size. Tensors of the state have the batch on dimension 0."""
 
@@ -155,6 +185,8 @@ TRAIT_TYPES = (
     Separable,
     Expanded,
     OwnForm,
+    LagTaps,
+    StateScan,
     CausalTransition,
 )
 TRAITS = {trait: _members(trait) for trait in TRAIT_TYPES}

@@ -2,6 +2,8 @@
 
 from .base import Plan, Strategy, resolve
 from .exact import Exact
+from .fft import FFT
 from .linear import Linear
+from .scan import Recurrent, Scan
 
-__all__ = ["Exact", "Linear", "Plan", "Strategy", "resolve"]
+__all__ = ["FFT", "Exact", "Linear", "Plan", "Recurrent", "Scan", "Strategy", "resolve"]

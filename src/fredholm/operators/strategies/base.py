@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
-from ...kernels import Kernel, Layout, Problem, Separable, has_trait
+from ...kernels import Kernel, LagTaps, Layout, Problem, Separable, StateScan, has_trait
 from ...quadrature import Quadrature
 
 Keys = dict[str, Tensor]
@@ -92,15 +92,20 @@ def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
 
 
 def resolve(strategy: Strategy | str, kernel: Kernel) -> Strategy:
-    """A strategy from its name. ``"auto"`` is :class:`Linear` for a separable kernel, else :class:`Exact`: both are exact."""
+    """A strategy from its name. ``"auto"`` follows the kernel's traits, and is exact: :class:`Linear` for a separable kernel,
+    :class:`FFT` or :class:`Scan` for one with taps or a scan, else :class:`Exact`."""
     from .exact import Exact
+    from .fft import FFT
     from .linear import Linear
+    from .scan import Recurrent, Scan
 
     if isinstance(strategy, Strategy):
         return strategy
     if strategy == "auto":
-        return Linear() if has_trait(kernel, Separable) else Exact()
-    known = {"exact": Exact, "linear": Linear}
+        if has_trait(kernel, Separable):
+            return Linear()
+        return Recurrent() if has_trait(kernel, LagTaps) or has_trait(kernel, StateScan) else Exact()
+    known = {"exact": Exact, "linear": Linear, "fft": FFT, "scan": Scan}
     if strategy in known:
         return known[strategy]()
     raise OptionError(f"unknown strategy {strategy!r}{suggest(strategy, ('auto', *known))}, or pass a Strategy object")
