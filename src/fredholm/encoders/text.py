@@ -78,9 +78,9 @@ class TextEncoder(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Everything truncated normal 0.02, as the image encoder's; the padding's row zero."""
-        weights = [self.embed.weight, self.table, self.token, self.position.weight if self.position else None]
-        for weight in weights:
+        r"""Embeddings normal with variance 1 / D, positions truncated normal 0.02, so that tokens outweigh their places; padding zero."""
+        nn.init.normal_(self.embed.weight, std=self.embed.embedding_dim**-0.5)
+        for weight in (self.table, self.token, self.position.weight if self.position else None):
             if weight is not None:
                 nn.init.trunc_normal_(weight, std=0.02)
         self.embed.weight[0] = 0.0

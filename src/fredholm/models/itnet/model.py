@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import ImageEncoder, PointEncoder, TextEncoder
-from ...operators import create_operator, operator_factory
+from ..decay import weight_decay_groups
+from ..operators import make_operator
 from ..pretrained import PretrainedMixin
 from ..registry import register_family, register_model
 from .config import PRESETS, ITNetConfig
@@ -92,15 +92,8 @@ class ITNet(nn.Module, PretrainedMixin):
         return seen
 
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """Optimiser groups: weight matrices decay; biases, norms, tokens, frequencies and kernels' output biases do not."""
-        decayed, kept = [], []
-        for name, parameter in self.named_parameters():
-            leaf = name.rsplit(".", 1)[-1]
-            # Biases have names of their own: one per head is a matrix, and the kernel's b2 is one matrix a head.
-            exempt = parameter.dim() < 2 or leaf.startswith("bias") or "fourier" in name or leaf == "token"
-            (kept if exempt else decayed).append(parameter)
-        groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
-        return [group for group in groups if group["params"]]
+        """See :func:`fredholm.models.decay.weight_decay_groups`."""
+        return weight_decay_groups(self, weight_decay)
 
 
 def make_encoder(c: ITNetConfig) -> nn.Module:
@@ -126,13 +119,6 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
         sigma=c.sigma,
         dropout=c.dropout,
     )
-
-
-def make_operator(name: str, dim: int, heads: int, *, position_dim: int, **options: Any) -> nn.Module:
-    """A registered operator for positions of this dimension; operators that read no positions are not told it."""
-    if "position_dim" in inspect.signature(operator_factory(name)).parameters:
-        options.setdefault("position_dim", position_dim)
-    return create_operator(name, dim, heads, **options)
 
 
 _FAMILY = register_family("itnet", ITNet, ITNetConfig)

@@ -1,0 +1,193 @@
+"""Evidence on the continuous transformer: ``python -m benchmarks.continuous --runs runs/continuous [--seeds 3] [--only NAME]``.
+
+Trains one model a variant and seed on the movie reviews (finished runs are read, unfinished ones resumed), then measures each on the
+test split: accuracy, accuracy under noise in the input, accuracy and error at other numbers of steps, what every step does. Results go
+to docs/results/continuous-transformer.json after each run; ``python -m benchmarks.continuous_report`` writes the page from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm import data
+from fredholm.data.counter import uniform
+from fredholm.data.vocabulary import UNKNOWN
+from fredholm.depth.splitting import Monitor, growth
+from fredholm.depth.splitting.controls import resolve_controls
+from fredholm.models.continuous import ContinuousTransformer
+from fredholm.training import load_recipe, train
+from fredholm.training.build import build_dataset
+from fredholm.training.evaluate import load_run
+
+from .machine import describe
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "continuous-transformer.json"
+RECIPE = "continuous-reviews"
+VARIANTS: dict[str, list[str]] = {
+    "post": ["model.norm=post"],
+    "pre": ["model.norm=pre"],
+    "soft": ["model.norm=soft"],
+    "parallel": ["model.norm=pre", "model.scheme=parallel"],
+    "shared": ["model.norm=pre", "model.control=shared"],
+    "strang": ["model.norm=pre", "model.scheme=strang"],
+}
+DROPPED = (0.1, 0.2, 0.4)  # share of tokens made unknown
+NOISE = (0.25, 0.5, 1.0)  # standard deviation, in units of the features' root mean square
+STEPS = (1, 2, 4, 8, 16, 32)
+FINE = 128  # steps of the reference that errors are measured against
+SAMPLES = 256  # texts for errors and monitors
+
+Forward = Callable[[Tensor, Tensor], Tensor]
+
+
+def batches(dataset: Any, size: int = 256) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """(indices, inputs, labels) of a whole data set, in order."""
+    parts = torch.arange(len(dataset)).split(size)
+    return [(part, *dataset.batch(part)) for part in parts]
+
+
+@torch.inference_mode()
+def accuracy(forward: Forward, parts: list[tuple[Tensor, Tensor, Tensor]]) -> float:
+    """Share of samples whose largest logit is their label's."""
+    right = sum(int((forward(index, inputs).argmax(-1) == labels).sum()) for index, inputs, labels in parts)
+    return right / sum(len(labels) for _, _, labels in parts)
+
+
+def drop_tokens(index: Tensor, numbers: Tensor, share: float, seed: int) -> Tensor:
+    """Tokens made unknown with probability ``share``, by a hash of (seed, sample, place): the same ones for every model."""
+    places = torch.arange(numbers.shape[1])
+    hit = uniform(seed, index[:, None], places[None]) < share
+    return torch.where(hit & (numbers != 0), UNKNOWN, numbers)
+
+
+def noisy(model: ContinuousTransformer, numbers: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Logits after Gaussian noise on u(0), of ``level`` times its root mean square over the real tokens."""
+    u, domain = model.encoder(numbers)
+    real = u[domain.valid]
+    noise = torch.randn(u.shape, generator=generator) * (level * real.square().mean().sqrt())
+    return model.head(model.encoder.read_out(model.evolution(u + noise, domain), domain))
+
+
+def measure_noise(model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Any]:
+    """Accuracy under both kinds of noise, at each level."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "tokens": [accuracy(lambda i, x, p=p: model(drop_tokens(i, x, p, seed=7)), parts) for p in DROPPED],
+        "features": [accuracy(lambda i, x, s=s: noisy(model, x, s, generator), parts) for s in NOISE],
+    }
+
+
+def operator_calls(model: ContinuousTransformer, inputs: Tensor, steps: int) -> int:
+    """How often attention is evaluated in a forward pass: its cost, free of what else the machine does."""
+    count = 0
+
+    def add(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    handles = [knot[0].operator.register_forward_hook(add) for knot in model.evolution.knots]
+    try:
+        model(inputs[:1], steps=steps)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return count
+
+
+@torch.inference_mode()
+def measure_steps(model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]], control: str) -> list[Any]:
+    """At each number of steps: accuracy, attention evaluations, seconds, relative error of u(T) against a fine Strang solution."""
+    evolution, inputs = model.evolution, parts[0][1][:SAMPLES]
+    trained, evolution.controls = evolution.controls, resolve_controls(control)
+    try:
+        start, domain = model.start(inputs)
+        reference = None
+        if model.config.norm != "post":  # hard projections have no limit
+            reference = evolution(start, domain, steps=FINE, scheme="strang")
+        rows = []
+        for steps in STEPS:
+            begun = time.perf_counter()
+            score = accuracy(lambda _, x, n=steps: model(x, steps=n), parts)
+            row = {"steps": steps, "accuracy": score, "seconds": round(time.perf_counter() - begun, 2)}
+            row["calls"] = operator_calls(model, inputs, steps)
+            if reference is not None:
+                row["error"] = float((evolution(start, domain, steps=steps) - reference).norm() / reference.norm())
+            rows.append(row)
+        return rows
+    finally:
+        evolution.controls = trained
+
+
+@torch.inference_mode()
+def measure_monitors(model: ContinuousTransformer, inputs: Tensor, steps: int) -> dict[str, list[float]]:
+    """After each step, a mean over texts: energy, distance to S1 and how much a small difference has grown."""
+    u, domain = model.start(inputs)
+    monitor = Monitor(domain)
+    model.evolution(u, domain, steps=steps, observer=monitor)
+    last = {row["step"]: row for row in monitor.rows}
+    noise = torch.randn(u.shape, generator=torch.Generator().manual_seed(1))
+    real = torch.where(domain.valid[..., None], noise, 0.0) * (0.01 * u[domain.valid].square().mean().sqrt())
+    return {
+        "energy": [row["energy"] for row in last.values()],
+        "distance": [row["distance"] for row in last.values()],
+        "growth": growth(model.evolution, u, domain, perturbation=real, steps=steps),
+    }
+
+
+def run(name: str, seed: int, folder: Path, extra: list[str]) -> dict[str, Any]:
+    """Train and measure one model."""
+    recipe = load_recipe(RECIPE, [*VARIANTS[name], *extra, f"seed={seed}", f"name={name}-{seed}"])
+    place = folder / recipe.name
+    result = train(recipe, place, resume=(place / "checkpoints").is_dir(), report=lambda line: print(line, flush=True))
+    model, _ = load_run(place)
+    parts = batches(build_dataset(recipe, "test", data.Vocabulary.from_dict(model.extra["vocabulary"])))
+    controls = ("constant",) if name == "shared" else ("constant", "linear")
+    return {
+        "variant": name,
+        "seed": seed,
+        "parameters": result.parameters,
+        "minutes": result.minutes,
+        "val_accuracy": result.metrics["val_accuracy"],
+        "accuracy": accuracy(lambda i, x: model(x), parts),
+        "noise": measure_noise(model, parts),
+        "steps": {control: measure_steps(model, parts, control) for control in controls},
+        "monitors": {steps: measure_monitors(model, parts[0][1][:SAMPLES], steps) for steps in (4, 16)},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.continuous", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/continuous"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", action="append", choices=list(VARIANTS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("overrides", nargs="*", help="changes to the recipe, for a quick try")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for seed in range(args.seeds):
+        for name in args.only or VARIANTS:
+            found = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {"runs": []}
+            if any((row["variant"], row["seed"]) == (name, seed) for row in found["runs"]):
+                continue
+            print(f"{name} seed {seed}", flush=True)
+            row = run(name, seed, args.runs, args.overrides)
+            found = {
+                "machine": describe(),
+                "settings": {"dropped": DROPPED, "noise": NOISE, "steps": STEPS, "fine": FINE},
+                "runs": [*found["runs"], row],
+            }
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            print(f"{name} seed {seed}: test accuracy {row['accuracy']:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""The continuous transformer: depth as time, a step as one pass of a splitting scheme."""
+
+from .config import PRESETS, ContinuousConfig
+from .model import ContinuousTransformer
+
+__all__ = ["PRESETS", "ContinuousConfig", "ContinuousTransformer"]

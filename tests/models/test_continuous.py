@@ -1,0 +1,231 @@
+"""The continuous transformer: an ordinary encoder at its own steps, and another number of steps with the same weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.errors import CheckpointError, OptionError, ShapeError
+from fredholm.models import create_model, from_pretrained, model_config, save_pretrained
+from fredholm.models.continuous import ContinuousConfig, ContinuousTransformer
+from fredholm.operators import list_operators
+
+from ..tolerances import assert_close
+
+TEXT = torch.tensor([[3, 5, 2, 4, 1], [6, 2, 7, 0, 0]])
+
+
+def text_model(**options) -> ContinuousTransformer:
+    """A small double-precision model of texts whose every parameter is away from its initial value."""
+    base = {"vocabulary": 9, "max_length": 8, "dim": 8, "heads": 2, "depth": 3, "frequencies": 4, "dropout": 0.0}
+    model = create_model("continuous_text_micro", **base | options).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed" not in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def torch_encoder(model: ContinuousTransformer) -> nn.TransformerEncoder:
+    """torch's own encoder with the weights of the model's evolution."""
+    c = model.config
+    layer = nn.TransformerEncoderLayer(
+        c.dim, c.heads, round(c.mlp_ratio * c.dim), 0.0, c.activation, batch_first=True, norm_first=c.norm == "pre"
+    )
+    encoder = nn.TransformerEncoder(layer, c.depth, model.evolution.norm, enable_nested_tensor=False).double().eval()
+    with torch.no_grad():
+        for into, knot in zip(encoder.layers, model.evolution.knots):
+            kernel, operator = knot[0].operator.kernel, knot[0].operator
+            into.self_attn.in_proj_weight.copy_(
+                torch.cat([kernel.query.weight, kernel.key.weight, kernel.value.weight])
+            )
+            into.self_attn.in_proj_bias.copy_(torch.cat([kernel.query.bias, kernel.key.bias, kernel.value.bias]))
+            into.self_attn.out_proj.load_state_dict(operator.projection.state_dict())
+            network = knot[1] if c.norm == "pre" else knot[2]
+            into.linear1.load_state_dict(network.layers[0].state_dict())
+            into.linear2.load_state_dict(network.layers[1].state_dict())
+            norms = (knot[0].norm, knot[1].norm) if c.norm == "pre" else (knot[1], knot[3])
+            for target, source in zip((into.norm1, into.norm2), norms):
+                target.weight.copy_(source.weight)
+                target.bias.copy_(source.bias)
+    return encoder
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_at_its_own_steps_it_is_torchs_encoder(norm, activation):
+    model = text_model(norm=norm, activation=activation)
+    u, domain = model.encoder(TEXT)
+    expected = torch_encoder(model)(u, src_key_padding_mask=~domain.valid)
+    expected = torch.where(domain.valid[..., None], expected, 0.0)
+    assert_close(model.features(TEXT)[0], expected)
+    assert_close(model(TEXT), model.head(expected.sum(1) / domain.valid.sum(1, keepdim=True)))
+
+
+SMOOTH = [
+    {"norm": "soft", "scheme": "strang"},
+    {"control": "linear"},
+    {"control": "shared", "scheme": "parallel"},
+]
+
+
+@pytest.mark.parametrize("options", SMOOTH)
+def test_smooth_models_converge_in_their_steps(options):
+    model = text_model(depth=2, **options)
+    u, domain = model.encoder(TEXT)
+    with torch.no_grad():
+        fine = model.evolution(u, domain, steps=64, scheme="strang")
+        errors = [float((model.features(TEXT, steps)[0] - fine).norm()) for steps in (4, 16, 64)]
+    assert errors[0] > 1e-3, "the number of steps matters"
+    assert errors[1] < errors[0] / 2
+    assert errors[2] < errors[1] / 2
+
+
+def test_the_number_of_steps_is_no_parameter(tmp_path):
+    model = text_model(scheme="parallel")
+    folder = save_pretrained(model, tmp_path / "model")
+    twice = from_pretrained(folder, overrides={"steps": 6})
+    assert twice.config.steps == 6
+    assert_close(twice(TEXT), model(TEXT, steps=6))
+    assert (twice(TEXT) - model(TEXT)).abs().max() > 1e-4
+    other = from_pretrained(folder, overrides={"scheme": "strang", "control": "linear"})
+    assert other.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(OptionError, match="did you mean 'steps'"):
+        from_pretrained(folder, overrides={"step": 6})
+    with pytest.raises(CheckpointError, match="does not fit its configuration"):
+        from_pretrained(folder, overrides={"depth": 4})
+
+
+def test_shared_controls_have_one_set_of_parameters():
+    shared, own = text_model(control="shared"), text_model()
+    count = [sum(p.numel() for p in model.evolution.knots.parameters()) for model in (shared, own)]
+    assert count[1] == 3 * count[0]
+    assert shared.evolution.horizon == own.evolution.horizon == 3.0
+    assert shared.evolution.steps == 3
+
+
+@pytest.mark.parametrize("scheme", ["lie", "strang", "parallel", ((0, 1),), ((1,), (0,))])
+@pytest.mark.parametrize("pool", ["mean", "cls", "last"])
+def test_padding_and_batching_change_nothing(scheme, pool):
+    model = text_model(scheme=scheme, pool=pool)
+    together = model(TEXT)
+    assert_close(model(nn.functional.pad(TEXT, (0, 2))), together)
+    assert_close(model(TEXT[1:, :3]), together[1:])
+
+
+@pytest.mark.parametrize("name", list_operators())
+def test_any_operator_is_the_attention_term(name):
+    options = {"width": 4, "frequencies": 2} if name == "itnet" else {}
+    model = text_model(operator=name, operator_options=options).train()
+    model(TEXT, steps=4).square().sum().backward()
+    missing = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert missing == []
+
+
+def test_trace_shows_what_attention_saw():
+    for scheme in ("lie", "strang"):
+        model = text_model(scheme=scheme)
+        found = model.trace(TEXT)
+        assert len(found) == 3
+        operator, u, domain = found[0]
+        assert operator is model.evolution.knots[0][0].operator
+        start, _ = model.encoder(TEXT)
+        norm = model.evolution.knots[0][0].norm
+        assert_close(u, norm(torch.where(domain.valid[..., None], start, 0.0)))
+        assert found[2][0] is model.evolution.knots[2][0].operator
+    assert len(text_model(steps=7).trace(TEXT)) == 7
+
+
+def test_gradients_in_double_precision():
+    model = text_model(depth=2, scheme="strang", control="linear", dim=4, heads=1)
+    u, domain = model.encoder(TEXT)
+    u = u.detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: model.evolution(v, domain, steps=1).sum(), (u,))
+
+
+def test_images():
+    model = create_model("continuous_vit_micro", num_classes=3, image_size=(8, 12), depth=2).double()
+    images = torch.randn(2, 1, 8, 12, dtype=torch.float64)
+    assert model(images, steps=5).shape == (2, 3)
+    assert model.trace(images)[1][2].shape == (2, 3)
+    cls = create_model("continuous_vit_micro", image_size=(8, 8), pool="cls", norm="post", depth=1)
+    assert cls(torch.randn(2, 1, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "itnet"])
+def test_stages_have_fewer_tokens(operator, tmp_path):
+    options = {"width": 4, "frequencies": 2} if operator == "itnet" else {}
+    stages = ((4, 1, 1, 2), (8, 3, 2, 2))
+    model = create_model(
+        "continuous_cvt_micro", dim=8, depth=3, heads=2, stages=stages, operator=operator, operator_options=options
+    )
+    nn.init.normal_(model.head.weight)
+    images = torch.randn(2, 1, 12, 8)
+    assert model(images).shape == (2, 10)
+    u, domain = model.features(images)
+    assert (domain.shape, u.shape) == ((3, 2), (2, 6, 8))
+    seen = []
+    model(images, steps=6, observer=seen.append)
+    taken = [len({s.time for s in seen if s.before.shape[-1] == width}) for width in (4, 8)]
+    assert taken == [2, 6], "each stage takes steps of the same length"
+    assert [u.shape for _, u, _ in model.trace(images)] == [(2, 6, 8)] * 3
+    model(images).sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+    again = from_pretrained(save_pretrained(model, tmp_path), overrides={"steps": 6})
+    assert_close(again(images), model.eval()(images, steps=6))
+    with pytest.raises(ShapeError, match=r"\(B, 1, H, W\)"):
+        model.start(images.expand(-1, 3, -1, -1))
+
+
+def test_no_decay_for_biases_norms_and_frequencies():
+    groups = text_model(norm="soft").weight_decay_groups(0.1)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert all(p.dim() >= 2 for p in groups[0]["params"])
+    assert sum(len(g["params"]) for g in groups) == len(list(text_model(norm="soft").parameters()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "batch"}, "norm: received 'batch'"),
+        ({"control": "steps"}, "control: received 'steps'"),
+        ({"encoder": "points"}, "encoder: received 'points'"),
+        ({"steps": 0}, "steps: received 0"),
+        ({"horizon": 0.0}, "horizon: received 0.0"),
+        ({"penalty": -1.0}, "penalty: received -1.0"),
+        ({"dropout": 1.0}, "dropout: received 1.0"),
+        ({"heads": 3}, "3 does not divide 64"),
+        ({"patch": 5}, "5 does not divide 28x28"),
+        ({"stages": ((64, 4, 3, 2),)}, r"stages: received \(64, 4, 3, 2\)"),
+        ({"stages": ((32, 4, 4, 2),)}, r"the last is \(32, 4, 4\)"),
+        ({"stages": ((64, 4, 4, 2),), "encoder": "text"}, "no grid to make coarser"),
+        ({"stages": ((64, 4, 4, 2),), "pool": "cls"}, "needs 'mean'"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(OptionError, match=message):
+        ContinuousConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scheme": "leapfrog"}, "unknown scheme 'leapfrog'"),
+        ({"scheme": "relaxed", "steps": 8}, "takes steps of 1, got 0.5"),
+        ({"scheme": ((0,),)}, "names each of the terms 0 to 1 once"),
+        ({"operator": "sofmax"}, "did you mean 'softmax'"),
+    ],
+)
+def test_refusals_of_parts(options, message):
+    with pytest.raises(OptionError, match=message):
+        create_model("continuous_vit_micro", **options)
+
+
+def test_configuration_is_json():
+    for name in ("continuous_text_base", "continuous_cvt_13"):
+        config = model_config(name, scheme=((0,), (1,)))
+        assert ContinuousConfig(**json.loads(json.dumps(asdict(config)))) == config
