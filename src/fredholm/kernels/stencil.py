@@ -177,7 +177,8 @@ class StencilKernel(LatticeKernel):
         return out, {"past": seen[..., 1:]}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, windows={self.windows}"
+        parts = (f"{name}={tuple(getattr(w, name) for w in self.windows)}" for name in ("taps", "stride", "dilation"))
+        return f"{super().extra_repr()}, {', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
 
 
 def _parameter(x: Tensor) -> nn.Parameter:
