@@ -22,7 +22,8 @@ def signal(case, seed: int = 3, n: int = POINTS) -> torch.Tensor:
 
 def gradients(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     torch.manual_seed(4)
-    found = torch.autograd.grad(output, inputs, torch.randn_like(output), allow_unused=True)
+    direction = torch.randn(output.shape, dtype=output.dtype)  # randn_like would follow the memory layout
+    found = torch.autograd.grad(output, inputs, direction, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
 
 
