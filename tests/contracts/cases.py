@@ -27,10 +27,12 @@ class OperatorCase:
 
     ``dim``: width of u. ``invariant``: parameters the output does not depend on, exactly; every other one must receive a
     gradient. ``plain``: the domain of tests that need only one. ``cross``: queries may live on another domain. ``permutes``:
-    points may come in any order. ``traced``: the operator compiles and exports. What is not served must be refused.
+    points may come in any order. ``transforms``: a Fourier transform mixes the rounding errors of all points. ``traced``: the
+    operator compiles and exports. What is not served must be refused.
     """
 
     dim: int = DIM
+    transforms = False
     invariant: frozenset[str] = frozenset()
     plain = "points"
     cross = True

@@ -105,7 +105,8 @@ def test_no_future_leaks(case, operator, where):
     domain, u = case.domains()[where], signal(case)
     for t in range(POINTS - 1):
         (g,) = torch.autograd.grad(operator(u, domain)[:, t].sum(), u)
-        assert g[:, t + 1 :].abs().max() == 0, f"output {t} depends on later points"
+        leak = g[:, t + 1 :].abs().max()
+        assert leak <= (1e-12 * g.abs().max() if case.transforms else 0), f"output {t} depends on later points"
         assert_close(
             operator(u[:, : t + 1], domain[: t + 1]), operator(u, domain)[:, : t + 1], f"prefix of {t + 1} points"
         )

@@ -2,10 +2,13 @@
 
 from .attention import AttentionKernel, TransposedLinear
 from .base import Kernel, Layout, Point, Problem
+from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
 from .fourier import FourierFeatures
 from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
+from .mamba import MambaKernel
 from .mlp import GROUPS, MLPKernel, ablations
 from .rotary import Rotary
+from .selective import SelectiveKernel
 from .softmax import SoftmaxKernel
 from .state_space import DiagonalStateSpaceKernel, StateSpaceKernel
 from .traits import (
@@ -26,8 +29,10 @@ from .traits import (
 __all__ = [
     "FEATURE_MAPS",
     "GROUPS",
+    "AffineSystemKernel",
     "AttentionKernel",
     "CausalTransition",
+    "ContinuousStateSpaceKernel",
     "DiagonalStateSpaceKernel",
     "Expanded",
     "FourierFeatures",
@@ -38,10 +43,12 @@ __all__ = [
     "Layout",
     "LinearAttentionKernel",
     "MLPKernel",
+    "MambaKernel",
     "OwnForm",
     "Point",
     "Problem",
     "Rotary",
+    "SelectiveKernel",
     "Separable",
     "SoftmaxKernel",
     "SoftmaxScores",
