@@ -1,0 +1,33 @@
+"""Evolutions compile without graph breaks and export with a free number of tokens, in a process without the shape-checking hook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import torch
+from fredholm.depth import Evolution, encoder_terms
+
+torch.manual_seed(0)
+u = torch.randn(2, 6, 8, dtype=torch.float64)
+knots = [encoder_terms(8, 2, 16, norm="pre") for _ in range(2)]
+evolution = Evolution(knots, controls="linear", scheme="parallel").double()
+for steps in (2, 3):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda v: evolution(v, steps=steps), backend="aot_eager", fullgraph=True)
+    assert (compiled(u) - evolution(u, steps=steps)).abs().max() < 1e-12
+exported = torch.export.export(evolution, (u,), dynamic_shapes={"u": {1: torch.export.Dim("n", min=2, max=64)}}).module()
+v = torch.randn(2, 9, 8, dtype=torch.float64)
+assert (exported(v) - evolution(v)).abs().max() < 1e-12
+print("done")
+"""
+
+
+@pytest.mark.compile
+def test_compiled_and_exported_evolutions_agree_with_eager_ones():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["done"]
