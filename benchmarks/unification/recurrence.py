@@ -1,0 +1,131 @@
+"""torch's recurrences, every option: RNN with tanh and relu, LSTM, GRU; and the sizes whose speed is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from fredholm.domain import Domain
+
+from .measure import Configuration
+
+BATCH, POINTS, DIM, WIDTH = 3, 6, 3, 4
+LENGTHS = (6, 2, 5)
+
+
+def recurrence(
+    label: str,
+    kind: str,
+    *,
+    initial: str = "",
+    padded: bool = False,
+    dim: int = DIM,
+    width: int = WIDTH,
+    **options: Any,
+) -> Configuration:
+    """One layer. ``initial``: one state for all (``"shared"``) or one for each element of the batch (``"batch"``)."""
+
+    def build() -> nn.Module:
+        layer = getattr(nn, kind)(dim, width, **options)
+        if initial:  # parameters of the layer, so that their gradients are compared as well
+            rows = layer.num_layers * (2 if layer.bidirectional else 1)
+            batch = () if initial == "shared" else (BATCH,)
+            widths = (layer.proj_size or width, width)[: 1 + (kind == "LSTM")]
+            layer.start = nn.ParameterList([nn.Parameter(torch.randn(rows, *batch, w)) for w in widths])
+        return layer
+
+    def reference(layer: Any, u: Tensor) -> Tensor:
+        state = None
+        if initial:
+            state = tuple(s if s.dim() == 3 else s[:, None].repeat(1, u.shape[0], 1) for s in layer.start)
+            state = state if kind == "LSTM" else state[0]
+        if padded:
+            packed = pack_padded_sequence(u, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
+            return pad_packed_sequence(layer(packed, state)[0], batch_first=True)[0]
+        if layer.batch_first:
+            return layer(u, state)[0]
+        return layer(u.transpose(0, 1), state)[0].transpose(0, 1)
+
+    def apply(call: Callable[..., Tensor], u: Tensor) -> Tensor:
+        if not padded:
+            return call(u)
+        valid = torch.arange(POINTS) < torch.tensor(LENGTHS)[:, None]
+        causal = not options.get("bidirectional", False)
+        return call(u, Domain.line(POINTS, causal=causal, measure="counting", valid=valid))
+
+    def given(layer: Any) -> dict[str, Any]:
+        if not initial:
+            return {}
+        return {"initial_state": tuple(layer.start) if kind == "LSTM" else layer.start[0]}
+
+    return Configuration(
+        family="recurrence",
+        label=label,
+        build=build,
+        inputs=lambda: (torch.randn(BATCH, POINTS, dim),),
+        reference=reference,
+        apply=apply,
+        options=given,
+    )
+
+
+def _family(name: str, kind: str, **fixed: Any) -> list[Configuration]:
+    """What each of torch's recurrences can be asked to do."""
+    both = {"bidirectional": True}
+    return [
+        recurrence(name, kind, **fixed),
+        recurrence(f"{name}, no bias", kind, bias=False, **fixed),
+        recurrence(f"{name}, batch first", kind, batch_first=True, **fixed),
+        recurrence(f"{name}, 3 layers", kind, num_layers=3, **fixed),
+        recurrence(f"{name}, bidirectional", kind, **both, **fixed),
+        recurrence(f"{name}, bidirectional, 2 layers", kind, num_layers=2, **both, **fixed),
+        recurrence(f"{name}, initial state", kind, initial="shared", **fixed),
+        recurrence(f"{name}, padded", kind, padded=True, **fixed),
+        recurrence(
+            f"{name}, bidirectional, 2 layers, padded, an initial state for each sequence",
+            kind,
+            num_layers=2,
+            initial="batch",
+            padded=True,
+            **both,
+            **fixed,
+        ),
+    ]
+
+
+CONFIGURATIONS = [
+    *_family("RNN tanh", "RNN"),
+    *_family("RNN relu", "RNN", nonlinearity="relu"),
+    *_family("LSTM", "LSTM"),
+    *_family("GRU", "GRU"),
+    recurrence("LSTM, projected", "LSTM", proj_size=2),
+    recurrence(
+        "LSTM, projected, bidirectional, 2 layers, initial state",
+        "LSTM",
+        proj_size=2,
+        num_layers=2,
+        bidirectional=True,
+        initial="shared",
+    ),
+    recurrence("LSTM, one feature to one", "LSTM", dim=1, width=1),
+    recurrence("GRU, dropout in evaluation mode", "GRU", num_layers=2, dropout=0.5),
+]
+
+
+def _speed(label: str, kind: str, shape: tuple[int, int, int], width: int, **options: Any):
+    made = recurrence(label, kind, dim=shape[-1], width=width, batch_first=True, **options)
+    return label, made.build, lambda: torch.randn(shape), made.reference, made.apply
+
+
+# (label, build, make_input, reference, apply), for timing against the layer itself.
+SPEED = [
+    _speed("LSTM 128→256, B=8, N=256", "LSTM", (8, 256, 128), 256),
+    _speed(
+        "GRU 64→128, 2 layers, bidirectional, B=16, N=128", "GRU", (16, 128, 64), 128, num_layers=2, bidirectional=True
+    ),
+    _speed("RNN 32→64, B=4, N=512", "RNN", (4, 512, 32), 64),
+]

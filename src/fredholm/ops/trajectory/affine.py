@@ -1,0 +1,93 @@
+"""An affine recurrence with frozen coefficients, driven forwards (responses) and backwards (rows of its kernel)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    r"""A recurrence that is affine once its gates are read off the trajectory, with state s (n wide) and output y (m wide):
+
+    .. math:: s_t = \alpha_t s_{t-1} + \beta_t\,(U y_{t-1}) + \delta_t\,(W x_t) + b_t, \qquad y_t = V(\varepsilon_t s_t)
+
+    Greek letters act feature by feature, so that no transition matrix is ever stored.
+
+    Attributes:
+        keep, gain, drive, write: α, β, δ, ε, (B, N, n).
+        bias: b, (B, N, n), or None.
+        recurrent, read, out: U (n, m), W (n, d), and V (m, n) or None for the identity.
+        output: the outputs of the nonlinear recurrence itself, (B, N, m).
+        state: its state after the last point, as its cell takes it.
+    """
+
+    keep: Float[Tensor, "b t n"]
+    gain: Float[Tensor, "b t n"]
+    drive: Float[Tensor, "b t n"]
+    write: Float[Tensor, "b t n"]
+    bias: Float[Tensor, "b t n"] | None
+    recurrent: Float[Tensor, "n m"]
+    read: Float[Tensor, "n d"]
+    out: Float[Tensor, "m n"] | None
+    output: Float[Tensor, "b t m"]
+    state: tuple[Tensor, ...]
+
+
+def push(
+    line: Trajectory, x: Float[Tensor, "b t d"] | None, start: tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]]
+) -> tuple[Float[Tensor, "b t m"], tuple[Tensor, Tensor]]:
+    """The affine response y to x (None: to zeros, the offset) and (s, y) after the last point, from (s, y) before the first.
+
+    With secant slopes the response to the signal that made the trajectory is the nonlinear recurrence's own output.
+    Cost O(N·n·(m + d)).
+
+    Example:
+        >>> one = torch.ones(1, 3, 1)
+        >>> line = Trajectory(one / 2, 0 * one, one, one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> push(line, torch.tensor([[[1.0], [0.0], [0.0]]]), (one[:, 0] * 0, one[:, 0] * 0))[0].flatten().tolist()
+        [1.0, 0.5, 0.25]
+    """
+    drive = line.bias
+    if x is not None:
+        forced = line.drive * (x @ line.read.mT)
+        drive = forced if drive is None else drive + forced
+    s, y = start
+    outputs = []
+    for t in range(line.keep.shape[1]):
+        s = line.keep[:, t] * s + line.gain[:, t] * (y @ line.recurrent.mT)
+        s = s if drive is None else s + drive[:, t]
+        y = line.write[:, t] * s
+        y = y if line.out is None else y @ line.out.mT
+        outputs.append(y)
+    return torch.stack(outputs, 1), (s, y)
+
+
+def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b q t o d"]:
+    r"""Rows of the kernel: :math:`\sum_r L(q, r)\,K(r, s)` with K the map of the whole signal x to y, for any factors L.
+
+    L = identity at r = q gives row q of K itself; the rows of a layer above give those of both layers together. One
+    recursion from the last point to the first, so that rows cost O(Q·N·o·n·(m + d)) time and no N² tensor exists.
+
+    Example:
+        >>> one = torch.ones(1, 3, 1)
+        >>> line = Trajectory(one / 2, 0 * one, one, one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> pull(line, torch.tensor([0.0, 0.0, 1.0]).view(1, 1, 3, 1, 1)).flatten().tolist()
+        [0.25, 0.5, 1.0]
+    """
+    last = line.keep.shape[1] - 1
+    carried, found = None, []
+    for t in range(last, -1, -1):
+        upon_y = left[:, :, t]
+        if carried is not None:
+            upon_y = upon_y + (carried * line.gain[:, t + 1, None, None]) @ line.recurrent
+        upon_s = upon_y if line.out is None else upon_y @ line.out
+        upon_s = upon_s * line.write[:, t, None, None]
+        if carried is not None:
+            upon_s = upon_s + carried * line.keep[:, t + 1, None, None]
+        found.append(upon_s * line.drive[:, t, None, None])
+        carried = upon_s
+    return torch.stack(found[::-1], 2) @ line.read

@@ -1,0 +1,190 @@
+"""The cells of torch's recurrences, unrolled, with the coefficients of the affine recurrence that each is along its trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from .affine import Trajectory
+from .slopes import slope
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """One direction of one layer, stacked gate by gate as torch stores them: RNN one, LSTM i, f, g, o, GRU r, z, n.
+
+    Attributes:
+        read, recurrent: of x and of h, (gates·n, d) and (gates·n, m).
+        read_bias, recurrent_bias: (gates·n,) or None.
+        out: the LSTM's projection of h, (m, n), or None.
+    """
+
+    read: Float[Tensor, "g d"]
+    recurrent: Float[Tensor, "g m"]
+    read_bias: Float[Tensor, " g"] | None = None
+    recurrent_bias: Float[Tensor, " g"] | None = None
+    out: Float[Tensor, "m n"] | None = None
+
+    def bias(self) -> Tensor | None:
+        """Both biases together, where they act together."""
+        return None if self.read_bias is None or self.recurrent_bias is None else self.read_bias + self.recurrent_bias
+
+
+State = tuple[Tensor, ...]
+
+
+def rnn(weights: Weights, x: Tensor, state: State, linearization: str, activation: str = "tanh") -> Trajectory:
+    r"""Elman's recurrence: :math:`h_t = D_t (W x_t + U h_{t-1} + b)`, :math:`D_t = \mathrm{diag}\,S(z_t)`, z the argument of σ.
+
+    Args:
+        weights, x, state: one layer, its signal (B, N, d) and (h,) before it, (B, n).
+        linearization: ``"secant"`` or ``"tangent"``.
+        activation: ``"tanh"`` or ``"relu"``.
+
+    Cost: O(N·n·(n + d)), one step after the other.
+
+    Reference: ITNet Eqs. 96, 134, 135, with the secant in the tangent's place.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> rnn(Weights(eye, eye), torch.ones(1, 3, 2), (torch.zeros(1, 2),), "secant").output.shape
+        torch.Size([1, 3, 2])
+    """
+    function = torch.tanh if activation == "tanh" else torch.relu
+    bias, (h,) = weights.bias(), state
+    arguments, outputs = [], []
+    for drive in F.linear(x, weights.read, bias).unbind(1):
+        z = drive + h @ weights.recurrent.mT
+        h = function(z)
+        arguments.append(z)
+        outputs.append(h)
+    gain = slope(activation, linearization)(torch.stack(arguments, 1))
+    zero, one = torch.zeros_like(gain[:1, :1, :1]), torch.ones_like(gain[:1, :1, :1])
+    return Trajectory(
+        keep=zero.expand_as(gain),
+        gain=gain,
+        drive=gain,
+        write=one.expand_as(gain),
+        bias=None if bias is None else gain * bias,
+        recurrent=weights.recurrent,
+        read=weights.read,
+        out=None,
+        output=torch.stack(outputs, 1),
+        state=(h,),
+    )
+
+
+def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
+    r"""Long short-term memory, with the cell c as the state and its candidate's argument a:
+
+    .. math:: c_t = f_t c_{t-1} + i_t S(a_t)\,(W_g x_t + U_g h_{t-1} + b_g), \qquad h_t = P\,(o_t S(c_t)\, c_t)
+
+    Args:
+        weights, x: one layer and its signal (B, N, d).
+        state: (h, c) before it, (B, m) and (B, n).
+        linearization: ``"secant"``, ``"tangent"``, or ``"gates"``: tangents, and :math:`U_g h_{t-1}` left out of the transition, as
+            Eq. 148 is printed.
+
+    Cost: O(N·n·(m + d)), one step after the other.
+
+    Reference: ITNet Definition 11, Eqs. 146-148.
+
+    Example:
+        >>> weights = Weights(torch.rand(8, 3), torch.rand(8, 2))
+        >>> lstm(weights, torch.ones(1, 4, 3), (torch.zeros(1, 2), torch.zeros(1, 2)), "secant").output.shape
+        torch.Size([1, 4, 2])
+    """
+    bias, (h, c) = weights.bias(), state
+    kept: list[list[Tensor]] = [[], [], [], [], [], []]
+    for drive in F.linear(x, weights.read, bias).unbind(1):
+        i, f, a, o = (drive + h @ weights.recurrent.mT).chunk(4, -1)
+        i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
+        c = f * c + i * a.tanh()
+        h = o * c.tanh()
+        h = h if weights.out is None else h @ weights.out.mT
+        for values, value in zip(kept, (i, f, a, o, c, h)):
+            values.append(value)
+    i, f, a, o, cells, outputs = (torch.stack(values, 1) for values in kept)
+    through = slope("tanh", linearization)
+    drive = i * through(a)
+    n = drive.shape[-1]
+    candidate = slice(2 * n, 3 * n)
+    return Trajectory(
+        keep=f,
+        gain=torch.zeros_like(drive) if linearization == "gates" else drive,
+        drive=drive,
+        write=o * through(cells),
+        bias=None if bias is None else drive * bias[candidate],
+        recurrent=weights.recurrent[candidate],
+        read=weights.read[candidate],
+        out=weights.out,
+        output=outputs,
+        state=(h, c),
+    )
+
+
+def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
+    r"""Gated recurrent unit, with the candidate's argument a:
+
+    .. math:: h_t = z_t h_{t-1} + (1 - z_t) S(a_t)\,\big(W_n x_t + b_n + r_t (U_n h_{t-1} + b'_n)\big)
+
+    Args:
+        weights, x, state: one layer, its signal (B, N, d) and (h,) before it, (B, n).
+        linearization: as for :func:`lstm`; ``"gates"`` leaves :math:`U_n h_{t-1}` out of the transition, as Eq. 150 is printed.
+
+    Cost: O(N·n·(n + d)), one step after the other.
+
+    Reference: ITNet Eqs. 149, 150.
+
+    Example:
+        >>> weights = Weights(torch.rand(6, 3), torch.rand(6, 2))
+        >>> gru(weights, torch.ones(1, 4, 3), (torch.zeros(1, 2),), "secant").output.shape
+        torch.Size([1, 4, 2])
+    """
+    (h,) = state
+    kept: list[list[Tensor]] = [[], [], [], []]
+    for drive in F.linear(x, weights.read, weights.read_bias).unbind(1):
+        (xr, xz, xn), (hr, hz, hn) = (
+            g.chunk(3, -1) for g in (drive, F.linear(h, weights.recurrent, weights.recurrent_bias))
+        )
+        r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
+        a = xn + r * hn
+        h = (1 - z) * a.tanh() + z * h
+        for values, value in zip(kept, (r, z, a, h)):
+            values.append(value)
+    r, z, a, outputs = (torch.stack(values, 1) for values in kept)
+    drive = (1 - z) * slope("tanh", linearization)(a)
+    candidate = slice(2 * drive.shape[-1], None)
+    bias = None
+    if weights.read_bias is not None and weights.recurrent_bias is not None:
+        bias = drive * (weights.read_bias[candidate] + r * weights.recurrent_bias[candidate])
+    return Trajectory(
+        keep=z,
+        gain=torch.zeros_like(drive) if linearization == "gates" else drive * r,
+        drive=drive,
+        write=torch.ones_like(drive[:1, :1, :1]).expand_as(drive),
+        bias=bias,
+        recurrent=weights.recurrent[candidate],
+        read=weights.read[candidate],
+        out=None,
+        output=outputs,
+        state=(h,),
+    )
+
+
+def _rnn_relu(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
+    return rnn(weights, x, state, linearization, "relu")
+
+
+# By torch's own names (``torch.nn.RNNBase.mode``).
+CELLS: dict[str, Callable[[Weights, Tensor, State, str], Trajectory]] = {
+    "RNN_TANH": rnn,
+    "RNN_RELU": _rnn_relu,
+    "LSTM": lstm,
+    "GRU": gru,
+}

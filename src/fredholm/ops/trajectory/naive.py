@@ -1,0 +1,61 @@
+"""The kernel along a trajectory as it is written: a product of transition matrices for every pair."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .affine import Trajectory
+
+
+def transitions(
+    line: Trajectory,
+) -> tuple[Float[Tensor, "b t n n"], Float[Tensor, "b t n d"], Float[Tensor, "b t m n"]]:
+    r"""A, B, C of :math:`s_t = A_t s_{t-1} + B_t x_t + b_t`, :math:`y_t = C_t s_t`, as matrices; A_1, which reads no y, has no U.
+
+    .. math:: A_t = \mathrm{diag}(\alpha_t) + \mathrm{diag}(\beta_t)\,U C_{t-1}, \quad B_t = \mathrm{diag}(\delta_t)\,W, \quad
+        C_t = V\,\mathrm{diag}(\varepsilon_t)
+
+    Example:
+        >>> one = torch.ones(1, 3, 1)
+        >>> line = Trajectory(one / 2, one, one, 2 * one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> transitions(line)[0].flatten().tolist()
+        [0.5, 2.5, 2.5]
+    """
+    out = (
+        torch.eye(line.write.shape[-1], dtype=line.write.dtype, device=line.write.device)
+        if line.out is None
+        else line.out
+    )
+    c = out * line.write[:, :, None, :]
+    mixed = line.gain[:, 1:, :, None] * (line.recurrent @ c[:, :-1])
+    a = torch.diag_embed(line.keep) + torch.nn.functional.pad(mixed, (0, 0, 0, 0, 1, 0))
+    return a, line.drive[..., None] * line.read, c
+
+
+def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
+    r"""The whole kernel, pair by pair: :math:`K(t, s) = C_t A_t A_{t-1} \cdots A_{s+1} B_s` for s ≤ t, else 0. O(N²·n³).
+
+    The oracle of :func:`pull`.
+
+    Example:
+        >>> one = torch.ones(1, 2, 1)
+        >>> line = Trajectory(one / 2, 0 * one, one, one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> kernel_naive(line).squeeze().tolist()
+        [[1.0, 0.0], [0.5, 1.0]]
+    """
+    a, b, c = transitions(line)
+    rows = []
+    for t in range(a.shape[1]):
+        row = []
+        for s in range(a.shape[1]):
+            if s > t:
+                row.append(torch.zeros_like(c[:, 0] @ b[:, 0]))
+                continue
+            product = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape[0], -1, -1)
+            for r in range(s + 1, t + 1):
+                product = a[:, r] @ product
+            row.append(c[:, t] @ product @ b[:, s])
+        rows.append(torch.stack(row, 1))
+    return torch.stack(rows, 1)
