@@ -7,6 +7,7 @@ from .fourier import FourierFeatures
 from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
 from .mamba import MambaKernel
 from .mlp import GROUPS, MLPKernel, ablations
+from .recurrent import RecurrentKernel
 from .rotary import Rotary
 from .selective import SelectiveKernel
 from .softmax import SoftmaxKernel
@@ -47,6 +48,7 @@ __all__ = [
     "OwnForm",
     "Point",
     "Problem",
+    "RecurrentKernel",
     "Rotary",
     "SelectiveKernel",
     "Separable",
