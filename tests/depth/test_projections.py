@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fredholm.depth import Evolution, MomentConstraint, PositivityConstraint, SubstepError
+from fredholm.depth import Evolution, FeedForwardTerm, MomentConstraint, PositivityConstraint, SubstepError
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
 
@@ -170,6 +170,20 @@ def test_gradients():
         assert torch.autograd.gradcheck(lambda v, t=term, s=substep: t(v, DOMAIN, 0.5, s), (u,))
 
 
+@pytest.mark.parametrize("affine", ["vector", "none"])
+def test_constants_and_padding_do_no_harm_without_epsilon(affine):
+    constraint = MomentConstraint(4, affine=affine, eps=0.0)
+    evolution = Evolution([FeedForwardTerm(4, 6, activation="tanh"), constraint]).double()
+    u = draw(1, 5, 4)
+    u[0, 0] = 0.0
+    u.requires_grad_()
+    domain = DOMAIN.replace(valid=torch.tensor([[True, True, True, False, False]]))
+    assert (evolution.terms[1].project(torch.full((1, 1, 4), 2.5, dtype=torch.float64)) == 0).all()
+    evolution(u, domain).square().sum().backward()
+    assert u.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in evolution.parameters())
+
+
 def test_what_a_constraint_refuses():
     for substep in ("euler", "midpoint", "rk4"):
         with pytest.raises(
@@ -184,5 +198,7 @@ def test_what_a_constraint_refuses():
         MomentConstraint(4, penalty=1.0)
     with pytest.raises(OptionError, match="'vector', 'scalar' or 'none', got 'full'"):
         MomentConstraint(4, affine="full")
+    with pytest.raises(OptionError, match="not negative, got eps=-1"):
+        MomentConstraint(4, eps=-1.0)
     with pytest.raises(OptionError, match="standard deviation is positive, got std=0"):
         MomentConstraint(4, affine="none", std=0.0)

@@ -1,10 +1,8 @@
-"""Terms, schemes, controls and the evolution: formulas, equivalences, masks, and what is refused."""
+"""Terms, schemes and controls: their formulas, and which of them are equivalent."""
 
 from __future__ import annotations
 
 import copy
-import pickle
-from itertools import pairwise
 
 import pytest
 import torch
@@ -22,38 +20,13 @@ from fredholm.depth import (
     PositivityConstraint,
     Relaxed,
     Strang,
-    SubstepError,
     encoder_terms,
 )
-from fredholm.depth.splitting import Constant, Linear, Scheme, Term, resolve_scheme
-from fredholm.domain import Domain
-from fredholm.errors import OptionError, ShapeError
+from fredholm.depth.splitting import Constant, Linear, Scheme
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close
-
-D, N = 4, 3
-DOMAIN = Domain.line(N)
-
-
-def draw(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def spread(module, std=0.4):
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=std)
-    return module.double()
-
-
-def make(knots=2, **options):
-    """Attention and network with a soft constraint: every scheme serves it."""
-    groups = [
-        [OperatorTerm.of("softmax", D, 2), FeedForwardTerm(D, 6, activation="tanh"), PositivityConstraint(penalty=0.5)]
-        for _ in range(knots)
-    ]
-    return spread(Evolution(groups, **options))
-
+from .splitting_cases import DOMAIN, D, N, draw, make, spread
 
 # --- terms ------------------------------------------------------------------------------------------------------------------
 
@@ -262,205 +235,3 @@ def test_depth_is_a_choice_of_the_run():
         errors = [float((evolution(u, DOMAIN, steps=n) - exact).norm()) for n in (2, 4, 8, 16)]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < errors[0] / 5
-
-
-# --- evolution --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", ["lie", "strang", "parallel"])
-def test_padding_is_invisible(scheme):
-    evolution = spread(Evolution([encoder_terms(D, 2, 6) for _ in range(2)], scheme=scheme))
-    u = draw(2, 5, D)
-    domain = Domain.line(5, dtype=torch.float64)
-    valid = torch.tensor([[True, True, True, False, False], [True] * 5])
-    filled = torch.where(valid[..., None], u, torch.nan).requires_grad_()
-    out = evolution(filled, domain.replace(valid=valid))
-    assert (out[0, 3:] == 0).all()
-    assert_close(out[0, :3], evolution(u[:1, :3], domain[:3])[0])
-    assert_close(out[1], evolution(u[1:], domain)[0])
-    out.sum().backward()
-    assert all(p.grad.isfinite().all() for p in evolution.parameters())
-    assert (filled.grad[0, 3:] == 0).all()
-
-
-def test_causal_domains_keep_the_future_out():
-    evolution, u = make(), draw(1, 5, D)
-    domain = Domain.line(5, causal=True)
-    changed = u.clone()
-    changed[:, 3:] += 1.0
-    for scheme in ("lie", "strang", "parallel"):
-        out, other = evolution(u, domain, scheme=scheme), evolution(changed, domain, scheme=scheme)
-        assert out[:, :3].equal(other[:, :3])
-        assert not out[:, 3:].equal(other[:, 3:])
-
-
-def test_gradients():
-    evolution, u = make(knots=2, controls="linear"), draw(1, N, D).requires_grad_()
-    for scheme in ("strang", "parallel"):
-        assert torch.autograd.gradcheck(lambda v, s=scheme: evolution(v, DOMAIN, steps=3, scheme=s), (u,))
-
-
-def test_every_parameter_receives_a_gradient():
-    evolution = spread(Evolution([encoder_terms(D, 2, 6, norm="pre") for _ in range(2)], norm=nn.LayerNorm(D)))
-    evolution(draw(2, N, D)).square().sum().backward()
-    for name, parameter in evolution.named_parameters():
-        if "kernel.key.bias" not in name:  # cancels in the softmax
-            assert parameter.grad.abs().max() > 0, name
-
-
-def test_one_step_at_a_time_and_the_final_norm():
-    evolution, u = make(knots=2, norm=nn.LayerNorm(D)), draw(1, N, D)
-    v = evolution.step(evolution.step(u, DOMAIN, 0.0, 1.0), DOMAIN, 1.0, 1.0)
-    assert_close(evolution(u, DOMAIN), evolution.norm(v))
-
-
-def test_the_whole_rate_and_unsplit_methods():
-    evolution, u = make(knots=1, horizon=0.4), draw(1, N, D)
-    rate = sum(term.rate(u, DOMAIN) for term in evolution.terms)
-    assert_close(evolution.rate(u, DOMAIN, 0.1), rate)
-    assert_close(evolution.integrate(u, DOMAIN, steps=1, method="euler"), u + 0.4 * rate)
-    with pytest.raises(SubstepError, match="'dopri5'"):
-        evolution.integrate(u, DOMAIN, steps=1, method="dopri5")
-
-
-def test_observers_see_every_substep():
-    evolution, u, seen = make(knots=2), draw(1, N, D), []
-    evolution(u, DOMAIN, scheme="strang", observer=seen.append)
-    assert [s.index for s in seen] == 2 * [0, 1, 2, 1, 0]
-    assert [s.step for s in seen] == 5 * [0] + 5 * [1]
-    assert [s.time for s in seen[:5]] == [0.0, 0.0, 0.0, 0.5, 0.5]
-    assert [s.length for s in seen[:5]] == [0.5, 0.5, 1.0, 0.5, 0.5]
-    assert seen[5].term is evolution.knots[1][0]
-    for a, b in pairwise(seen):
-        assert a.after is b.before
-
-
-def test_copies_pickles_and_state_dicts():
-    evolution, u = make(controls="linear", scheme=Strang()), draw(1, N, D)
-    expected = evolution(u, DOMAIN)
-    for other in (copy.deepcopy(evolution), pickle.loads(pickle.dumps(evolution))):
-        assert other(u, DOMAIN).equal(expected)
-    fresh = make(controls="linear", scheme=Strang())
-    fresh.load_state_dict(evolution.state_dict(), strict=True)
-    assert fresh(u, DOMAIN).equal(expected)
-    assert "scheme=Strang(), controls=Linear(), horizon=2, steps=2" in repr(evolution)
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("steps", [0, -1, True])
-def test_steps_are_whole_and_positive(steps):
-    evolution = make()
-    for call in (
-        lambda: evolution(draw(1, N, D), steps=steps),
-        lambda: evolution.integrate(draw(1, N, D), steps=steps),
-    ):
-        with pytest.raises(OptionError, match=f"at least 1, got {steps}"):
-            call()
-    with pytest.raises(OptionError, match="at least 1"):
-        make(steps=steps)
-
-
-@pytest.mark.parametrize("dt", [0.0, -0.5, float("nan")])
-def test_steps_go_forward(dt):
-    with pytest.raises(OptionError, match=f"dt > 0, got {dt}"):
-        make().step(draw(1, N, D), DOMAIN, 0.0, dt)
-
-
-def test_times_lie_in_the_horizon():
-    for horizon in (0.0, -1.0, float("nan")):
-        with pytest.raises(OptionError, match="horizon T is a positive time"):
-            make(horizon=horizon)
-    for t, dt in ((1.5, 1.0), (-0.5, 1.0)):
-        with pytest.raises(OptionError, match=r"lies in \[0, 2\]"):
-            make().step(draw(1, N, D), DOMAIN, t, dt)
-
-
-@pytest.mark.parametrize("substep", ["implicit", "trapezoid", "exact"])
-def test_implicit_attention_is_refused_by_name(substep):
-    with pytest.raises(
-        SubstepError, match=f"OperatorTerm cannot serve substep='{substep}': .*couples all tokens; it serves euler"
-    ):
-        OperatorTerm.of("softmax", D, 2, substep=substep)
-    term = OperatorTerm.of("softmax", D, 2)
-    with pytest.raises(SubstepError, match="couples all tokens"):
-        term(torch.randn(1, N, D), DOMAIN, 0.1, substep)
-    term.substep = substep
-    with pytest.raises(SubstepError, match="couples all tokens"):
-        Evolution([term])
-    with pytest.raises(SubstepError, match="a LinearTerm has a closed form"):
-        FeedForwardTerm(D, 6, substep=substep)
-
-
-def test_unknown_and_unfit_substeps():
-    with pytest.raises(SubstepError, match="did you mean 'midpoint'"):
-        LinearTerm(D, substep="midpont")
-    with pytest.raises(SubstepError, match="rectify=True cannot serve substep='euler'; it serves semi-implicit"):
-        LinearTerm(D, rectify=True, substep="euler")
-    with pytest.raises(SubstepError, match="rectify=False cannot serve substep='semi-implicit'"):
-        LinearTerm(D, substep="semi-implicit")
-    with pytest.raises(SubstepError, match="serves semi-implicit"):
-        LinearTerm(D, rectify=True).rate(torch.randn(1, N, D), DOMAIN)
-    with pytest.raises(SubstepError, match=r"over 0\.5.*belongs to a step of 1"):
-        FeedForwardTerm(D, 6)(torch.randn(1, N, D), DOMAIN, 0.5, "relaxed")
-
-
-def test_relaxed_takes_steps_of_one():
-    evolution = Evolution([encoder_terms(D, 2, 6)], scheme="relaxed")
-    with pytest.raises(OptionError, match=r"steps of 1, got 0\.5; for other steps use Lie"):
-        evolution(torch.randn(1, N, D), steps=2)
-    with pytest.raises(OptionError, match="steps of 1, got 3"):
-        Evolution([encoder_terms(D, 2, 6)], scheme="relaxed", horizon=3.0, steps=1)
-
-
-def test_terms_share_one_width():
-    with pytest.raises(OptionError, match="share one width, got OperatorTerm 4, FeedForwardTerm 6"):
-        Evolution([OperatorTerm.of("softmax", 4, 2), PositivityConstraint(), FeedForwardTerm(6, 8)])
-    with pytest.raises(OptionError, match="does not say its width"):
-        OperatorTerm(nn.Identity())
-
-
-def test_knots_hold_the_same_terms():
-    with pytest.raises(OptionError, match="knot 1 differs"):
-        Evolution([[FeedForwardTerm(D, 6)], [FeedForwardTerm(D, 8)]])
-    with pytest.raises(OptionError, match="knot 1 differs"):
-        Evolution([[FeedForwardTerm(D, 6)], [LinearTerm(D)]])
-    with pytest.raises(OptionError, match="at least one knot"):
-        Evolution([])
-    with pytest.raises(OptionError, match="at least one knot"):
-        Evolution([[]])
-    with pytest.raises(OptionError, match="knots hold terms, got Linear; wrap"):
-        Evolution([[nn.Linear(D, D)]])
-
-
-def test_schemes_that_do_not_fit():
-    for groups in (((0,), (1,)), ((0, 1), (1, 2)), ((0, 1, 2), ())):
-        with pytest.raises(OptionError, match="terms 0 to 2 once"):
-            make(scheme=Hybrid(groups))
-    with pytest.raises(OptionError, match="did you mean 'strang'"):
-        make(scheme="strangs")
-    with pytest.raises(OptionError, match="unknown controls 'cubic'"):
-        make(controls="cubic")
-    assert resolve_scheme("relaxed") == Relaxed()
-    with pytest.raises(OptionError, match="'post', 'pre' or 'none', got 'both'"):
-        encoder_terms(D, 2, 6, norm="both")
-    with pytest.raises(OptionError, match=r"unknown activation 'rely'.*'relu'"):
-        FeedForwardTerm(D, 6, activation="rely")
-    with pytest.raises(OptionError, match=r"positive, got \(4, 0, 4\)"):
-        FeedForwardTerm(D, 0)
-
-
-def test_shapes_are_checked():
-    with pytest.raises(ShapeError, match=r"\(B, N, 4\), got \(1, 3, 5\)"):
-        make()(draw(1, 3, 5))
-    with pytest.raises(ShapeError, match="3 points and its domain 4"):
-        make()(draw(1, 3, 4), Domain.line(4))
-
-
-def test_a_term_says_what_it_must_define():
-    class Empty(Term):
-        pass
-
-    with pytest.raises(NotImplementedError, match="Empty must define rate"):
-        Evolution([Empty(D)])(draw(1, N, D), DOMAIN)

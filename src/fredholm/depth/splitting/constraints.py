@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import OptionError
-from .term import EXPLICIT, SubstepError, Term
+from .term import EXPLICIT, SubstepError, Term, mix
 
 
 class Constraint(Term):
@@ -62,12 +62,12 @@ class Constraint(Term):
     def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         if self.penalty is None:
             return self.project(u)
-        return torch.lerp(u, self.project(u), h / (self.penalty + h))
+        return mix(u, self.project(u), h / (self.penalty + h))
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         if self.penalty is None:
             return self.project(u)
-        return torch.lerp(u, self.project(u), 1.0 - exp(-h / self.penalty))
+        return mix(u, self.project(u), 1.0 - exp(-h / self.penalty))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, penalty={self.penalty}"
@@ -79,6 +79,7 @@ class MomentConstraint(Constraint):
     .. math:: P(v)(x, y) = \sigma_2 \frac{v(x, y) - \alpha(x)}{\sqrt{\beta(x) + \varepsilon}} + \sigma_1,
 
     with α, β the mean and variance of v(x, ·). It is the exact projection for ε = 0; ε > 0 keeps it smooth where v is constant.
+    (All of S1 is equally near to a constant; for ε = 0 it is sent to σ1.)
 
     Args:
         dim: width of u.
@@ -116,6 +117,8 @@ class MomentConstraint(Constraint):
             raise OptionError("a penalty needs a set of functions with given moments: affine='scalar' or 'none'")
         if affine != "vector" and not std > 0:
             raise OptionError(f"a standard deviation is positive, got std={std}")
+        if not eps >= 0:
+            raise OptionError(f"ε is not negative, got eps={eps}")
         self.affine, self.eps, self.mean, self.std = affine, eps, mean, std
         shape = (dim,) if affine == "vector" else ()
         self.weight = nn.Parameter(torch.full(shape, float(std))) if affine != "none" else None
@@ -123,7 +126,11 @@ class MomentConstraint(Constraint):
 
     def standardise(self, u: Tensor) -> Tensor:
         """u with mean 0 and variance 1 over the features, but for ε: what comes before the affine."""
-        return F.layer_norm(u, u.shape[-1:], eps=self.eps)
+        if self.eps > 0:
+            return F.layer_norm(u, u.shape[-1:], eps=self.eps)
+        centred = u - u.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        return centred * torch.where(variance > 0, variance, 1.0).rsqrt()
 
     def moments(self) -> tuple[Tensor | float, Tensor | float]:
         """(σ1, σ2): numbers, learned numbers, or vectors."""
@@ -132,7 +139,7 @@ class MomentConstraint(Constraint):
         return (self.mean if self.affine == "scalar" else 0.0) if self.bias is None else self.bias, self.weight
 
     def project(self, u: Tensor) -> Tensor:
-        if self.affine == "vector":
+        if self.affine == "vector" and self.eps > 0:
             return F.layer_norm(u, u.shape[-1:], self.weight, self.bias, self.eps)
         mean, std = self.moments()
         return self.standardise(u) * std + mean

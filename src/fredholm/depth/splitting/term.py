@@ -39,6 +39,11 @@ def _rk4(rate: Rate, u: Tensor, h: float) -> Tensor:
     return torch.add(u, a + 2 * (b + c) + d, alpha=h / 6)
 
 
+def mix(a: Tensor, b: Tensor, w: float) -> Tensor:
+    """(1 - w) a + w b in the dtype of a: under autocast the two may differ."""
+    return torch.lerp(a, b.to(a.dtype), w)
+
+
 # name -> (one step of u' = rate(u), order of accuracy)
 EXPLICIT: dict[str, tuple[Callable[[Rate, Tensor, float], Tensor], int]] = {
     "euler": (_euler, 1),

@@ -14,7 +14,7 @@ from ...domain import Domain
 from ...errors import OptionError, suggest
 from ...operators import create_operator
 from ..residual import StochasticDepth
-from .term import EXPLICIT, SubstepError, Term
+from .term import EXPLICIT, SubstepError, Term, mix
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -149,7 +149,7 @@ class FeedForwardTerm(Term):
         if h != 1.0:
             why = "the relaxation is the network's only skip and belongs to a step of 1"
             raise SubstepError(f"FeedForwardTerm cannot serve substep='relaxed' over {h}: {why}; use euler")
-        return torch.lerp(u, self.rate(u, domain), 0.5)
+        return mix(u, self.rate(u, domain), 0.5)
 
     def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
         """The J layers and the relaxation, for the substep ``relaxed``."""
@@ -163,7 +163,7 @@ class FeedForwardTerm(Term):
             found.append((f"layer {len(found) + 1}", u))
         u = last(u)
         found.append((f"layer {len(found) + 1}", u))
-        return [*found, ("relaxation", torch.lerp(start, u, 0.5))]
+        return [*found, ("relaxation", mix(start, u, 0.5))]
 
 
 class LinearTerm(Term):

@@ -1,0 +1,31 @@
+"""A small evolution that every scheme serves, for the tests of splitting."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fredholm.depth import Evolution, FeedForwardTerm, OperatorTerm, PositivityConstraint
+from fredholm.domain import Domain
+
+D, N = 4, 3
+DOMAIN = Domain.line(N)
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def spread(module, std=0.4):
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=std)
+    return module.double()
+
+
+def make(knots=2, **options):
+    """Attention and network with a soft constraint: every scheme serves it."""
+    groups = [
+        [OperatorTerm.of("softmax", D, 2), FeedForwardTerm(D, 6, activation="tanh"), PositivityConstraint(penalty=0.5)]
+        for _ in range(knots)
+    ]
+    return spread(Evolution(groups, **options))

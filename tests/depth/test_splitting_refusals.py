@@ -1,0 +1,141 @@
+"""What terms, schemes and evolutions refuse, and what they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.depth import (
+    Evolution,
+    FeedForwardTerm,
+    Hybrid,
+    LinearTerm,
+    OperatorTerm,
+    PositivityConstraint,
+    Relaxed,
+    SubstepError,
+    encoder_terms,
+)
+from fredholm.depth.splitting import Term, resolve_scheme
+from fredholm.domain import Domain
+from fredholm.errors import OptionError, ShapeError
+
+from .splitting_cases import DOMAIN, D, N, draw, make
+
+
+@pytest.mark.parametrize("steps", [0, -1, True])
+def test_steps_are_whole_and_positive(steps):
+    evolution = make()
+    for call in (
+        lambda: evolution(draw(1, N, D), steps=steps),
+        lambda: evolution.integrate(draw(1, N, D), steps=steps),
+    ):
+        with pytest.raises(OptionError, match=f"at least 1, got {steps}"):
+            call()
+    with pytest.raises(OptionError, match="at least 1"):
+        make(steps=steps)
+
+
+@pytest.mark.parametrize("dt", [0.0, -0.5, float("nan")])
+def test_steps_go_forward(dt):
+    with pytest.raises(OptionError, match=f"dt > 0, got {dt}"):
+        make().step(draw(1, N, D), DOMAIN, 0.0, dt)
+
+
+def test_times_lie_in_the_horizon():
+    for horizon in (0.0, -1.0, float("nan")):
+        with pytest.raises(OptionError, match="horizon T is a positive time"):
+            make(horizon=horizon)
+    for t, dt in ((1.5, 1.0), (-0.5, 1.0)):
+        with pytest.raises(OptionError, match=r"lies in \[0, 2\]"):
+            make().step(draw(1, N, D), DOMAIN, t, dt)
+
+
+@pytest.mark.parametrize("substep", ["implicit", "trapezoid", "exact"])
+def test_implicit_attention_is_refused_by_name(substep):
+    with pytest.raises(
+        SubstepError, match=f"OperatorTerm cannot serve substep='{substep}': .*couples all tokens; it serves euler"
+    ):
+        OperatorTerm.of("softmax", D, 2, substep=substep)
+    term = OperatorTerm.of("softmax", D, 2)
+    with pytest.raises(SubstepError, match="couples all tokens"):
+        term(torch.randn(1, N, D), DOMAIN, 0.1, substep)
+    term.substep = substep
+    with pytest.raises(SubstepError, match="couples all tokens"):
+        Evolution([term])
+    with pytest.raises(SubstepError, match="a LinearTerm has a closed form"):
+        FeedForwardTerm(D, 6, substep=substep)
+
+
+def test_unknown_and_unfit_substeps():
+    with pytest.raises(SubstepError, match="did you mean 'midpoint'"):
+        LinearTerm(D, substep="midpont")
+    with pytest.raises(SubstepError, match="rectify=True cannot serve substep='euler'; it serves semi-implicit"):
+        LinearTerm(D, rectify=True, substep="euler")
+    with pytest.raises(SubstepError, match="rectify=False cannot serve substep='semi-implicit'"):
+        LinearTerm(D, substep="semi-implicit")
+    with pytest.raises(SubstepError, match="serves semi-implicit"):
+        LinearTerm(D, rectify=True).rate(torch.randn(1, N, D), DOMAIN)
+    with pytest.raises(SubstepError, match=r"over 0\.5.*belongs to a step of 1"):
+        FeedForwardTerm(D, 6)(torch.randn(1, N, D), DOMAIN, 0.5, "relaxed")
+
+
+def test_relaxed_takes_steps_of_one():
+    evolution = Evolution([encoder_terms(D, 2, 6)], scheme="relaxed")
+    with pytest.raises(OptionError, match=r"steps of 1, got 0\.5; for other steps use Lie"):
+        evolution(torch.randn(1, N, D), steps=2)
+    with pytest.raises(OptionError, match="steps of 1, got 3"):
+        Evolution([encoder_terms(D, 2, 6)], scheme="relaxed", horizon=3.0, steps=1)
+
+
+def test_terms_share_one_width():
+    with pytest.raises(OptionError, match="share one width, got OperatorTerm 4, FeedForwardTerm 6"):
+        Evolution([OperatorTerm.of("softmax", 4, 2), PositivityConstraint(), FeedForwardTerm(6, 8)])
+    with pytest.raises(OptionError, match="does not say its width"):
+        OperatorTerm(nn.Identity())
+
+
+def test_knots_hold_the_same_terms():
+    with pytest.raises(OptionError, match="knot 1 differs"):
+        Evolution([[FeedForwardTerm(D, 6)], [FeedForwardTerm(D, 8)]])
+    with pytest.raises(OptionError, match="knot 1 differs"):
+        Evolution([[FeedForwardTerm(D, 6)], [LinearTerm(D)]])
+    with pytest.raises(OptionError, match="at least one knot"):
+        Evolution([])
+    with pytest.raises(OptionError, match="at least one knot"):
+        Evolution([[]])
+    with pytest.raises(OptionError, match="knots hold terms, got Linear; wrap"):
+        Evolution([[nn.Linear(D, D)]])
+
+
+def test_schemes_that_do_not_fit():
+    for groups in (((0,), (1,)), ((0, 1), (1, 2)), ((0, 1, 2), ())):
+        with pytest.raises(OptionError, match="terms 0 to 2 once"):
+            make(scheme=Hybrid(groups))
+    with pytest.raises(OptionError, match="did you mean 'strang'"):
+        make(scheme="strangs")
+    with pytest.raises(OptionError, match="unknown controls 'cubic'"):
+        make(controls="cubic")
+    assert resolve_scheme("relaxed") == Relaxed()
+    with pytest.raises(OptionError, match="'post', 'pre' or 'none', got 'both'"):
+        encoder_terms(D, 2, 6, norm="both")
+    with pytest.raises(OptionError, match=r"unknown activation 'rely'.*'relu'"):
+        FeedForwardTerm(D, 6, activation="rely")
+    with pytest.raises(OptionError, match=r"positive, got \(4, 0, 4\)"):
+        FeedForwardTerm(D, 0)
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ShapeError, match=r"\(B, N, 4\), got \(1, 3, 5\)"):
+        make()(draw(1, 3, 5))
+    with pytest.raises(ShapeError, match="3 points and its domain 4"):
+        make()(draw(1, 3, 4), Domain.line(4))
+
+
+def test_a_term_says_what_it_must_define():
+    class Empty(Term):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty must define rate"):
+        Evolution([Empty(D)])(draw(1, N, D), DOMAIN)
