@@ -86,10 +86,13 @@ def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
 def _prefix_sums(query: Tensor, key: Tensor, value: Tensor, chunk: int) -> Tensor:
     r""":math:`\phi_i^T \sum_{j \le i} \psi_j v_j^T` for all i. Shapes only, no loop, so that traced lengths stay free."""
     n = query.shape[2]
-    if not torch.compiler.is_compiling():
+    count = (n + chunk - 1) // chunk
+    if torch.compiler.is_compiling():
+        count += 1  # an extra empty chunk: a traced dimension of size 1 would be taken for a constant
+    else:
         chunk = min(chunk, n)
-    query, key, value = (F.pad(x, (0, 0, 0, -n % chunk)).unflatten(2, (-1, chunk)) for x in (query, key, value))
-    moments = (key.mT @ value).cumsum(2)
-    before = F.pad(moments[:, :, :-1], (0, 0, 0, 0, 1, 0))
+    # unfold, because to traced code unflatten would be a claim about divisibility
+    query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)).unfold(2, chunk, chunk).mT for x in (query, key, value))
+    before = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, -1))
     out = (query @ key.mT).tril() @ value + query @ before
-    return out.flatten(2, 3)[:, :, :n]
+    return F.pad(out.flatten(2, 3), (0, 0, 0, n - count * chunk))

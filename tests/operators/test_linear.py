@@ -1,0 +1,179 @@
+"""The strategy Linear: which form serves which domain, equal to the definition; kernels of low rank through ``expand``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import OptionError, StrategyError
+from fredholm.kernels import Kernel, Layout, LinearAttentionKernel
+from fredholm.operators import Exact, IntegralOperator, Linear, SoftmaxAttention
+from fredholm.operators.strategies import resolve
+
+from ..tolerances import assert_close
+
+DIM, HEADS, N = 6, 2, 7
+
+
+class LowRank(Kernel):
+    """K(x, y) = Φ(x, u(x)) Ψ(y, u(y))^T with matrices of rank 2: the low-rank kernel of ITNet, Eq. 15, in its plainest form."""
+
+    floor = None
+
+    def __init__(self, heads, width):
+        super().__init__(heads, width)
+        self.left, self.right = (nn.Linear(width + 1, width * 2) for _ in range(2))
+
+    def factors(self, layer, x, u):
+        inputs = torch.cat([u, x[:, None].expand(u.shape[0], u.shape[1], -1, -1)], -1)
+        return layer(inputs).tanh().unflatten(-1, (self.d_in, 2))
+
+    def forward(self, x, y, ux, uy):
+        left = self.factors(self.left, x[:, 0, :, 0], ux[:, :, :, 0])
+        right = self.factors(self.right, y[:, 0, 0], uy[:, :, 0])
+        return torch.einsum("bhqor,bhkir->bhqkoi", left, right)
+
+    def query_features(self, x, ux):
+        return ux.new_ones(1, 1, ux.shape[2], 1)
+
+    def key_features(self, y, uy):
+        return uy.new_ones(1, 1, uy.shape[2], 1)
+
+    def values(self, y, uy):
+        return torch.einsum("bhkir,bhki->bhkr", self.factors(self.right, y, uy), uy)
+
+    def expand(self, x, ux, response):
+        return torch.einsum("bhqor,bhqr->bhqo", self.factors(self.left, x, ux), response)
+
+
+def linear_attention():
+    return IntegralOperator(DIM, HEADS, kernel=LinearAttentionKernel(DIM, HEADS), strategy=Linear(chunk=3)).double()
+
+
+def unnormalised():
+    kernel = LinearAttentionKernel(DIM, HEADS, normalised=False, bias=False, feature_map="softplus")
+    return IntegralOperator(DIM, HEADS, kernel=kernel, strategy=Linear(chunk=3)).double()
+
+
+def low_rank():
+    return IntegralOperator(DIM, HEADS, kernel=LowRank(HEADS, DIM // HEADS), strategy=Linear(chunk=3)).double()
+
+
+OPERATORS = {"linear attention": linear_attention, "unnormalised": unnormalised, "low rank": low_rank}
+
+
+def domains():
+    torch.manual_seed(3)
+    double = {"dtype": torch.float64}
+    valid = torch.tensor([[True] * N, [True] * 4 + [False] * 3])
+    padded = Domain.points(torch.rand(2, N, 1, **double), valid=valid)
+    causal = Domain.line(N, causal=True, **double)
+    return {
+        "line": (Domain.line(N, **double), "two sums"),
+        "padded": (padded, "two sums"),
+        "masses": (Domain.line(N, **double).with_masses(torch.rand(N, **double)), "two sums"),
+        "causal": (causal, "causal chunks"),
+        "causal padded": (padded.replace(causal=True), "causal chunks"),
+        "bias": (causal.replace(causal=False, pairs=torch.randn(1, HEADS, N, N, **double)), "quadratic form"),
+        "causal window": (causal.replace(pairs=torch.ones(N, N).triu(-2).bool()), "quadratic form"),
+    }
+
+
+def signal(n: int = N) -> torch.Tensor:
+    return torch.randn(2, n, DIM, dtype=torch.float64, requires_grad=True)
+
+
+def assert_same(actual, expected, leaves):
+    assert_close(actual, expected)
+    direction = torch.randn_like(expected)
+    for g, e in zip(torch.autograd.grad(actual, leaves, direction), torch.autograd.grad(expected, leaves, direction)):
+        assert_close(g, e, "gradient")
+
+
+@pytest.mark.parametrize("where", list(domains()))
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_forms_are_the_definition(name, where):
+    operator, u, (domain, path) = OPERATORS[name](), signal(), domains()[where]
+    assert operator.plan(domain).path == path
+    assert path in str(operator.plan(domain))
+    assert_same(operator(u, domain), operator.dense(u, domain), [u, *operator.parameters()])
+
+
+@pytest.mark.parametrize("where", ["causal", "causal padded", "causal window"])
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_steps_are_the_forward(name, where):
+    operator, u, (domain, path) = OPERATORS[name](), signal(), domains()[where]
+    state, outputs, sizes = operator.init_state(2, domain), [], []
+    for t in range(N):
+        y, state = operator.step(u[:, t], state)
+        outputs.append(y)
+        sizes.append(sum(x.numel() for x in state.keys.values()))
+    assert (len(set(sizes)) == 1) == (path == "causal chunks"), "a moment does not grow, cached keys do"
+    assert_same(torch.stack(outputs, 1), operator(u, domain), [u, *operator.parameters()])
+
+
+@pytest.mark.parametrize(("where", "path"), [("padded", "two sums"), ("causal padded", "quadratic form")])
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_other_queries(name, where, path):
+    operator, u, query, domain = OPERATORS[name](), signal(), signal(4), domains()[where][0]
+    call = {"query": query, "query_domain": Domain.points(torch.rand(4, 1, dtype=torch.float64))}
+    assert operator.plan(domain, call["query_domain"]).path == path
+    assert_same(operator(u, domain, **call), operator.dense(u, domain, **call), [u, query, *operator.parameters()])
+
+
+def test_auto_asks_the_traits():
+    separable, whole = LinearAttentionKernel(DIM, HEADS), SoftmaxAttention(DIM, HEADS).kernel
+    for layout in (Layout(), Layout(causal=True), Layout(pairs=True), Layout(causal=True, stepping=True)):
+        assert resolve("auto", separable, layout) == Linear()
+        assert resolve("auto", LowRank(HEADS, 3), layout) == Linear()
+        assert resolve("linear", separable, layout) == Linear()
+        assert resolve("exact", separable, layout) == Exact()
+        assert resolve("auto", whole, layout) == Exact()
+
+
+def test_exact_serves_separable_kernels_too():
+    operator, u = linear_attention(), signal()
+    domain = domains()["causal padded"][0]
+    expected = operator(u, domain)
+    operator.strategy = "exact"
+    assert operator.plan(domain).path == "weights by query block"
+    assert_close(operator(u, domain), expected)
+
+
+def test_refusals_name_what_is_needed():
+    operator = SoftmaxAttention(DIM, HEADS, strategy="linear")
+    with pytest.raises(StrategyError, match=r"Linear cannot integrate SoftmaxKernel.*separable.*Exact"):
+        operator(torch.randn(1, N, DIM))
+    with pytest.raises(OptionError, match="at least one point, got 0"):
+        Linear(chunk=0)
+    with pytest.raises(OptionError, match=r"unknown strategy 'liner'; did you mean 'linear'"):
+        SoftmaxAttention(DIM, HEADS, strategy="liner")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature_map": "elo"}, "unknown feature map 'elo'; did you mean 'elu'"),
+        ({"floor": 0.0}, "floor must be positive, got 0"),
+        ({"normalised": False}, "without bias"),
+    ],
+)
+def test_options_of_the_kernel(options, message):
+    with pytest.raises(OptionError, match=message):
+        LinearAttentionKernel(DIM, HEADS, **options)
+
+
+def test_features_that_vanish_give_the_offset():
+    kernel = LinearAttentionKernel(DIM, HEADS, feature_map="relu")
+    with torch.no_grad():
+        kernel.query.weight.zero_()
+        kernel.query.bias.fill_(-1.0)
+        kernel.value.bias.fill_(2.0)
+    operator = IntegralOperator(DIM, HEADS, kernel=kernel, residual=False, projection=False)
+    u = torch.randn(1, N, DIM, requires_grad=True)
+    for causal in (False, True):
+        out = operator(u, Domain.line(N, causal=causal))
+        assert_close(out, torch.full_like(out, 2.0))
+        assert torch.autograd.grad(out.sum(), u)[0].isfinite().all()
