@@ -262,13 +262,8 @@ class AffineSystemKernel(Kernel):
     def _vary(self, z: Float[Tensor, "b k i 2 s"], u: Float[Tensor, "b i"]) -> Tensor:
         """Rates of states and of their derivatives in a direction."""
         h, v = z.unbind(-2)
-        rate = self.field
-        if self.sensitivity == "driven":
-
-            def rate(h: Tensor) -> Tensor:
-                return self._drive(h, u[:, None, None])
-
-        return torch.stack(torch.func.jvp(rate, (h,), (v,)), -2)
+        along = self.field if self.sensitivity == "unforced" else lambda h: self._drive(h, u[:, None, None])
+        return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
 
 
 def interpolate(times: Float[Tensor, "n"], u: Float[Tensor, "b n i"]) -> Callable[[Tensor], Tensor]:

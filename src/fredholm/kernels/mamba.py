@@ -8,9 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import ShapeError
-from ..ops.scan import scan
+from ..ops.scan import reorder, scan
 from .base import Point, Problem
-from .selective import TrajectoryKernel, _full, gains, packed, reorder, selective_matrix
+from .selective import TrajectoryKernel, packed, selective_matrix
+from .time_invariant import full
 
 
 class MambaKernel(TrajectoryKernel):
@@ -77,24 +78,23 @@ class MambaKernel(TrajectoryKernel):
         """The convolution of points that k - 1 earlier ones precede."""
         return F.conv1d(x.mT, self.conv.weight, self.conv.bias, groups=self.conv.groups).mT
 
-    def terms(self, inner: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Δ, A, exp(ΔA), B̄ and C from what the scan reads."""
-        squeezed, inputs, outputs = (_full(x) for x in self.x_proj(inner).split(self.split, -1))
+    def terms(self, inner: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Δ, A, B and C from what the scan reads."""
+        squeezed, inputs, outputs = (full(x) for x in self.x_proj(inner).split(self.split, -1))
         with torch.autocast(inner.device.type, enabled=False):
-            step = F.softplus(F.linear(squeezed, _full(self.dt_proj.weight), _full(self.dt_proj.bias)))
-            poles = -_full(self.log_decay).exp()
-            decay, gain = gains(step, poles, inputs, "simplified")
-        return step, poles, decay, gain, outputs
+            step = F.softplus(F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias)))
+        return step, -full(self.log_decay).exp(), inputs, outputs
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
         x, gate = self.in_proj(u).chunk(2, -1)
         inner = F.silu(self.convolve(F.pad(x, (0, 0, self.taps - 1, 0))))
-        _, _, decay, gain, outputs = self.terms(inner)
+        step, poles, inputs, outputs = self.terms(inner)
         with torch.autocast(u.device.type, enabled=False):
-            inner = _full(inner)
-            states = scan(decay, gain * inner[..., None])
+            inner = full(inner)
+            drive = (step * inner)[..., None] * inputs[:, :, None]
+            states = scan((step[..., None] * poles).exp(), drive)
             out = (states @ outputs[..., None])[..., 0] + self.feedthrough * inner
-            return (out * F.silu(_full(gate))).to(u.dtype)
+            return (out * F.silu(full(gate))).to(u.dtype)
 
     # --- the definition -----------------------------------------------------------------------------------------------
 
@@ -102,8 +102,8 @@ class MambaKernel(TrajectoryKernel):
         """What a convolution's output c_r, and the projected x_s, contribute to the gated output at t: (B, Nq, N, E) twice."""
         x, gate = self.in_proj(u).chunk(2, -1)
         c = self.convolve(F.pad(x, (0, 0, self.taps - 1, 0)))
-        step, poles, _, gain, outputs = self.terms(F.silu(c))
-        dense = selective_matrix(step, poles, gain, outputs, at)
+        step, poles, inputs, outputs = self.terms(F.silu(c))
+        dense = selective_matrix(step, poles, step[..., None] * inputs[:, :, None], outputs, at)
         now = torch.arange(u.shape[1], device=u.device) == at[:, :, None]
         dense = dense + torch.where(now[..., None], self.feedthrough, 0.0)
         after = F.silu(reorder(gate, at, 1))[:, :, None] * dense * c.sigmoid()[:, None]
@@ -132,16 +132,17 @@ class MambaKernel(TrajectoryKernel):
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         window = u.new_zeros(u.shape[0], self.taps - 1, self.d_out)
-        return {"window": window, "state": _full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
+        return {"window": window, "state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         x, gate = self.in_proj(point.u).chunk(2, -1)
         window = torch.cat([memory["window"].to(x.dtype), x], 1)
         inner = F.silu(self.convolve(window))
-        _, _, decay, gain, outputs = self.terms(inner)
+        step, poles, inputs, outputs = self.terms(inner)
         with torch.autocast(x.device.type, enabled=False):
-            inner = _full(inner)
-            state = decay[:, 0] * memory["state"] + gain[:, 0] * inner[:, 0, :, None]
-            out = (state @ outputs[:, 0, :, None])[..., 0] + self.feedthrough * inner[:, 0]
-            out = (out * F.silu(_full(gate[:, 0]))).to(point.u.dtype)
+            step, inner = step[:, 0], full(inner[:, 0])
+            drive = (step * inner)[..., None] * inputs[:, 0, None]
+            state = (step[..., None] * poles).exp() * memory["state"] + drive
+            out = (state @ outputs[:, 0, :, None])[..., 0] + self.feedthrough * inner
+            out = (out * F.silu(full(gate[:, 0]))).to(point.u.dtype)
             return out[:, None], {"window": window[:, 1:], "state": state}

@@ -14,7 +14,7 @@ from ..domain import Domain
 from ..errors import OptionError, suggest
 from ..ops.scan import pack, ranks, reorder, scan
 from .base import Kernel, Layout, Point, Problem
-from .time_invariant import check_sequence
+from .time_invariant import check_sequence, full
 
 Rule = Literal["zoh", "simplified"]
 RULES = ("zoh", "simplified")
@@ -139,7 +139,7 @@ class SelectiveKernel(TrajectoryKernel):
 
     def terms(self, u: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Δ, A, exp(ΔA), B̄ and C along a sequence, in at least float32."""
-        step, inputs, outputs = _full(self.step(self.squeeze(u))), _full(self.input(u)), _full(self.output(u))
+        step, inputs, outputs = full(self.step(self.squeeze(u))), full(self.input(u)), full(self.output(u))
         with torch.autocast(u.device.type, enabled=False):
             step, poles = F.softplus(step), -self.log_decay.exp()
             decay, gain = gains(step, poles, inputs, self.discretization)
@@ -148,23 +148,18 @@ class SelectiveKernel(TrajectoryKernel):
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
         _, _, decay, gain, outputs = self.terms(u)
         with torch.autocast(u.device.type, enabled=False):
-            return (scan(decay, gain * _full(u)[..., None]) @ outputs[..., None])[..., 0]
+            return (scan(decay, gain * full(u)[..., None]) @ outputs[..., None])[..., 0]
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
         step, poles, _, gain, outputs = self.terms(u)
         return torch.diag_embed(selective_matrix(step, poles, gain, outputs, at))
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        return {"state": _full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
+        return {"state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u
         _, _, decay, gain, outputs = self.terms(u)
         with torch.autocast(u.device.type, enabled=False):
-            state = decay[:, 0] * memory["state"] + gain[:, 0] * _full(u)[:, 0, :, None]
+            state = decay[:, 0] * memory["state"] + gain[:, 0] * full(u)[:, 0, :, None]
             return (state @ outputs[:, 0, :, None])[:, None, :, 0], {"state": state}
-
-
-def _full(u: Tensor) -> Tensor:
-    """At least float32."""
-    return u.to(torch.promote_types(u.dtype, torch.float32))

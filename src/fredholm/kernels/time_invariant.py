@@ -97,7 +97,7 @@ class TimeInvariantKernel(Kernel):
         q = problem.quadrature
         order, back = (None, None) if q.valid is None else pack(q.valid)
         with torch.autocast(problem.uy.device.type, enabled=False):
-            signal = _full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
+            signal = full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
             out = reorder(self.states(reorder(signal, order, 2)), back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
@@ -105,11 +105,11 @@ class TimeInvariantKernel(Kernel):
         return out if offset is None else out + offset
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        return self.rest(_full(u))
+        return self.rest(full(u))
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         with torch.autocast(point.u.device.type, enabled=False):
-            out, after = self.move(memory["state"], _full(point.mass[:, None, None] * point.u))
+            out, after = self.move(memory["state"], full(point.mass[:, None, None] * point.u))
             found = {"state": after}
             if point.scale is not None:
                 out = out * point.scale[..., None]
@@ -125,6 +125,6 @@ def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
     return (keys if problem.index is None else keys[:, problem.index]), keys
 
 
-def _full(u: Tensor) -> Tensor:
+def full(u: Tensor) -> Tensor:
     """At least float32."""
     return u.to(torch.promote_types(u.dtype, torch.float32))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # A step over fewer numbers than this is dominated by its launch, so that more work in fewer steps pays.
-SMALL_STEP = 1 << 14
+SMALL_STEP = 1 << 12
 
 
 def scan_forward(decay: Tensor, drive: Tensor) -> Tensor:
