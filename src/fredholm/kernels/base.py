@@ -195,6 +195,11 @@ def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
     return u.transpose(1, 2).flatten(2)
 
 
+def own_parameter(x: Tensor) -> nn.Parameter:
+    """The very same Parameter, or a new one: a Parameter that is wrapped again would be trained apart from its layer."""
+    return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
+
+
 def identity(heads: int, dim: int) -> Tensor:
     """One identity matrix a head, (H, dim, dim)."""
     return torch.eye(dim).repeat(heads, 1, 1)
