@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import OptionError
-from .base import Layout, Point, Problem
+from .base import Layout, Point, Problem, own_parameter
 from .lattice import LatticeKernel, Window, read_grid, write_points
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
@@ -91,8 +91,8 @@ class StencilKernel(LatticeKernel):
         if bias is not None and bias.shape != (heads * d_out,):
             raise OptionError(f"the bias must have shape ({heads * d_out},), got {tuple(bias.shape)}")
         super().__init__(heads, d_in, d_out, windows)
-        self.weight = _parameter(weight)
-        self.bias = None if bias is None else _parameter(bias)
+        self.weight = own_parameter(weight)
+        self.bias = None if bias is None else own_parameter(bias)
         self.transposed = transposed
 
     def taps(self) -> Tensor:
@@ -179,11 +179,6 @@ class StencilKernel(LatticeKernel):
     def extra_repr(self) -> str:
         parts = (f"{name}={tuple(getattr(w, name) for w in self.windows)}" for name in ("taps", "stride", "dilation"))
         return f"{super().extra_repr()}, {', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
-
-
-def _parameter(x: Tensor) -> nn.Parameter:
-    """The very same Parameter, or a new one: a wrapped Parameter would be trained apart from its layer."""
-    return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
 
 
 def _each(value, axes: int) -> tuple:
