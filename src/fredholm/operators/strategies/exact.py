@@ -173,7 +173,7 @@ def _dense(kernel, problem: Problem, path: str, rows: list[int] | None = None) -
     weights, signal = part.quadrature.weights().to(part.uy.dtype), part.uy
     if path == WEIGHTED:
         density = (kernel.weights(part) * weights).expand(-1, kernel.heads, -1, -1)
-        return torch.einsum("bhqk,bhki,hoi->bhqo", density, signal.expand(-1, kernel.heads, -1, -1), kernel.value_map())
+        return density @ signal @ kernel.value_map().mT  # an einsum of three would fix traced lengths
     if path == HIDDEN:
         x, y = part.x[:, None, :, None], part.y[:, None, None, :]
         hidden = kernel.hidden(x, y, part.ux[:, :, :, None], part.uy[:, :, None, :])
