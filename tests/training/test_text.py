@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import torch
 
 from fredholm.data.catalogue.movie_reviews import FILE, place_of
 from fredholm.errors import DataError, OptionError, RecipeError
-from fredholm.training import evaluate, load_recipe, load_run, predict, train
+from fredholm.models.continuous import trajectory
+from fredholm.training import evaluate, explain, load_recipe, load_run, predict, train
 from fredholm.training.build import build_dataset
+from fredholm.training.monitors import StepMonitor
 from tests.data.fixtures import write_reviews
 
 SMALL = [
@@ -131,3 +134,66 @@ def test_bytes_train_too(tmp_path):
     model, _ = load_run(tmp_path / "run")
     assert model.config.vocabulary == 257
     assert model.extra["vocabulary"] == {"kind": "bytes", "words": ""}
+
+
+def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_path):
+    place = write_reviews(tmp_path / "reviews")
+    sizes = [
+        "model.dim=8",
+        "model.heads=2",
+        "model.depth=2",
+        "model.mlp_ratio=1.0",
+        "data.batch_size=8",
+        "data.min_count=1",
+    ]
+    recipe = load_recipe(
+        "continuous-reviews", [*sizes, "training.epochs=2", "schedule.warmup_epochs=1", f"data.path={place}"]
+    )
+    run = tmp_path / "run"
+    train(recipe, run)
+    rows = list(csv.DictReader((run / "monitors.csv").open()))
+    assert [(row["epoch"], row["step"]) for row in rows] == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
+    assert [float(row["time"]) for row in rows[:2]] == [1.0, 2.0]
+    model, _ = load_run(run)
+    inputs, _ = build_dataset(recipe, "val").batch(range(len(build_dataset(recipe, "val"))))
+    last = trajectory(model, inputs[:64])  # two epochs: the kept model is that of the better one
+    found = [[float(row["energy"]) for row in rows if row["epoch"] == epoch] for epoch in ("1", "2")]
+    assert any(energy == pytest.approx(last["energy"], rel=1e-5) for energy in found)
+    twice, same = evaluate(run, overrides=["model.steps=4"]), evaluate(run)
+    assert twice["overrides"] == ["model.steps=4"]
+    assert twice["loss"] != same["loss"]
+    with torch.no_grad():
+        dataset = build_dataset(recipe, "test")
+        numbers, labels = dataset.batch(range(len(dataset)))
+        expected = torch.nn.functional.cross_entropy(model(numbers, steps=4), labels)
+    assert twice["loss"] == pytest.approx(float(expected), rel=1e-4)
+    page = explain(run)
+    assert 'id="steps"' in page.read_text(encoding="utf-8")
+
+
+def test_a_resumed_run_has_each_step_once(tmp_path, monkeypatch):
+    place = write_reviews(tmp_path / "reviews")
+    sizes = [
+        "model.dim=8",
+        "model.heads=2",
+        "model.depth=1",
+        "data.batch_size=8",
+        f"data.path={place}",
+        "data.min_count=1",
+    ]
+    recipe = load_recipe("continuous-reviews", [*sizes, "training.epochs=2", "schedule.warmup_epochs=1"])
+    train(recipe, tmp_path / "whole")
+    original = StepMonitor.on_validation_end
+
+    def stop(self, trainer, module):
+        original(self, trainer, module)
+        if trainer.current_epoch == 1 and not (tmp_path / "stopped").exists():
+            (tmp_path / "stopped").touch()
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(StepMonitor, "on_validation_end", stop)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe, tmp_path / "run")
+    train(recipe, tmp_path / "run", resume=True)
+    whole, again = ((tmp_path / name / "monitors.csv").read_text() for name in ("whole", "run"))
+    assert whole == again

@@ -15,9 +15,12 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
+from .evolution import evolution_section
 from .page import Section, folded, render_page
 from .results import classify, confusion_section, curve_section, example_section, read_history, summarise
+from .samples import choose_samples, text_queries, trace_layers
 from .sections import Layer, _plain, map_section, profile_section, share_section
+from .texts import is_text, prepare_texts, text_section
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 
@@ -40,6 +43,7 @@ def report(
     queries: int = 32,
     map_queries: list[int] | None = None,
     picture: int | None = None,
+    texts: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Path:
     r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's path.
@@ -51,8 +55,8 @@ def report(
     Args:
         model: a model with ``trace(images)`` (every registered model has it), or an operator.
         inputs: for a model images (N, C, H, W), as floats what the model takes, or as uint8 pixels to be normalised by ``mean``
-            and ``std``; for an operator its features (B, N, D).
-        labels: the images' classes (N,); without them the page has no accuracy and no examples.
+            and ``std``, or token numbers (N, length) of texts; for an operator its features (B, N, D).
+        labels: the samples' classes (N,); without them the page has no accuracy and no examples.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
         domain: where an operator's features live, default a line.
         title: the page's heading.
@@ -64,7 +68,8 @@ def report(
         samples: signals from which kernels are read, drawn with ``seed``.
         queries: query points of a signal from which the profile is read.
         map_queries: indices of the points whose maps are drawn; by default chosen by contrast and place.
-        picture: index of the image whose maps are drawn, by default the first of those drawn.
+        picture: index of the sample whose maps are drawn, by default the first of those drawn.
+        texts: the texts themselves, for the examples.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -85,14 +90,19 @@ def report(
     if hasattr(model, "trace"):
         facts = getattr(model, "extra", None) or {}
         mean, std = mean or facts.get("mean"), std or facts.get("std")
-        normal, pictures = prepare(inputs, mean, std)
+        normal, pictures = (inputs, prepare_texts(inputs, texts)) if is_text(inputs) else prepare(inputs, mean, std)
         names = _class_names(classes or facts.get("classes"), model, labels, len(normal))
         was_training = model.training
         model.eval()
         try:
             head, sections = _results(model, normal, pictures, labels, names, metrics, evaluation)
-            layers, image = _trace(model, normal, pictures, samples, seed, picture)
-            kernel, numbers = kernel_sections(layers, image, **options)
+            chosen = choose_samples(len(normal), samples, seed, picture)
+            layers, image = trace_layers(model, normal, pictures, chosen)
+            if image is None and map_queries is None:
+                options["map_queries"] = text_queries(layers)
+            kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
+            evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
+            kernel += [evolution] if evolution else []
         finally:
             model.train(was_training)
         sections = [*sections[:1], *kernel, *sections[1:]] if metrics is not None else [*kernel, *sections]
@@ -221,10 +231,12 @@ def _results(
     examples = None
     if labels is not None:
         predicted, probability = classify(model, inputs)
-        examples = example_section(pictures, labels.cpu(), predicted, probability, classes)
+        show = text_section if is_text(inputs) else example_section
+        examples = show(pictures, labels.cpu(), predicted, probability, classes)
         evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
     if evaluation is not None:
-        split = f"{evaluation['split']} images" if "split" in evaluation else "images"
+        what = "texts" if is_text(inputs) else "images"
+        split = f"{evaluation['split']} {what}" if "split" in evaluation else what
         where = f"on {evaluation['n']} {split}"
         head.append(("Accuracy", f"{evaluation['accuracy']:.2%}", where))
         if "loss" in evaluation:
@@ -233,25 +245,13 @@ def _results(
             sections.append(confusion_section(evaluation, classes, split))
     sections += [examples] if examples else []
     parameters, flops = count(model, (1, *inputs.shape[1:]))
-    height, width = inputs.shape[-2:]
     head.append(("Parameters", _units(parameters), f"{parameters:,}"))
-    head.append(("FLOPs an image", _units(flops), f"matrix products at {height}×{width}"))
+    if is_text(inputs):
+        head.append(("FLOPs a text", _units(flops), f"matrix products at {inputs.shape[1]} tokens"))
+    else:
+        height, width = inputs.shape[-2:]
+        head.append(("FLOPs an image", _units(flops), f"matrix products at {height}×{width}"))
     return head, sections
-
-
-def _trace(model, inputs, pictures, samples, seed, picture) -> tuple[list[Layer], np.ndarray]:
-    """What each layer saw of some images, the one to be mapped first."""
-    if picture is not None and not 0 <= picture < len(inputs):
-        raise OptionError(f"picture {picture} is not among the {len(inputs)} images")
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).tolist()
-    if picture is not None:
-        order = [picture, *(i for i in order if i != picture)]
-    chosen = order[:samples]
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        seen = model.trace(inputs[chosen].to(device))
-    layers = [Layer(f"layer {i + 1}", operator, u, domain) for i, (operator, u, domain) in enumerate(seen)]
-    return layers, pictures[chosen[0]]
 
 
 def _class_names(classes, model, labels, size) -> list[str]:
@@ -271,9 +271,12 @@ def _lead(model) -> str:
     if config is None or not hasattr(config, "operator"):
         return type(model).__name__
     blocks = "layer" if config.depth == 1 else "layers"
+    inputs = {"text": "texts of words or bytes", "points": "points"}.get(
+        config.encoder, f"patches of {config.patch}×{config.patch} pixels"
+    )
     return (
-        f"{type(model).__name__} with the {config.operator} operator: {config.depth} {blocks} of {config.heads} heads, width {config.dim}, "
-        f"patches of {config.patch}×{config.patch} pixels"
+        f"{type(model).__name__} with the {config.operator} operator: {config.depth} {blocks} of {config.heads} heads, "
+        f"width {config.dim}, {inputs}"
     )
 
 

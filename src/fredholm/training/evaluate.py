@@ -88,7 +88,7 @@ def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[
 
 
 def explain(run: str | Path, images: int = 1000) -> Path:
-    """The report of a run, in ``run/report``, on the first ``images`` of the test split; evaluates the run where needed.
+    """The report of a run, in ``run/report``, on the first ``images`` samples of the test split; evaluates the run where needed.
 
     Raises:
         CheckpointError: no run or no model there.
@@ -100,8 +100,9 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     if not place.evaluation.is_file():
         evaluate(run)
     dataset = _dataset(model, place, "test")
-    pixels, labels = dataset.raw(torch.arange(min(images, len(dataset))))
-    return report_run(place.root, pixels, labels, model=model)
+    inputs, labels = dataset.raw(torch.arange(min(images, len(dataset))))
+    texts = getattr(dataset, "texts", None)
+    return report_run(place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)])
 
 
 @torch.inference_mode()

@@ -1,8 +1,8 @@
 """The run folder: what lies where, and the rules for starting, resuming and overwriting a run.
 
 ``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config, classes, normalisation),
-``checkpoints/`` (resumable state), ``metrics.csv``, ``tensorboard/``, ``result.json`` (once finished),
-``evaluation.json``.
+``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a continuous model: what its steps do),
+``tensorboard/``, ``result.json`` (once finished), ``evaluation.json``.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class RunFolder:
         self.model = self.root / "model"
         self.checkpoints = self.root / "checkpoints"
         self.metrics = self.root / "metrics.csv"
+        self.monitors = self.root / "monitors.csv"
         self.tensorboard = self.root / "tensorboard"
         self.evaluation = self.root / "evaluation.json"
         self.result = self.root / "result.json"

@@ -21,12 +21,14 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from fredholm import models
 from fredholm.data import TextDataset
 from fredholm.errors import OptionError
+from fredholm.models.continuous import ContinuousTransformer
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
 from fredholm.training.callbacks import Ema, History, KeepModel, Patience
 from fredholm.training.checkpoints import AtomicIO, Checkpoints, newest_readable
 from fredholm.training.failures import Interrupted
 from fredholm.training.folder import RunFolder, RunResult
 from fredholm.training.module import Classifier
+from fredholm.training.monitors import SAMPLES, StepMonitor
 from fredholm.training.recipe import Recipe
 
 
@@ -75,7 +77,7 @@ def train(
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
     module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)))
     with _quiet():
-        trainer, parts = _make_trainer(recipe, place, save, report)
+        trainer, parts = _make_trainer(recipe, place, save, report, _watchers(place, model, data[1]))
         with _graceful(parts["checkpoints"]):
             try:
                 trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
@@ -101,7 +103,17 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
     return facts | {"mean": mean, "std": std}
 
 
-def _make_trainer(recipe: Recipe, place: RunFolder, save, report) -> tuple[pl.Trainer, dict[str, Any]]:
+def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
+    """Callbacks that suit the model: what an evolution's steps do."""
+    if not isinstance(model, ContinuousTransformer):
+        return []
+    inputs, _ = validation.batch(torch.arange(min(SAMPLES, len(validation))))
+    return [StepMonitor(place.monitors, inputs)]
+
+
+def _make_trainer(
+    recipe: Recipe, place: RunFolder, save, report, watchers: list[Any]
+) -> tuple[pl.Trainer, dict[str, Any]]:
     options, stop = recipe.training, recipe.training.early_stop
     ema = Ema(options.ema_decay) if options.ema_decay else None
     timer = Timer(timedelta(minutes=options.max_minutes) if options.max_minutes else None, verbose=False)
@@ -110,7 +122,7 @@ def _make_trainer(recipe: Recipe, place: RunFolder, save, report) -> tuple[pl.Tr
     keeper = KeepModel(save, metric, mode, options.keep, ema)
     checkpoints = Checkpoints(place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps)
     history = History(place.metrics, timer, report)
-    callbacks: list[Any] = [c for c in (ema, timer, keeper, history) if c is not None]
+    callbacks: list[Any] = [c for c in (ema, timer, keeper, history, *watchers) if c is not None]
     if stop is not None:
         late = stop.metric == "train_loss"
         callbacks.append(

@@ -2,5 +2,6 @@
 
 from .config import PRESETS, ContinuousConfig
 from .model import ContinuousTransformer
+from .monitors import trajectory
 
-__all__ = ["PRESETS", "ContinuousConfig", "ContinuousTransformer"]
+__all__ = ["PRESETS", "ContinuousConfig", "ContinuousTransformer", "trajectory"]

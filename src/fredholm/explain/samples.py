@@ -1,0 +1,47 @@
+"""Which samples a report looks at, and what the layers of a model saw of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import OptionError
+from .sections import Layer
+from .texts import is_text
+
+
+def choose_samples(count: int, samples: int, seed: int, picture: int | None) -> list[int]:
+    """Indices of some samples, the one to be mapped first."""
+    if picture is not None and not 0 <= picture < count:
+        raise OptionError(f"picture {picture} is not among the {count} samples")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    if picture is not None:
+        order = [picture, *(i for i in order if i != picture)]
+    return order[:samples]
+
+
+def trace_layers(
+    model: Any, inputs: Tensor, pictures: Sequence[Any], chosen: list[int]
+) -> tuple[list[Layer], np.ndarray | None]:
+    """What each layer saw of some samples, where its operator can be looked into, and the first one's picture."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        seen = model.trace(inputs[chosen].to(device))
+    layers = [
+        Layer(f"layer {i + 1}", operator, u, domain)
+        for i, (operator, u, domain) in enumerate(seen)
+        if hasattr(operator, "kernel_matrix")
+    ]
+    return layers, None if is_text(inputs) else pictures[chosen[0]]
+
+
+def text_queries(layers: Sequence[Layer]) -> list[int] | None:
+    """The first text's first, middle and last token, as points of the domain."""
+    if not layers or layers[0].domain.valid is None:
+        return None
+    real = layers[0].domain.valid[0].nonzero()[:, 0].tolist()
+    return sorted({real[0], real[len(real) // 2], real[-1]})
