@@ -28,7 +28,8 @@ class OperatorCase:
     ``dim``: width of u. ``invariant``: parameters the output does not depend on, exactly; every other one must receive a
     gradient. ``plain``: the domain of tests that need only one. ``cross``: queries may live on another domain. ``permutes``:
     points may come in any order. ``transforms``: a Fourier transform mixes the rounding errors of all points. ``traced``: the
-    operator compiles and exports. What is not served must be refused.
+    operator compiles and exports, in the ``orders`` (causal or not) and with the ``measure`` named. What is not served must be
+    refused.
     """
 
     dim: int = DIM
@@ -38,6 +39,8 @@ class OperatorCase:
     cross = True
     permutes = True
     traced = True
+    orders: tuple[bool, ...] = (False, True)
+    measure = "uniform"
 
     def __init__(self, name: str, label: str = "", **options):
         self.name, self.options = name, options

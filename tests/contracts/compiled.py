@@ -17,22 +17,24 @@ from .cases import BATCH, POINTS, OperatorCase, cases
 class OnALine(torch.nn.Module):
     """An operator in a model that builds its domain inside, as exported models do."""
 
-    def __init__(self, operator: torch.nn.Module, position_dim: int, causal: bool):
+    def __init__(self, case: OperatorCase, causal: bool):
         super().__init__()
-        self.operator, self.position_dim, self.causal = operator, position_dim, causal
+        self.operator, self.position_dim, self.causal = case.operator(), case.position_dim, causal
+        self.measure = case.measure
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         n = u.shape[1]
         if self.position_dim == 1:
-            domain = Domain.line(n, causal=self.causal, dtype=u.dtype, length=64.0)
+            domain = Domain.line(n, causal=self.causal, measure=self.measure, dtype=u.dtype, length=64.0)
         else:
-            domain = Domain.grid(n, *[1] * (self.position_dim - 1), causal=self.causal, dtype=u.dtype)
+            shape = (n, *[1] * (self.position_dim - 1))
+            domain = Domain.grid(*shape, causal=self.causal, measure=self.measure, dtype=u.dtype)
         return self.operator(u, domain)
 
 
 def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
     torch._dynamo.reset()
-    model = OnALine(case.operator(), case.position_dim, causal)
+    model = OnALine(case, causal)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for n in (POINTS, POINTS + 3):
         u = torch.randn(BATCH, n, case.dim, dtype=torch.float64, requires_grad=True)
@@ -46,7 +48,7 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
 
 
 def check_exported(case: OperatorCase, causal: bool) -> None:
-    model = OnALine(case.operator(), case.position_dim, causal).eval()
+    model = OnALine(case, causal).eval()
     u = torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
     shapes = {"u": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("points", min=2, max=4096)}}
     exported = torch.export.export(model, (u,), dynamic_shapes=shapes).module()
@@ -68,7 +70,7 @@ def main() -> None:
         if args.backend == "inductor" and case.name in done:  # slow: once a family
             continue
         done.add(case.name)
-        for causal in (False, True):
+        for causal in case.orders:
             torch.manual_seed(0)
             if args.backend == "export":
                 check_exported(case, causal)

@@ -20,7 +20,7 @@ class SequenceCase(OperatorCase):
     plain = "causal"
     cross = False
     permutes = False
-    traced = False  # the suite traces without order as well; test_state_space.py traces these
+    orders = (True,)
 
     def __init__(self, label: str, *, transforms: bool = False, **options):
         super().__init__("state-space", label, **options)
@@ -66,6 +66,7 @@ class TimesCase(SequenceCase):
     """A linear system in real time, which also answers at other times."""
 
     cross = True
+    traced = False  # powers of a dense matrix by doubling: a program a power of two, so no export for any length
 
     def build(self) -> IntegralOperator:
         a, b, c = torch.randn(3, 3), torch.randn(3, self.dim), torch.randn(self.dim, 3)
@@ -84,6 +85,8 @@ class TimesCase(SequenceCase):
 
 class TrajectoryCase(SequenceCase):
     """A recurrence with coefficients of its own: unit masses."""
+
+    measure = "counting"
 
     def build(self) -> IntegralOperator:
         return IntegralOperator(self.dim, kernel=SelectiveKernel(self.dim, 3, rank=2))
