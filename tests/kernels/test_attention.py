@@ -1,0 +1,193 @@
+"""Projections of attention kernels, rotary positions, and what softmax attention refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import ConversionError, DomainError, OptionError
+from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear, attention
+from fredholm.operators import IntegralOperator
+
+from ..tolerances import assert_close
+
+DIM, HEADS, N = 8, 4, 5
+
+
+def layers(key: int = DIM, value: int = DIM, query: int = DIM):
+    return tuple(nn.Linear(DIM, width).double() for width in (query, key, value))
+
+
+def bind(kernel) -> IntegralOperator:
+    return IntegralOperator(DIM, HEADS, kernel=kernel, residual=False).double()
+
+
+def signal(n: int = N) -> torch.Tensor:
+    return torch.randn(2, n, DIM, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxKernel, LinearAttentionKernel])
+def test_one_layer_or_three_are_the_same(kind):
+    three = layers()
+    packed = nn.Linear(DIM, 3 * DIM).double()
+    with torch.no_grad():
+        packed.weight.copy_(torch.cat([layer.weight for layer in three]))
+        packed.bias.copy_(torch.cat([layer.bias for layer in three]))
+    one, many = bind(kind(DIM, HEADS, projections=packed)), bind(kind(DIM, HEADS, projections=three))
+    many.projection = one.projection
+    u = signal()
+    for call in ({}, {"query": signal(3)}):
+        assert_close(one(u, **call), many(u, **call))
+        assert_close(one.dense(u, **call), many.dense(u, **call))
+
+
+def test_packed_projections_take_one_matrix_product(monkeypatch):
+    operator, calls = bind(SoftmaxKernel(DIM, HEADS, projections=nn.Linear(DIM, 3 * DIM))), []
+
+    linear = nn.functional.linear
+
+    def spy(u, weight, bias=None):
+        calls.append(tuple(weight.shape))
+        return linear(u, weight, bias)
+
+    monkeypatch.setattr(attention.F, "linear", spy)
+    operator.projection = None
+    u, query = signal(), signal(3)
+    operator(u)
+    assert calls == [(3 * DIM, DIM)]
+    operator(u, query=query)
+    assert calls[1:] == [(DIM, DIM)] * 3
+
+
+@pytest.mark.parametrize("kind", [SoftmaxKernel, LinearAttentionKernel])
+def test_shared_keys_and_values_are_repeated_ones(kind):
+    few = layers(key=4, value=6)
+    many = layers(value=12)
+    with torch.no_grad():
+        for mine, theirs, width in zip(few[1:], many[1:], (2, 3)):
+            for target, source in ((theirs.weight, mine.weight), (theirs.bias, mine.bias)):
+                target.copy_(source.unflatten(0, (2, width)).repeat_interleave(2, 0).flatten(0, 1))
+    shared = bind(kind(DIM, HEADS, projections=few))
+    whole = bind(kind(DIM, HEADS, projections=(few[0], *many[1:])))
+    whole.projection = shared.projection
+    u = signal()
+    assert shared.kernel.d_out == 3
+    assert_close(shared(u), whole(u))
+    assert_close(shared.kernel_matrix(u), whole.kernel_matrix(u))
+
+
+def test_transposed_linear_is_linear():
+    layer, bias = nn.Parameter(torch.randn(DIM, 3)), nn.Parameter(torch.randn(3))
+    u = torch.randn(2, DIM)
+    assert_close(TransposedLinear(layer, bias)(u), u @ layer + bias)
+    assert_close(TransposedLinear(layer)(u), u @ layer)
+    assert [name for name, _ in TransposedLinear(layer, bias).named_parameters()] == ["stored", "bias"]
+
+
+def test_each_packed_map_is_initialised_by_itself():
+    kernel = SoftmaxKernel(64, 2, projections=nn.Linear(64, 192))
+    kernel.reset_parameters()
+    bound = (6 / 128) ** 0.5
+    for part in kernel.packed.weight.chunk(3):
+        assert 0.95 * bound < part.abs().max() <= bound
+    assert (kernel.packed.bias == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("projections", "message"),
+    [
+        (nn.Linear(DIM + 1, 24), r"must read the width of u, 8; they read \[9\]"),
+        (nn.Linear(DIM, 20), "queries, keys and values of 4 heads; 20 features do not split"),
+        (layers(query=6), "heads must divide the width: 4 does not divide 6"),
+        (layers(key=6, value=6), "keys of 6 and values of 6 features do not fit 4 heads"),
+        (layers(key=4, value=5), "keys of 4 and values of 5 features do not fit 4 heads"),
+    ],
+)
+def test_widths_that_do_not_fit(projections, message):
+    with pytest.raises(OptionError, match=message):
+        SoftmaxKernel(DIM, HEADS, projections=projections)
+
+
+# --- rotary -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "interleaved"), [(1, False), (1, True), (2, False), (2, True)])
+def test_rotary_sees_displacements_only(p, interleaved):
+    turn = Rotary(8, position_dim=p, interleaved=interleaved, base=10.0)
+    q, k = (torch.randn(2, HEADS, N, 10, dtype=torch.float64) for _ in range(2))
+    x, y, shift = (torch.rand(n, N, p, dtype=torch.float64) * 9 for n in (1, 2, 2))
+    shift = shift[:, :1]
+    scores = turn(x, q) @ turn(y, k).mT
+    assert_close(turn(x + shift, q) @ turn(y + shift, k).mT, scores)
+    assert (turn(x + 1.0, q) @ turn(y, k).mT - scores).abs().max() > 0.1
+    assert_close(turn(x, q).norm(dim=-1), q.norm(dim=-1))
+    assert_close(turn(x, q)[..., 8:], q[..., 8:], "features beyond the width")
+    assert_close(turn(torch.zeros_like(x), q), q)
+
+
+def test_rotary_turns_pairs_as_complex_numbers():
+    u, x = torch.randn(1, 1, 3, 6, dtype=torch.float64), torch.rand(1, 3, 1, dtype=torch.float64) * 5
+    rate = torch.tensor([1.0, 100.0 ** (-1 / 3), 100.0 ** (-2 / 3)], dtype=torch.float64)
+    spin = torch.polar(torch.ones(3, 3, dtype=torch.float64), x[0] * rate)
+    neighbours = torch.view_as_complex(u.unflatten(-1, (3, 2)).contiguous()) * spin
+    assert_close(Rotary(6, base=100.0, interleaved=True)(x, u), torch.view_as_real(neighbours).flatten(-2))
+    halves = torch.complex(u[..., :3], u[..., 3:]) * spin
+    assert_close(Rotary(6, base=100.0)(x, u), torch.cat([halves.real, halves.imag], -1))
+
+
+def test_axes_of_a_grid_turn_their_own_features():
+    turn, u = Rotary(8, position_dim=2), torch.randn(1, 1, 1, 8)
+    moved = turn(torch.tensor([[[0.0, 2.0]]]), u)
+    assert_close(moved[..., :4], u[..., :4])
+    assert_close(moved[..., 4:], Rotary(4)(torch.tensor([[[2.0]]]), u[..., 4:]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Rotary(3), "width 3 does not split into pairs for 1 coordinate"),
+        (lambda: Rotary(6, position_dim=2), "width 6 does not split into pairs for 2 coordinate"),
+        (lambda: SoftmaxKernel(8, 4, rotary=Rotary(4)), "turns 4 features, a head has 2"),
+        (lambda: Rotary(2)(torch.zeros(1, 3, 2), torch.zeros(1, 1, 3, 4)), "position_dim=1.*dimension 2"),
+    ],
+)
+def test_rotary_widths(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_positions_of_rotary_get_gradients_and_default_to_indices():
+    operator, u = bind(SoftmaxKernel(DIM, HEADS, rotary=Rotary(2), causal=True)), signal()
+    index = torch.arange(N, dtype=torch.float64)[:, None].requires_grad_()
+    out = operator(u, Domain.points(index, causal=True))
+    assert_close(operator(u), out)
+    assert_close(operator(u, Domain.points(index + 3.5, causal=True)), out, "all positions shifted")
+    (g,) = torch.autograd.grad(out.square().sum(), index)
+    assert g.abs().max() > 1e-6
+    assert abs(float(g.sum())) < 1e-10 * float(g.abs().sum()), (
+        "the output does not change when all points move together"
+    )
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def test_attention_that_looks_back_refuses_other_domains():
+    operator, u = bind(SoftmaxKernel(DIM, HEADS, causal=True)), signal()
+    assert operator.kernel.default_domain(N, device=u.device, dtype=u.dtype).causal
+    for call in (lambda: operator(u, Domain.line(N)), lambda: operator.plan(Domain.line(N))):
+        with pytest.raises(DomainError, match="causal=True"):
+            call()
+
+
+def test_active_dropout_is_refused_at_every_call():
+    operator, u, domain = bind(SoftmaxKernel(DIM, HEADS, dropout=0.1)), signal(), Domain.line(N, causal=True)
+    operator.train()
+    for call in (lambda: operator(u), lambda: operator.dense(u), lambda: operator.init_state(2, domain)):
+        with pytest.raises(ConversionError, match=r"dropout=0.1 is active"):
+            call()
+    assert operator.eval()(u).shape == u.shape
+    operator.train().kernel.dropout = 0.0
+    assert operator(u).shape == u.shape
