@@ -1,17 +1,23 @@
 """K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
 
+from .additive import AdditiveAttentionKernel
 from .attention import AttentionKernel, TransposedLinear
 from .base import Kernel, Layout, Point, Problem
 from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
 from .fourier import FourierFeatures
+from .lattice import LatticeKernel, Window
 from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
 from .mamba import MambaKernel
 from .mlp import GROUPS, MLPKernel, ablations
+from .periodic import PeriodicKernel
+from .pointwise import PointwiseKernel
+from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .recurrent import RecurrentKernel
 from .rotary import Rotary
 from .selective import SelectiveKernel
 from .softmax import SoftmaxKernel
 from .state_space import DiagonalStateSpaceKernel, StateSpaceKernel
+from .stencil import StencilKernel
 from .traits import (
     CausalTransition,
     Expanded,
@@ -30,8 +36,11 @@ from .traits import (
 __all__ = [
     "FEATURE_MAPS",
     "GROUPS",
+    "AdaptivePoolKernel",
+    "AdditiveAttentionKernel",
     "AffineSystemKernel",
     "AttentionKernel",
+    "AveragePoolKernel",
     "CausalTransition",
     "ContinuousStateSpaceKernel",
     "DiagonalStateSpaceKernel",
@@ -41,12 +50,16 @@ __all__ = [
     "JointScores",
     "Kernel",
     "LagTaps",
+    "LatticeKernel",
     "Layout",
     "LinearAttentionKernel",
     "MLPKernel",
     "MambaKernel",
+    "MaxPoolKernel",
     "OwnForm",
+    "PeriodicKernel",
     "Point",
+    "PointwiseKernel",
     "Problem",
     "RecurrentKernel",
     "Rotary",
@@ -57,8 +70,10 @@ __all__ = [
     "SplitHidden",
     "StateScan",
     "StateSpaceKernel",
+    "StencilKernel",
     "TransposedLinear",
     "WeightedValue",
+    "Window",
     "ablations",
     "has_trait",
 ]
