@@ -110,10 +110,24 @@ class SoftmaxCase(OperatorCase):
     invariant = frozenset({"kernel.key.bias"})
 
 
+class CKConvCase(OperatorCase):
+    """Of a weight with one input the direction is a sign: its parameter is an exact invariance."""
+
+    transforms = True
+
+    @property
+    def invariant(self) -> frozenset[str]:
+        return frozenset({"kernel.network.layers.0.direction"} if self.position_dim == 1 else ())
+
+
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
     """Every registered operator, the ones with variants more than once."""
     special: dict[str, list[OperatorCase]] = {
         "softmax": [SoftmaxCase("softmax")],
+        "ckconv": [
+            CKConvCase("ckconv", width=5, omega=2.0, length=POINTS),
+            CKConvCase("ckconv", "ckconv-2d", position_dim=2, width=4, omega=1.0, length=POINTS, origin="centre"),
+        ],
         "itnet": [
             OperatorCase("itnet", width=5, frequencies=3, sigma=1.0),
             OperatorCase(

@@ -9,7 +9,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
-from fredholm.kernels import MLPKernel, SoftmaxKernel
+from fredholm.kernels import Layout, MLPKernel, SoftmaxKernel
 from fredholm.operators import (
     Exact,
     IntegralOperator,
@@ -119,9 +119,9 @@ def test_a_missing_file_is_named():
 
 def test_strategy_names_and_objects():
     kernel = MLPKernel(1, 2, width=2)
-    assert resolve("auto", kernel) == resolve("exact", kernel) == Exact()
+    assert resolve("auto", kernel, Layout()) == resolve("exact", kernel, Layout()) == Exact()
     mine = Exact(memory=7)
-    assert resolve(mine, kernel) is mine
+    assert resolve(mine, kernel, Layout()) is mine
     operator = ITNetOperator(4, 2, width=2, strategy=mine)
     assert operator.strategy is mine
     assert "memory=7" in operator.plan(Domain.line(3)).strategy

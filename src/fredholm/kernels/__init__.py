@@ -3,6 +3,7 @@
 from .additive import AdditiveAttentionKernel
 from .attention import AttentionKernel, TransposedLinear
 from .base import Kernel, Layout, Point, Problem
+from .continuous_convolution import ContinuousConvolutionKernel
 from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, Window
@@ -12,6 +13,7 @@ from .mlp import GROUPS, MLPKernel, ablations
 from .periodic import PeriodicKernel
 from .pointwise import PointwiseKernel
 from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
+from .position_network import PositionNetwork
 from .recurrent import RecurrentKernel
 from .rotary import Rotary
 from .selective import SelectiveKernel
@@ -23,6 +25,7 @@ from .traits import (
     Expanded,
     HiddenReadout,
     JointScores,
+    LagFeatures,
     LagTaps,
     OwnForm,
     Separable,
@@ -42,6 +45,7 @@ __all__ = [
     "AttentionKernel",
     "AveragePoolKernel",
     "CausalTransition",
+    "ContinuousConvolutionKernel",
     "ContinuousStateSpaceKernel",
     "DiagonalStateSpaceKernel",
     "Expanded",
@@ -49,6 +53,7 @@ __all__ = [
     "HiddenReadout",
     "JointScores",
     "Kernel",
+    "LagFeatures",
     "LagTaps",
     "LatticeKernel",
     "Layout",
@@ -60,6 +65,7 @@ __all__ = [
     "PeriodicKernel",
     "Point",
     "PointwiseKernel",
+    "PositionNetwork",
     "Problem",
     "RecurrentKernel",
     "Rotary",

@@ -139,6 +139,14 @@ class LagTaps(Protocol):
         ...
 
 
+class LagFeatures(HiddenReadout, Protocol):
+    """The hidden units depend on the displacement alone, so that on a regular grid they are convolved by FFT."""
+
+    def lag_features(self, displacements: Tensor) -> Tensor:
+        """h at displacements (L, p), (L, w)."""
+        ...
+
+
 class StateScan(Protocol):
     """The response to a whole sequence through the states of a linear recurrence."""
 
@@ -186,6 +194,7 @@ TRAIT_TYPES = (
     Expanded,
     OwnForm,
     LagTaps,
+    LagFeatures,
     StateScan,
     CausalTransition,
 )

@@ -76,7 +76,7 @@ class IntegralOperator(nn.Module):
             raise OptionError(f"{type(kernel).__name__} has {got} features, the operator needs {want}")
         self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
         self.kernel = kernel
-        resolve(strategy, kernel)  # an unknown name is refused here, not at the first call
+        resolve(strategy, kernel, Layout())  # an unknown name is refused here, not at the first call
         self.strategy = strategy
         width = heads * kernel.d_out
         if isinstance(projection, nn.Linear):
@@ -117,7 +117,7 @@ class IntegralOperator(nn.Module):
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         problem, query, valid = self._problem(u, domain, query, query_domain)
-        strategy = resolve(self.strategy, self.kernel)
+        strategy = resolve(self.strategy, self.kernel, problem.layout)
         path = strategy.path(self.kernel, problem.layout)
         return self._finish(strategy.respond(self.kernel, problem, path), query, valid)
 
@@ -158,13 +158,12 @@ class IntegralOperator(nn.Module):
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
-        strategy = resolve(self.strategy, self.kernel)
         given = query_domain is not None
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self.kernel.check(layout)
-        return strategy.plan(self.kernel, layout)
+        return resolve(self.strategy, self.kernel, layout).plan(self.kernel, layout)
 
     # --- causal step --------------------------------------------------------------------------------------------------
 
@@ -193,8 +192,9 @@ class IntegralOperator(nn.Module):
         heads = self._split(u)
         x = _batched(_clean(domain.positions[..., t : t + 1, :], valid), 2)
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
-        strategy = resolve(self.strategy, self.kernel)
-        path = strategy.path(self.kernel, Layout.of(domain, stepping=True))
+        layout = Layout.of(domain, stepping=True)
+        strategy = resolve(self.strategy, self.kernel, layout)
+        path = strategy.path(self.kernel, layout)
         response, keys = strategy.step(self.kernel, x, heads, state.quadrature, t, state.keys, path)
         return self._finish(response, u, valid)[:, 0], replace(state, seen=t + 1, keys=keys)
 

@@ -4,6 +4,6 @@ from .base import Plan, Strategy, resolve
 from .exact import Exact
 from .fft import FFT
 from .linear import Linear
-from .scan import Recurrent, Scan
+from .scan import Scan
 
-__all__ = ["FFT", "Exact", "Linear", "Plan", "Recurrent", "Scan", "Strategy", "resolve"]
+__all__ = ["FFT", "Exact", "Linear", "Plan", "Scan", "Strategy", "resolve"]

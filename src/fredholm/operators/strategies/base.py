@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
-from ...kernels import Kernel, LagTaps, Layout, Problem, Separable, StateScan, has_trait
+from ...kernels import Kernel, Layout, Problem
 from ...quadrature import Quadrature
 
 Keys = dict[str, Tensor]
@@ -40,6 +40,10 @@ class Strategy:
     def path(self, kernel: Kernel, layout: Layout) -> str:
         """Name of the form that serves this kernel, or StrategyError."""
         raise NotImplementedError
+
+    def suits(self, kernel: Kernel, layout: Layout) -> bool:
+        """Whether ``"auto"`` prefers this strategy to :class:`Exact` for such a kernel and such static facts."""
+        return False
 
     def reason(self, path: str) -> str:
         """Why a form was chosen, for people."""
@@ -91,20 +95,18 @@ def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     return out if offset is None else out + offset
 
 
-def resolve(strategy: Strategy | str, kernel: Kernel) -> Strategy:
-    """A strategy from its name. ``"auto"`` follows the kernel's traits, and is exact: :class:`Linear` for a separable kernel,
-    :class:`FFT` or :class:`Scan` for one with taps or a scan, else :class:`Exact`."""
+def resolve(strategy: Strategy | str, kernel: Kernel, layout: Layout) -> Strategy:
+    """A strategy from its name. ``"auto"`` follows the kernel's traits and the static facts of the call, and is exact:
+    :class:`Linear`, :class:`FFT` or :class:`Scan` where they suit, else :class:`Exact`."""
     from .exact import Exact
     from .fft import FFT
     from .linear import Linear
-    from .scan import Recurrent, Scan
+    from .scan import Scan
 
     if isinstance(strategy, Strategy):
         return strategy
     if strategy == "auto":
-        if has_trait(kernel, Separable):
-            return Linear()
-        return Recurrent() if has_trait(kernel, LagTaps) or has_trait(kernel, StateScan) else Exact()
+        return next((found for found in (Linear(), FFT(), Scan()) if found.suits(kernel, layout)), Exact())
     known = {"exact": Exact, "linear": Linear, "fft": FFT, "scan": Scan}
     if strategy in known:
         return known[strategy]()

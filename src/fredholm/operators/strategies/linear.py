@@ -47,6 +47,9 @@ class Linear(Strategy):
             return STATE
         return CHUNKS if layout.causal else SUMS
 
+    def suits(self, kernel: Kernel, layout: Layout) -> bool:
+        return has_trait(kernel, Separable)
+
     def reason(self, path: str) -> str:
         return REASONS[path]
 

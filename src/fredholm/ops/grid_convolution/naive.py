@@ -1,0 +1,35 @@
+"""The convolution as a double sum over the grid: the oracle of the FFT."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def grid_convolution_naive(
+    signal: Float[Tensor, "b h n i"],
+    hidden: Float[Tensor, "l w"],
+    readout: Float[Tensor, "h o i w"],
+    grid: tuple[int, ...],
+    *,
+    causal: bool = False,
+) -> Float[Tensor, "b h n o"]:
+    """:func:`grid_convolution`, one pair of points after the other. O(N²)."""
+    lags = tuple(n if causal else 2 * n - 1 for n in grid)
+    first = 0 if causal else 1
+    kernel = torch.einsum("hoiw,lw->lhoi", readout, hidden)
+    points = list(product(*(range(n) for n in grid)))
+    rows = []
+    for x in points:
+        total = signal.new_zeros(*signal.shape[:2], readout.shape[1])
+        for j, y in enumerate(points):
+            place = 0
+            for a, b, n, count in zip(x, y, grid, lags):
+                place = place * count + (a - b) + first * (n - 1)
+            if not causal or j <= points.index(x):
+                total = total + torch.einsum("hoi,bhi->bho", kernel[place], signal[:, :, j])
+        rows.append(total)
+    return torch.stack(rows, 2)
