@@ -84,6 +84,7 @@ class Problem:
         quadrature: who sees whom with which weight.
         layout: its static facts.
         index: which of the layout's queries these are, or None for all.
+        whole: the problem that these queries were taken from, for kernels with a functional of all pairs; or None.
     """
 
     x: Float[Tensor, "#b q p"]
@@ -93,6 +94,7 @@ class Problem:
     quadrature: Quadrature
     layout: Layout = field(default_factory=Layout)
     index: Tensor | None = None
+    whole: Problem | None = None
 
     def rows(self, rows: Rows) -> Problem:
         """The same problem for some of the queries."""
@@ -107,6 +109,7 @@ class Problem:
             quadrature=self.quadrature.rows(rows),
             layout=replace(self.layout, cross=True),
             index=index if self.index is None else self.index[index],
+            whole=self if self.whole is None else self.whole,
         )
 
 
