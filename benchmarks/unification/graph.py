@@ -1,6 +1,8 @@
-"""Graph attention against its operator on the graph's domain."""
+"""Graph attention and graph convolution against their operators on the graph's domain."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,28 +14,53 @@ from .measure import Configuration
 EDGES, NODES, DIM = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 5], [1, 2, 3, 4, 0, 3, 0, 5]]), 6, 3
 
 
-def attention(label: str, loops: bool = True, **options) -> Configuration:
-    def build() -> nn.Module:
-        from torch_geometric.nn import GATConv
+def on_graph(name: str, label: str, edges: Tensor = EDGES, loops: bool = True, **options) -> Configuration:
+    """A layer of ``torch_geometric`` on its edges, and its operator on the domain they make."""
 
-        return GATConv(DIM, add_self_loops=loops, **options)
+    def build() -> nn.Module:
+        import torch_geometric.nn
+
+        return getattr(torch_geometric.nn, name)(DIM, **options)
 
     def apply(call, u: Tensor) -> Tensor:
-        return call(u, Domain.graph(EDGES, NODES, positions=torch.zeros(NODES, 1, dtype=u.dtype), self_loops=loops))
+        places = torch.zeros(NODES, 1, dtype=u.dtype)
+        return call(u, Domain.graph(edges, NODES, positions=places, self_loops=loops, measure="counting"))
 
     return Configuration(
         "graph",
-        label,
+        f"{name} {label}",
         build,
         lambda: (torch.randn(1, NODES, DIM),),
-        lambda module, u: module(u[0], EDGES)[None],
+        lambda module, u: module(u[0], edges)[None],
         apply,
         requires="torch_geometric",
     )
 
 
+def weighted(label: str, **options) -> Configuration:
+    """A graph convolution with edge weights, which are the log-density of the domain's pairs."""
+    weights = torch.rand(EDGES.shape[1], dtype=torch.float64) + 0.1
+    dense = torch.eye(NODES, dtype=torch.float64)
+    dense[EDGES[1], EDGES[0]] = weights
+
+    def apply(call, u: Tensor) -> Tensor:
+        places = torch.zeros(NODES, 1, dtype=u.dtype)
+        return call(u, Domain.points(places, pairs=dense.log().to(u.dtype), measure="counting"))
+
+    plain = on_graph("GCNConv", label, **options)
+    return replace(plain, apply=apply, reference=lambda module, u: module(u[0], EDGES, weights.to(u.dtype))[None])
+
+
 CONFIGURATIONS = [
-    attention("GATConv 3→4", out_channels=4),
-    attention("GATConv 3→2×2, no bias, slope 0.1", out_channels=2, heads=2, bias=False, negative_slope=0.1),
-    attention("GATConv without self loops", loops=False, out_channels=2, heads=3, dropout=0.5),
+    on_graph("GATConv", "3→4", out_channels=4),
+    on_graph("GATConv", "3→2×2, no bias, slope 0.1", out_channels=2, heads=2, bias=False, negative_slope=0.1),
+    on_graph(
+        "GATConv", "no self loops", EDGES[:, :-1], False, out_channels=2, heads=3, dropout=0.5, add_self_loops=False
+    ),
+    on_graph("GCNConv", "3→4", out_channels=4),
+    on_graph(
+        "GCNConv", "no bias, no self loops", EDGES[:, :-2], False, out_channels=2, bias=False, add_self_loops=False
+    ),
+    on_graph("GCNConv", "not normalised", loops=False, out_channels=2, normalize=False),
+    weighted("with edge weights", out_channels=4),
 ]

@@ -8,9 +8,11 @@ from torch import nn
 
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
-from fredholm.errors import ConversionError, OptionError
+from fredholm.errors import ConversionError, DomainError, OptionError
 from fredholm.kernels.additive import AdditiveAttentionKernel
+from fredholm.kernels.adjacency import AdjacencyKernel
 from fredholm.operators import IntegralOperator
+from fredholm.operators.strategies import Exact
 
 from ...tolerances import assert_close
 
@@ -41,6 +43,43 @@ def test_a_node_without_neighbours_gets_the_bias():
     op = IntegralOperator(3, 2, kernel=kernel(bias=bias), out_dim=4, residual=False, projection=False)
     graph = Domain.graph(EDGES, 4, self_loops=False)
     assert_close(op(torch.randn(1, 4, 3).double(), graph)[0, 0], bias)
+
+
+def test_a_graph_convolution_divides_by_the_roots_of_degrees():
+    value, u = torch.randn(2, 3).double(), torch.randn(1, 4, 3).double()
+    op = IntegralOperator(3, kernel=AdjacencyKernel(value), out_dim=2, residual=False, projection=False)
+    graph = Domain.graph(EDGES, 4, measure="counting")
+    degree = [1, 2, 2, 3]
+    expected = torch.zeros(4, 2).double()
+    for s, t in [*EDGES.T.tolist(), *((i, i) for i in range(4))]:
+        expected[t] += value @ u[0, s] / (degree[s] * degree[t]) ** 0.5
+    assert_close(op(u, graph)[0], expected)
+    op.strategy = Exact(memory=1)  # a query at a time
+    assert_close(op(u, graph)[0], expected)
+    rows = op.kernel_matrix(u, graph, rows=[3, 1])
+    assert_close(rows, op.kernel_matrix(u, graph)[:, :, [3, 1]])
+
+
+def test_a_graph_convolution_without_edges_gives_its_bias():
+    bias = nn.Parameter(torch.randn(2).double())
+    kernel = AdjacencyKernel(torch.randn(2, 3).double(), bias)
+    op = IntegralOperator(3, kernel=kernel, out_dim=2, residual=False, projection=False)
+    graph = Domain.graph(EDGES, 4, self_loops=False, measure="counting")
+    u = torch.randn(1, 4, 3).double().requires_grad_()
+    out = op(u, graph)
+    assert_close(out[0, 0], bias)
+    (g,) = torch.autograd.grad(out.sum(), u)
+    assert g.isfinite().all()
+
+
+def test_degrees_belong_to_one_graph():
+    kernel = AdjacencyKernel(torch.randn(2, 3))
+    op, u = IntegralOperator(3, kernel=kernel, out_dim=2, residual=False, projection=False), torch.zeros(1, 4, 3)
+    graph = Domain.graph(EDGES, 4)
+    with pytest.raises(DomainError, match="another domain"):
+        op(u, graph, query_domain=graph)
+    with pytest.raises(DomainError, match="an order"):
+        op(u, graph.replace(causal=True))
 
 
 def test_sizes_that_do_not_fit_are_named():
@@ -74,6 +113,13 @@ def test_options_that_are_not_understood_are_named(options, named):
     library = pytest.importorskip("torch_geometric.nn")
     with pytest.raises(ConversionError, match=named):
         as_operator(library.GATConv(**{"in_channels": 3, "out_channels": 2} | options))
+
+
+@pytest.mark.parametrize(("option", "value"), [("improved", True), ("cached", True), ("aggr", "max")])
+def test_options_of_a_graph_convolution_are_named(option, value):
+    library = pytest.importorskip("torch_geometric.nn")
+    with pytest.raises(ConversionError, match=option):
+        as_operator(library.GCNConv(3, 2, **{option: value}))
 
 
 def test_hooks_of_messages_are_refused():
