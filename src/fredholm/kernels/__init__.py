@@ -1,6 +1,7 @@
 """K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
 
 from .additive import AdditiveAttentionKernel
+from .adjacency import AdjacencyKernel
 from .attention import AttentionKernel, TransposedLinear
 from .base import Kernel, Layout, Point, Problem
 from .continuous_convolution import ContinuousConvolutionKernel
@@ -41,6 +42,7 @@ __all__ = [
     "GROUPS",
     "AdaptivePoolKernel",
     "AdditiveAttentionKernel",
+    "AdjacencyKernel",
     "AffineSystemKernel",
     "AttentionKernel",
     "AveragePoolKernel",
