@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .domain import Domain as Domain
     from .models import create_model as create_model
     from .models import list_models as list_models
+    from .operators import CKConv as CKConv
     from .operators import IntegralOperator as IntegralOperator
     from .operators import ITNetOperator as ITNetOperator
     from .operators import SoftmaxAttention as SoftmaxAttention
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Names are looked up when they are first used, so that ``fredholm --help`` does not wait for torch.
 _PLACES = {
+    "CKConv": "operators",
     "Domain": "domain",
     "ITNetOperator": "operators",
     "IntegralOperator": "operators",

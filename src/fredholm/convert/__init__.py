@@ -1,5 +1,14 @@
-"""Conversion: classical layers to operators, exactly; pretrained models to linear ones, by distillation."""
+"""Conversion: classical layers to operators and encoders to evolutions, exactly."""
 
 from .classical import as_operator, convertible, register_converter
+from .encoder import correspondence, encoder_domain, from_encoder, to_encoder
 
-__all__ = ["as_operator", "convertible", "register_converter"]
+__all__ = [
+    "as_operator",
+    "convertible",
+    "correspondence",
+    "encoder_domain",
+    "from_encoder",
+    "register_converter",
+    "to_encoder",
+]
