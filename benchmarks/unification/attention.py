@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -173,22 +174,19 @@ _TIMM: list[torch.library.Library] = []
 def timm_layers() -> Any:
     """``timm.layers``; where torchvision has no compiled operators for this torch, two schemas it needs are declared first."""
     try:
-        import timm.layers
+        return importlib.import_module("timm.layers")
     except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _TIMM.append(library)
-        import timm.layers
-    return timm.layers
+        return importlib.import_module("timm.layers")
 
 
 def hugging_face(model: str, kind: str, **options: Any) -> Callable[..., nn.Module]:
     """A builder of one attention layer of a tiny random configuration."""
 
     def build() -> nn.Module:
-        import importlib
-
         package = importlib.import_module(f"transformers.models.{model}")
         code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
         config = next(getattr(package, name) for name in dir(package) if name.lower() == f"{model}config")
@@ -285,4 +283,32 @@ CONFIGURATIONS = [
         reference=llama,
         requires=HF,
     ),
+]
+
+
+def _speed(
+    label: str, build: Callable[[], nn.Module], shape: tuple[int, int, int], reference: Callable[..., Tensor] = first
+):
+    return label, build, lambda: torch.randn(shape), reference, lambda call, u: call(u)
+
+
+# (label, build, make_input, reference, apply), for timing against the layer itself.
+SPEED = [
+    _speed(
+        f"nn.MultiheadAttention {d}, H={heads}, B={batch}, N={n}",
+        lambda d=d, heads=heads: nn.MultiheadAttention(d, heads, batch_first=True),
+        (batch, n, d),
+        lambda m, u: m(u, u, u, need_weights=False)[0],
+    )
+    for batch, n, d, heads in ((4, 197, 384, 6), (1, 1024, 512, 8))
+] + [
+    _speed(
+        f"{name} 384, H=6, B=2, N=256",
+        hugging_face(*source, hidden_size=384, num_attention_heads=6),
+        (2, 256, 384),
+    )
+    for name, source in (
+        ("ViT (transformers)", ("vit", "ViTAttention")),
+        ("GPT-2 (transformers)", ("gpt2", "GPT2Attention")),
+    )
 ]
