@@ -111,7 +111,7 @@ class LoopedSelective(nn.Module):
 
     def __init__(self, channels: int, size: int, rule: str):
         super().__init__()
-        self.kernel = SelectiveKernel(channels, size, rank=2, discretization=rule)  # type: ignore[arg-type]
+        self.kernel = SelectiveKernel(channels, size, rank=2, discretization=rule)
 
     def forward(self, u: Tensor) -> Tensor:
         k = self.kernel

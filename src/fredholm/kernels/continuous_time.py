@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -192,7 +191,7 @@ class AffineSystemKernel(Kernel):
         solve: Solver,
         *,
         path: Path | None = None,
-        sensitivity: Literal["unforced", "driven"] = "unforced",
+        sensitivity: str = "unforced",
     ):
         constant = isinstance(input_matrix, Tensor)
         size = initial_state.shape[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,6 @@ from ..ops.scan import pack, ranks, reorder, scan
 from .base import Kernel, Layout, Point, Problem
 from .time_invariant import check_sequence, full
 
-Rule = Literal["zoh", "simplified"]
 RULES = ("zoh", "simplified")
 
 
@@ -119,7 +117,7 @@ class SelectiveKernel(TrajectoryKernel):
         torch.Size([2, 5, 4])
     """
 
-    def __init__(self, dim: int, state: int = 16, *, rank: int | None = None, discretization: Rule = "zoh"):
+    def __init__(self, dim: int, state: int = 16, *, rank: int | None = None, discretization: str = "zoh"):
         super().__init__(1, dim)
         if discretization not in RULES:
             raise OptionError(f"unknown discretization {discretization!r}{suggest(str(discretization), RULES)}")

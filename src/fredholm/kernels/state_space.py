@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Complex, Float
@@ -13,7 +12,6 @@ from ..errors import OptionError, ShapeError, suggest
 from ..ops.scan import krylov, scan, transition_scan
 from .time_invariant import TimeInvariantKernel
 
-Rule = Literal["zoh", "bilinear", "euler"]
 RULES = ("zoh", "bilinear", "euler")
 
 
@@ -58,7 +56,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         input_matrix: Tensor,
         output_matrix: Tensor | None = None,
         *,
-        discretization: Rule | None = None,
+        discretization: str | None = None,
         step: float | Tensor = 1.0,
         initial_state: Tensor | None = None,
         bias: Tensor | None = None,
@@ -167,7 +165,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         d_out: int | None = None,
         *,
         state: int = 64,
-        discretization: Rule | None = "zoh",
+        discretization: str | None = "zoh",
         conjugate: bool = True,
         initial_state: bool = False,
         steps: tuple[float, float] = (1e-3, 1e-1),
@@ -270,11 +268,11 @@ def _expm1(z: Complex[Tensor, "*s"]) -> Complex[Tensor, "*s"]:
     return torch.complex(torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), x.exp() * y.sin())
 
 
-def check_rule(rule: str | None) -> Rule | None:
+def check_rule(rule: str | None) -> str | None:
     """The rule of discretisation, or an OptionError."""
     if rule is not None and rule not in RULES:
         raise OptionError(f"unknown discretization {rule!r}{suggest(str(rule), RULES)}, or None")
-    return rule  # type: ignore[return-value]
+    return rule
 
 
 def check_matrices(

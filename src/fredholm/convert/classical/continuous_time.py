@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ def affine_system(
     atol: float = 1e-9,
     options: dict[str, Any] | None = None,
     path: Path | None = None,
-    sensitivity: Literal["unforced", "driven"] = "unforced",
+    sensitivity: str = "unforced",
 ) -> IntegralOperator:
     r"""The system h' = f(h) + B(h) u, y = C h, h(t_0) = h_0, as an operator on causal times.
 

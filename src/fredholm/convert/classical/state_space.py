@@ -8,7 +8,7 @@ from torch import Tensor
 from ...errors import OptionError, ShapeError
 from ...kernels import Kernel
 from ...kernels.continuous_time import ContinuousStateSpaceKernel
-from ...kernels.state_space import DiagonalStateSpaceKernel, Rule, StateSpaceKernel, as_parameter
+from ...kernels.state_space import DiagonalStateSpaceKernel, StateSpaceKernel, as_parameter
 from ...operators import IntegralOperator
 
 
@@ -18,7 +18,7 @@ def linear_system(
     output_matrix: Tensor,
     feedthrough: Tensor | None = None,
     *,
-    discretization: Rule | None = None,
+    discretization: str | None = None,
     step: float | Tensor = 1.0,
     initial_state: Tensor | None = None,
     continuous: bool = False,
@@ -71,7 +71,7 @@ def diagonal_system(
     output_matrix: Tensor,
     feedthrough: Tensor | None = None,
     *,
-    discretization: Rule = "zoh",
+    discretization: str = "zoh",
     step: float = 1.0,
     conjugate: bool = True,
 ) -> IntegralOperator:

@@ -1,0 +1,171 @@
+"""What recurrences cannot do and an integral operator can: see both sides of a point, and remember more than its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fredholm import Domain, IntegralOperator
+from fredholm.kernels import DiagonalStateSpaceKernel, Kernel
+
+DOUBLE = {"dtype": torch.float64}
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """Relative errors (root mean square, white noise): our operator, the best causal operator there is, a fitted state space model."""
+
+    operator: float
+    causal: float
+    fitted: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Relative errors on what the future takes from the past: our operator; by state size, the smallest that any recurrence of that
+    size can have, and that of a fitted one, linear and free to change at every step."""
+
+    operator: float
+    bound: dict[int, float]
+    fitted: dict[int, float]
+
+
+class TwoSided(Kernel):
+    """e^{-|x - y| / scale}."""
+
+    reads_query = False
+
+    def __init__(self, scale: float):
+        super().__init__(1, 1)
+        self.scale = scale
+
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        return (-(x - y).abs() / self.scale).exp()[..., None]
+
+
+class Expansion(Kernel):
+    """φ_1(x) φ_1(y) + ... + φ_R(x) φ_R(y) with cosines φ, orthogonal on each half of the unit interval as well."""
+
+    reads_query = False
+
+    def __init__(self, rank: int):
+        super().__init__(1, 1)
+        self.rank = rank
+
+    def features(self, x: Tensor) -> Tensor:
+        """φ(x), (..., R)."""
+        k = torch.arange(self.rank, dtype=x.dtype)
+        return (2 * torch.pi * k * x).cos() * torch.where(k == 0, 1.0, 2.0).sqrt()
+
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        return (self.features(x) * self.features(y)).sum(-1)[..., None, None]
+
+
+def two_sided_smoothing(n: int = 48, scale: float = 6.0, *, states: int = 4, steps: int = 40) -> Smoothing:
+    """Exponential smoothing over both sides (ITNet E.9), against causal systems.
+
+    For white noise the best causal operator of any kind keeps the kernel's causal half: each missing entry is an independent error.
+    The reference is the classical filter of two passes, which needs the whole signal before its first output.
+
+    Example:
+        >>> found = two_sided_smoothing(16, steps=2)
+        >>> found.operator < 1e-12 < 0.5 < found.causal <= found.fitted
+        True
+    """
+    domain = Domain.line(n, length=1.0, measure="counting", **DOUBLE)
+    u = torch.randn(64, n, 1, generator=torch.Generator().manual_seed(0), **DOUBLE)
+    operator = IntegralOperator(1, kernel=TwoSided(scale), residual=False, projection=False)
+    expected = two_passes(u, scale)
+    target = operator.kernel_matrix(u[:1], domain)[0, 0, :, :, 0, 0]
+    torch.manual_seed(0)
+    kernel = DiagonalStateSpaceKernel(1, state=states, steps=(0.1, 1.0)).double()
+    lag = torch.arange(n)[:, None] - torch.arange(n)
+
+    def misfit() -> Tensor:
+        system = torch.where(lag >= 0, kernel.lags(n)[0, lag.clamp(min=0), 0, 0], 0.0)
+        return (system - target).norm() / target.norm()
+
+    return Smoothing(
+        operator=_relative(operator(u, domain), expected),
+        causal=float(target.triu(1).norm() / target.norm()),
+        fitted=_fit(misfit, list(kernel.parameters()), steps),
+    )
+
+
+def two_passes(u: Tensor, scale: float) -> Tensor:
+    """Smoothing forwards and backwards, (B, N, 1)."""
+    decay, sides = torch.exp(torch.tensor(-1.0 / scale, **DOUBLE)), []
+    for signal in (u, u.flip(1)):
+        state, out = torch.zeros_like(u[:, 0]), []
+        for u_t in signal.unbind(1):
+            state = decay * state + u_t
+            out.append(state)
+        sides.append(torch.stack(out, 1))
+    return sides[0] + sides[1].flip(1) - u
+
+
+def state_against_rank(rank: int = 6, n: int = 24, *, steps: int = 200) -> Memory:
+    """A kernel of rank R against recurrences of N < R states (ITNet E.10).
+
+    All that the outputs after a point take from the inputs before it passes through the N numbers of the state, so that block of
+    the kernel has rank N at most, whatever the recurrence: its error is at least the block's singular values beyond N.
+
+    Example:
+        >>> found = state_against_rank(3, 12, steps=3)
+        >>> found.operator < 1e-12, all(found.fitted[size] >= found.bound[size] > 0.02 for size in (1, 2))
+        (True, True)
+    """
+    domain = Domain.line(n, measure="counting", **DOUBLE)
+    kernel = Expansion(rank)
+    operator = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+    u = torch.randn(8, n, 1, generator=torch.Generator().manual_seed(0), **DOUBLE)
+    phi = kernel.features(domain.positions)
+    cut = n // 2
+    target = (phi @ phi.mT)[cut:, :cut]
+    values = torch.linalg.svdvals(target)
+    bound = {size: float(values[size:].norm() / values.norm()) for size in range(1, rank + 1)}
+    fitted = {size: _fit_recurrence(target, size, steps) for size in range(1, rank + 1)}
+    return Memory(_relative(operator(u, domain), phi @ (phi.mT @ u)), bound, fitted)
+
+
+def _fit_recurrence(target: Tensor, size: int, steps: int) -> float:
+    """Error of h_t = A_t h_{t-1} + b_t u_t, y_t = c_t h_t on the block of later outputs and earlier inputs, all A, b, c learned."""
+    later, earlier = target.shape
+    generator = torch.Generator().manual_seed(size)
+    moves = torch.eye(size, **DOUBLE).repeat(later + earlier, 1, 1).requires_grad_()
+    reads = torch.randn(later, size, generator=generator, **DOUBLE).requires_grad_()
+    writes = torch.randn(earlier, size, generator=generator, **DOUBLE).requires_grad_()
+
+    def misfit() -> Tensor:
+        states = writes[:1].mT
+        for s in range(1, earlier):
+            states = torch.cat([moves[s] @ states, writes[s, :, None]], 1)
+        rows = []
+        for t in range(later):
+            states = moves[earlier + t] @ states
+            rows.append(reads[t] @ states)
+        return (torch.stack(rows) - target).norm() / target.norm()
+
+    return _fit(misfit, [moves, reads, writes], steps)
+
+
+def _fit(misfit, parameters: list[Tensor], steps: int) -> float:
+    """The misfit after L-BFGS."""
+    options = {"line_search_fn": "strong_wolfe", "tolerance_grad": 1e-12, "tolerance_change": 0.0}
+    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, history_size=50, **options)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = misfit().square()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with torch.no_grad():
+        return float(misfit())
+
+
+def _relative(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())

@@ -1,0 +1,183 @@
+"""State space kernels: rules of discretisation, forms, refusals. That they equal their recurrences is in the contract suite and in
+tests/convert/classical/test_equality.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
+from fredholm.kernels import (
+    ContinuousStateSpaceKernel,
+    DiagonalStateSpaceKernel,
+    MLPKernel,
+    SelectiveKernel,
+    StateSpaceKernel,
+)
+from fredholm.operators import IntegralOperator
+from fredholm.operators.strategies import FFT, Exact, Scan
+
+from ..tolerances import assert_close
+
+DOUBLE = {"dtype": torch.float64}
+KERNELS = {
+    "dense": lambda: StateSpaceKernel(torch.randn(3, 3) / 2, torch.randn(3, 4), torch.randn(4, 3)),
+    "diagonal": lambda: DiagonalStateSpaceKernel(1, 4, state=3),
+    "selective": lambda: SelectiveKernel(4, 3),
+    "continuous": lambda: ContinuousStateSpaceKernel(torch.randn(3, 3), torch.randn(3, 4), torch.randn(4, 3)),
+}
+
+
+def operator(kernel, **options) -> IntegralOperator:
+    return IntegralOperator(
+        kernel.d_in * (kernel.heads if not kernel.whole else 1), kernel.heads, kernel=kernel, **options
+    )
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    return KERNELS[request.param]().double()
+
+
+def test_refusals_name_what_is_needed(kernel):
+    op, u = operator(kernel), torch.randn(2, 5, 4, **DOUBLE)
+    with pytest.raises(DomainError, match="causal=True"):
+        op(u, Domain.line(5, measure="counting", **DOUBLE))
+    hidden = Domain.line(5, causal=True, measure="counting", **DOUBLE).replace(pairs=torch.ones(5, 5).bool())
+    with pytest.raises(DomainError, match="pairs"):
+        op(u, hidden)
+    if isinstance(kernel, ContinuousStateSpaceKernel):
+        return
+    with pytest.raises(DomainError, match="query_domain"):
+        op(u, query=u, query_domain=Domain.line(5, causal=True, **DOUBLE))
+
+
+def test_selective_coefficients_are_per_step_so_only_unit_masses_mean_something():
+    op, u = operator(SelectiveKernel(4, 3)), torch.randn(2, 5, 4)
+    with pytest.raises(DomainError, match="'counting', this domain has 'spacing'"):
+        op(u, Domain.line(5, causal=True, measure="spacing"))
+
+
+def test_bad_options():
+    with pytest.raises(OptionError, match="did you mean 'bilinear'"):
+        DiagonalStateSpaceKernel(2, discretization="bilinar")
+    with pytest.raises(OptionError, match="simplified"):
+        SelectiveKernel(4, discretization="euler")
+    with pytest.raises(OptionError, match="state >= 1"):
+        DiagonalStateSpaceKernel(2, state=0)
+    with pytest.raises(ShapeError, match=r"A \(S, S\)"):
+        StateSpaceKernel(torch.randn(3, 3), torch.randn(2, 1))
+    with pytest.raises(ShapeError, match="DiagonalStateSpaceKernel"):
+        StateSpaceKernel(torch.randn(2, 2) + 0j, torch.randn(2, 1))
+    with pytest.raises(DomainError, match="one coordinate"):
+        operator(KERNELS["continuous"]())(torch.randn(1, 4, 4), Domain.grid(2, 2, causal=True))
+
+
+def test_strategies_agree_and_say_why():
+    op, u = operator(KERNELS["dense"]()).double(), torch.randn(2, 9, 4, **DOUBLE)
+    domain = op.kernel.default_domain(9, device=u.device, dtype=u.dtype)
+    expected = op.dense(u)
+    for strategy, path in ((FFT(), "FFT"), (Scan(), "scan"), (Exact(), "dense"), ("fft", "FFT"), ("scan", "scan")):
+        op.strategy = strategy
+        assert path in op.plan(domain).path
+        assert_close(op(u), expected, path)
+
+
+def test_auto_convolves_small_taps_and_scans_large_ones():
+    domain = Domain.line(5, causal=True, measure="counting")
+    assert "FFT" in operator(DiagonalStateSpaceKernel(4, state=3)).plan(domain).path
+    wide = StateSpaceKernel(torch.randn(3, 3), torch.randn(3, 16), torch.randn(16, 3))
+    assert "scan" in operator(wide).plan(domain).path
+    irregular = Domain.timestamps(torch.tensor([0.0, 1.0, 1.5, 3.0, 4.0]))
+    continuous = operator(KERNELS["continuous"]())
+    assert "scan" in continuous.plan(irregular).path
+    assert "FFT" in continuous.plan(domain).path
+    assert "dense" in continuous.plan(irregular, Domain.timestamps(torch.tensor([2.0]))).path
+
+
+def test_a_strategy_refuses_what_it_cannot_serve():
+    domain = Domain.line(5, causal=True, measure="counting")
+    with pytest.raises(StrategyError, match=r"FFT cannot integrate MLPKernel.*LagTaps"):
+        IntegralOperator(4, kernel=MLPKernel(1, 4), strategy="fft").plan(domain)
+    with pytest.raises(StrategyError, match="FFT cannot integrate SelectiveKernel"):
+        IntegralOperator(4, kernel=SelectiveKernel(4), strategy=FFT()).plan(domain)
+    with pytest.raises(StrategyError, match=r"Scan cannot integrate MLPKernel.*StateScan"):
+        IntegralOperator(4, kernel=MLPKernel(1, 4), strategy=Scan()).plan(domain)
+
+
+@pytest.mark.parametrize("rule", ["zoh", "bilinear", "euler"])
+def test_rules_converge_to_real_time_at_their_order(rule):
+    """A smooth signal held, averaged or sampled: bilinear gains two orders a halving of the step, the others one."""
+    a = torch.tensor([[0.0, 1.0], [-2.0, -0.5]], **DOUBLE)
+    b, c = torch.tensor([[0.0], [1.0]], **DOUBLE), torch.tensor([[1.0, 0.0]], **DOUBLE)
+    errors = []
+    for n in (40, 80):
+        step = 2.0 / n
+        # y' + ... for u = e^{-t}: h = (A + 1)^{-1} (e^{At} - e^{-t}) ... B, from rest
+        one, end = torch.eye(2, **DOUBLE), torch.tensor(2.0, **DOUBLE)
+        exact = c @ torch.linalg.solve(a + one, torch.linalg.matrix_exp(a * end) - torch.exp(-end) * one) @ b
+        t = torch.arange(n, **DOUBLE) * step
+        u = torch.exp(-t - step / 2) if rule == "bilinear" else torch.exp(-t)
+        kernel = StateSpaceKernel(a, b, c, discretization=rule, step=step).double()
+        y = operator(kernel, residual=False, projection=False)(u[None, :, None])[0, -1, 0]
+        errors.append(float((y - exact).detach().abs()))
+    assert 0.8 < torch.tensor(errors[0] / errors[1]).log2() / (2 if rule == "bilinear" else 1) < 1.25, errors
+
+
+def test_zoh_needs_no_inverse():
+    """An integrator has a singular A: B̄ is the step."""
+    kernel = StateSpaceKernel(torch.zeros(1, 1), torch.ones(1, 1), discretization="zoh", step=0.25)
+    assert_close(kernel.lags(3).flatten(), torch.full((3,), 0.25))
+
+
+def test_a_pole_at_zero_forgets_everything():
+    kernel = DiagonalStateSpaceKernel(1, state=1, discretization="euler", conjugate=False, steps=(1.0, 1.0)).double()
+    with torch.no_grad():
+        kernel.log_decay.zero_()
+    taps = kernel.lags(4)
+    assert taps[0, 1:].abs().max() < 1e-300 < taps[0, 0].abs().max()
+    (gradient,) = torch.autograd.grad(taps.sum(), kernel.readout)
+    assert gradient.isfinite().all()
+
+
+def test_parameters_are_the_objects_that_were_given():
+    a, b = torch.nn.Parameter(torch.randn(2, 2)), torch.randn(2, 1)
+    step = torch.nn.Parameter(torch.tensor(0.1))
+    kernel = StateSpaceKernel(a, b, discretization="euler", step=step)
+    assert kernel.state_matrix is a
+    assert dict(kernel.named_parameters())["step"] is step
+    assert isinstance(kernel.input_matrix, torch.nn.Parameter)
+
+
+def test_other_times_see_the_points_before_them():
+    """A decaying system at times between the samples, against the formula."""
+    one = torch.ones(1, 1, **DOUBLE)
+    op = operator(ContinuousStateSpaceKernel(-one, one, one), residual=False, projection=False)
+    times, other = torch.tensor([0.0, 1.0, 2.0], **DOUBLE), torch.tensor([-1.0, 0.5, 3.0], **DOUBLE)
+    u = torch.randn(1, 3, 1, **DOUBLE)
+    out = op(u, Domain.timestamps(times), query_domain=Domain.timestamps(other))[0, :, 0]
+    seen = (times <= other[:, None]).double()
+    assert_close(out, (seen * torch.exp(times - other[:, None])) @ u[0, :, 0])
+
+
+def test_an_unstable_system_stays_finite_where_nothing_is_read():
+    kernel = ContinuousStateSpaceKernel(torch.eye(1) * -800.0, torch.ones(1, 1), torch.ones(1, 1))
+    op, u = operator(kernel, residual=False, projection=False), torch.randn(1, 4, 1)
+    domain = Domain.timestamps(torch.arange(4.0))
+    assert op.dense(u, domain).isfinite().all()
+    assert_close(op(u, domain), op.dense(u, domain))
+
+
+def test_a_long_horizon_in_single_precision():
+    """Both forms hold single precision over a thousand steps, though one takes powers and the other multiplies step by step."""
+    op, u = operator(DiagonalStateSpaceKernel(4, state=8), residual=False, projection=False), torch.randn(1, 1000, 4)
+    with torch.no_grad():
+        single = {}
+        for form in ("fft", "scan"):
+            op.strategy = form
+            single[form] = op(u).double()
+        exact = op.double()(u.double())
+    errors = {form: float((y - exact).abs().max() / exact.abs().max()) for form, y in single.items()}
+    assert errors["scan"] < 1e-5, errors
+    assert errors["fft"] < 1e-5, errors
