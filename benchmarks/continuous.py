@@ -138,6 +138,7 @@ def run(name: str, seed: int, folder: Path, extra: list[str]) -> dict[str, Any]:
         "variant": name,
         "seed": seed,
         "parameters": result.parameters,
+        "evolution_parameters": sum(p.numel() for p in model.evolutions.parameters()),
         "minutes": result.minutes,
         "val_accuracy": result.metrics["val_accuracy"],
         "accuracy": accuracy(lambda i, x: model(x), parts),
@@ -165,7 +166,7 @@ def main() -> None:
             row = run(name, seed, args.runs, args.overrides)
             found = {
                 "machine": describe(),
-                "settings": {"dropped": DROPPED, "noise": NOISE, "steps": STEPS, "fine": FINE},
+                "settings": {"dropped": DROPPED, "noise": NOISE, "steps": STEPS, "fine": FINE, "samples": SAMPLES},
                 "runs": [*found["runs"], row],
             }
             args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -134,6 +134,8 @@ def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
         ({"image_size": 8}, "movie-reviews is text, leave it out"),
         ({"tokens": "word"}, "did you mean 'words'"),
         ({"max_length": 0}, "max_length: received 0"),
+        ({"min_count": 0}, "min_count: received 0"),
+        ({"tokens": "bytes", "min_count": 3}, "all bytes have numbers, leave it out"),
         ({"tokens": "bytes", "vocabulary": Vocabulary()}, "received 'bytes' with a vocabulary of words"),
     ],
 )

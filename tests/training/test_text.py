@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fredholm.cli.main import main
 from fredholm.data.catalogue.movie_reviews import FILE, place_of
 from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.models.continuous import trajectory
@@ -128,8 +129,7 @@ def test_recipes_that_mix_texts_and_images(recipe, override, message):
 
 def test_bytes_train_too(tmp_path):
     place = write_reviews(tmp_path / "reviews")
-    recipe = load_recipe("reviews", [*SMALL, f"data.path={place}", "data.tokens=bytes", "training.epochs=2"])
-    recipe.data.min_count = None
+    recipe = load_recipe("reviews", [*SMALL, f"data.path={place}", "data.tokens=bytes", "data.min_count=null"])
     train(recipe, tmp_path / "run")
     model, _ = load_run(tmp_path / "run")
     assert model.config.vocabulary == 257
@@ -197,3 +197,14 @@ def test_a_resumed_run_has_each_step_once(tmp_path, monkeypatch):
     train(recipe, tmp_path / "run", resume=True)
     whole, again = ((tmp_path / name / "monitors.csv").read_text() for name in ("whole", "run"))
     assert whole == again
+
+
+def test_the_command_line_reads_texts_and_overrides(finished, tmp_path, capsys):
+    _, run, _ = finished
+    (tmp_path / "t.txt").write_text("a fine film\n", encoding="utf-8")
+    assert main(["predict", str(run), str(tmp_path / "t.txt")]) == 0
+    assert "t.txt:1: " in capsys.readouterr().out
+    assert main(["evaluate", str(run), "model.dropout=0.2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overrides"] == ["model.dropout=0.2"]
+    assert main(["evaluate", str(run), "model.depth=3"]) == 2
+    assert "does not fit its configuration" in capsys.readouterr().err

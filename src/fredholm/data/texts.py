@@ -20,16 +20,16 @@ MAX_LENGTH = {"words": 64, "bytes": 256}
 class TextOptions:
     """How texts become numbers: ``tokens`` is words or bytes, ``max_length`` how many of them are kept (default 64 words, 256 bytes).
 
-    ``min_count`` is how often a word must occur in the training split to have a number; ``vocabulary``, where given, is used instead of
-    one made from the training split.
+    ``min_count`` is how often a word must occur in the training split to have a number (default 2); ``vocabulary``, where given, is
+    used instead of one made from the training split.
 
     Raises:
-        OptionError: for an unknown kind, a length below 1, or a vocabulary of another kind.
+        OptionError: for an unknown kind, a length below 1, a vocabulary of another kind, or a count of bytes.
     """
 
     tokens: str | None = None
     max_length: int | None = None
-    min_count: int = 2
+    min_count: int | None = None
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
@@ -41,6 +41,11 @@ class TextOptions:
         if self.vocabulary is not None and self.tokens not in (None, self.vocabulary.kind):
             raise OptionError(
                 f"tokens: received {self.tokens!r} with a vocabulary of {self.vocabulary.kind}; leave it out"
+            )
+
+        if self.min_count is not None and self.vocabulary is None and self.kind == "bytes":
+            raise OptionError(
+                f"min_count: received {self.min_count} with tokens 'bytes'; all bytes have numbers, leave it out"
             )
 
     @property
@@ -57,7 +62,9 @@ class TextOptions:
         """The vocabulary given, or that of the training texts."""
         if self.vocabulary is not None:
             return self.vocabulary
-        return Vocabulary("bytes") if self.kind == "bytes" else Vocabulary.of_words(training, self.min_count)
+        if self.kind == "bytes":
+            return Vocabulary("bytes")
+        return Vocabulary.of_words(training, 2 if self.min_count is None else self.min_count)
 
 
 def encode_texts(
