@@ -33,6 +33,20 @@ class BackendError(FredholmError, RuntimeError):
     """A requested backend cannot run on this machine."""
 
 
+class ConvergenceError(FredholmError, ArithmeticError):
+    """An iteration did not reach its tolerance.
+
+    Attributes:
+        radius: estimate of the iterated operator's spectral radius.
+        residual: the relative residual that was reached.
+        iterations: how many products with the operator it took.
+    """
+
+    def __init__(self, message: str, *, radius: float, residual: float, iterations: int):
+        super().__init__(message)
+        self.radius, self.residual, self.iterations = radius, residual, iterations
+
+
 class DataError(FredholmError, RuntimeError):
     """A data set or file is missing, truncated, corrupt or of the wrong format."""
 

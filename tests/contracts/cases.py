@@ -120,6 +120,19 @@ class CKConvCase(OperatorCase):
         return frozenset({"kernel.network.layers.0.direction"} if self.position_dim == 1 else ())
 
 
+class GraphCase(OperatorCase):
+    """A graph of tokens: no queries on another domain."""
+
+    cross = False
+
+
+class StreamingCase(GraphCase):
+    """Running sums over all points before: no pairs in causal order."""
+
+    def domains(self):
+        return {name: d for name, d in self.standard_domains().items() if name != "causal window"}
+
+
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
     """Every registered operator, the ones with variants more than once."""
     special: dict[str, list[OperatorCase]] = {
@@ -127,6 +140,24 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
         "ckconv": [
             CKConvCase("ckconv", width=5, omega=2.0, length=POINTS),
             CKConvCase("ckconv", "ckconv-2d", position_dim=2, width=4, omega=1.0, length=POINTS, origin="centre"),
+        ],
+        "infsa": [
+            GraphCase("infsa", learned_decay=True, bias=True),
+            GraphCase("infsa", "infsa-rows-tied", norm="rows", activation="gelu", tied=True, power=2),
+        ],
+        "linear_infsa": [
+            GraphCase("linear_infsa"),
+            GraphCase("linear_infsa", "linear_infsa-steps", steps=2, power=2),
+            GraphCase(
+                "linear_infsa",
+                "linear_infsa-centres",
+                tied=False,  # with ReLU an untied response jumps where the last positive score vanishes
+                activation="abs",
+                centres=2,
+                bias=True,
+                learned_decay=True,
+            ),
+            StreamingCase("linear_infsa", "linear_infsa-streaming", causal="streaming", steps=2, centres=2),
         ],
         "itnet": [
             OperatorCase("itnet", width=5, frequencies=3, sigma=1.0),

@@ -4,6 +4,8 @@ from .additive import AdditiveAttentionKernel
 from .adjacency import AdjacencyKernel
 from .attention import AttentionKernel, TransposedLinear
 from .base import Kernel, Layout, Point, Problem
+from .centrality import CentralityKernel, GraphKernel
+from .centres import CentreKernel, StreamingCentreKernel
 from .continuous_convolution import ContinuousConvolutionKernel
 from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
 from .fourier import FourierFeatures
@@ -24,6 +26,7 @@ from .stencil import StencilKernel
 from .traits import (
     CausalTransition,
     Expanded,
+    GraphDiffusion,
     HiddenReadout,
     JointScores,
     LagFeatures,
@@ -47,11 +50,15 @@ __all__ = [
     "AttentionKernel",
     "AveragePoolKernel",
     "CausalTransition",
+    "CentralityKernel",
+    "CentreKernel",
     "ContinuousConvolutionKernel",
     "ContinuousStateSpaceKernel",
     "DiagonalStateSpaceKernel",
     "Expanded",
     "FourierFeatures",
+    "GraphDiffusion",
+    "GraphKernel",
     "HiddenReadout",
     "JointScores",
     "Kernel",
@@ -79,6 +86,7 @@ __all__ = [
     "StateScan",
     "StateSpaceKernel",
     "StencilKernel",
+    "StreamingCentreKernel",
     "TransposedLinear",
     "WeightedValue",
     "Window",

@@ -109,6 +109,22 @@ class Expanded(Separable, Protocol):
         ...
 
 
+class GraphDiffusion(WeightedValue, Protocol):
+    """The weight is an affinity of inner products over one norm of the whole graph: a product that may be applied again."""
+
+    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, N, ·) each."""
+        ...
+
+    def rules(self) -> dict[str, Any]:
+        """The options of :class:`fredholm.ops.infsa.TokenGraph`: decay, activation, norm, eps."""
+        ...
+
+    def gain(self) -> Tensor:
+        """Factor of the response, (H,)."""
+        ...
+
+
 class OwnForm(Protocol):
     """The kernel evaluates its whole response, offset included, faster than any generic form: a stencil, a recurrence."""
 
@@ -192,6 +208,7 @@ TRAIT_TYPES = (
     JointScores,
     Separable,
     Expanded,
+    GraphDiffusion,
     OwnForm,
     LagTaps,
     LagFeatures,

@@ -1,20 +1,26 @@
 """Operators: a kernel bound to a strategy. What users stack."""
 
 from .ckconv import CKConv
+from .infsa import InfSA
 from .integral import CausalState, IntegralOperator
 from .itnet import ITNetOperator
+from .linear_infsa import LinearInfSA
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
-from .strategies import Exact, Linear, Plan, Strategy
+from .strategies import Exact, Linear, Neumann, Plan, Resolvent, Strategy
 
 __all__ = [
     "CKConv",
     "CausalState",
     "Exact",
     "ITNetOperator",
+    "InfSA",
     "IntegralOperator",
     "Linear",
+    "LinearInfSA",
+    "Neumann",
     "Plan",
+    "Resolvent",
     "SoftmaxAttention",
     "Strategy",
     "create_operator",

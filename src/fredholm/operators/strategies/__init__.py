@@ -4,6 +4,8 @@ from .base import Plan, Strategy, resolve
 from .exact import Exact
 from .fft import FFT
 from .linear import Linear
+from .neumann import Neumann
+from .resolvent import Resolvent
 from .scan import Scan
 
-__all__ = ["FFT", "Exact", "Linear", "Plan", "Scan", "Strategy", "resolve"]
+__all__ = ["FFT", "Exact", "Linear", "Neumann", "Plan", "Resolvent", "Scan", "Strategy", "resolve"]

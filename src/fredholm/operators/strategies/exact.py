@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...kernels import (
     CausalTransition,
+    GraphDiffusion,
     HiddenReadout,
     JointScores,
     Kernel,
@@ -29,6 +30,7 @@ from ...ops.integral import dense_apply
 from ...ops.mlp_kernel import mlp_kernel
 from ...quadrature import Quadrature
 from .base import Keys, Strategy, with_offset
+from .neumann import respond_hops, step_hops
 
 TABLE, COLUMNS = "tiled hidden units, displacement table", "tiled hidden units, appended columns"
 FUSED, HIDDEN, WEIGHTED, DENSE = (
@@ -37,7 +39,7 @@ FUSED, HIDDEN, WEIGHTED, DENSE = (
     "weights by query block",
     "dense blocks",
 )
-OWN, STATE = "the layer's own form", "state of fixed size"
+OWN, STATE, HOP = "the layer's own form", "state of fixed size", "one hop over tiles"
 REASONS = {
     FUSED: "the weight is a softmax of inner products",
     TABLE: "the first layer splits, and the displacements of a regular grid fit a table",
@@ -47,6 +49,7 @@ REASONS = {
     DENSE: "the kernel has no trait that would allow a faster form here",
     OWN: "the kernel evaluates its whole response itself",
     STATE: "the kernel's response has a state of fixed size",
+    HOP: "affinities of inner products, whose norm is divided out after the product",
 }
 
 
@@ -57,9 +60,9 @@ class Exact(Strategy):
     Args:
         memory: working-set budget of one tile or query block, in bytes; None lets the op choose for the device.
 
-    Forms, in the order of preference: the kernel's own (``OwnForm``; in a causal step ``CausalTransition``), fused attention
-    (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden units by query block (``HiddenReadout``), scalar
-    weights by query block (``WeightedValue``), dense blocks (any kernel).
+    Forms, in the order of preference: the kernel's own (``OwnForm``; in a causal step ``CausalTransition``), one hop on a graph of
+    tokens (``GraphDiffusion``), fused attention (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden units by
+    query block (``HiddenReadout``), scalar weights by query block (``WeightedValue``), dense blocks (any kernel).
     Cost O(N²) time in all but the own forms; the blocks are recomputed in the backward, so memory stays O(N).
     """
 
@@ -70,6 +73,8 @@ class Exact(Strategy):
             return STATE
         if not layout.stepping and has_trait(kernel, OwnForm) and kernel.evaluates(layout):  # type: ignore[attr-defined]
             return OWN
+        if has_trait(kernel, GraphDiffusion):
+            return HOP
         if has_trait(kernel, SoftmaxScores):
             return FUSED
         if has_trait(kernel, SplitHidden):
@@ -92,6 +97,8 @@ class Exact(Strategy):
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
         if path == OWN:
             return kernel.evaluate(problem)  # type: ignore[attr-defined]
+        if path == HOP:
+            return respond_hops(kernel, problem, 1, self.memory)
         if path == FUSED and has_trait(kernel, JointScores) and not problem.layout.cross:
             joint = kernel.project(problem.y, problem.uy)  # type: ignore[attr-defined]
             return with_offset(attention(*joint, problem.quadrature), kernel, problem)
@@ -100,6 +107,8 @@ class Exact(Strategy):
     def step(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
     ) -> tuple[Tensor, Keys]:
+        if path == HOP:
+            return step_hops(kernel, u, quadrature, t, memory, 1)
         if path != STATE:
             return super().step(kernel, x, u, quadrature, t, memory, path)
         trait: Any = kernel

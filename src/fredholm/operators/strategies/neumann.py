@@ -1,0 +1,119 @@
+"""Diffusion of some hops: the truncated Neumann series, matrix-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...errors import OptionError
+from ...kernels import GraphDiffusion, Kernel, Layout, Problem, has_trait
+from ...ops.infsa import NORMS, TokenGraph, affinity, diffuse
+from ...ops.infsa.graph import root_of, row_factor
+from ...quadrature import Quadrature
+from .base import Keys, Strategy
+
+HOPS = "hops over tiles"
+ROWS = "rows of the graph, keys cached"
+REASONS = {
+    HOPS: "one norm a head is divided out after the product, and every further hop is one more product",
+    ROWS: "a causal row needs the keys before it and a running norm",
+}
+
+
+@dataclass(frozen=True)
+class Neumann(Strategy):
+    r"""Walks of up to ``hops`` steps on a graph of tokens, :math:`\sum_{t=1}^{hops} M^t V u` with M of :class:`TokenGraph`.
+
+    One hop is the kernel's definition; more are another response, the truncation of :class:`Resolvent`'s.
+
+    Args:
+        hops: longest walk, at least 1.
+
+    Cost: O(hops·N²) time, O(hops·N) memory with gradients; a causal step O(hops·t).
+
+    Reference: InfSA Eqs. 6, 9, 10.
+
+    Example:
+        >>> Neumann(hops=3).exact
+        False
+    """
+
+    exact: ClassVar[bool] = False
+    hops: int = 3
+
+    def __post_init__(self):
+        if self.hops < 1:
+            raise OptionError(f"a walk has at least one hop, got hops={self.hops}")
+
+    def path(self, kernel: Kernel, layout: Layout) -> str:
+        if not has_trait(kernel, GraphDiffusion):
+            raise self.refuse(kernel, "a graph of tokens: weights, value_map, tokens, rules and gain", "Exact")
+        return ROWS if layout.stepping else HOPS
+
+    def reason(self, path: str) -> str:
+        return REASONS[path]
+
+    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
+        return respond_hops(kernel, problem, self.hops)
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+    ) -> tuple[Tensor, Keys]:
+        return step_hops(kernel, u, quadrature, t, memory, self.hops)
+
+
+def respond_hops(kernel: Any, problem: Problem, hops: int, memory: int | None = None) -> Tensor:
+    """The response to walks of up to ``hops`` steps, (B, H, N, d_out); ``memory``: bytes of one tile."""
+    graph, value = graph_of(kernel, problem, memory)
+    return gained(kernel, diffuse(graph, value, hops), value)
+
+
+def graph_of(kernel: Any, problem: Problem, memory: int | None = None) -> tuple[TokenGraph, Tensor]:
+    """A problem's graph and its tokens' values."""
+    query, key, value = kernel.tokens(problem.uy)
+    return TokenGraph.of(query, key, problem.quadrature, memory=memory, **kernel.rules()), value
+
+
+def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
+    """A sum over hops with the kernel's factor, in the values' precision."""
+    return (out * kernel.gain()[:, None, None].to(out.dtype)).to(value.dtype)
+
+
+def step_hops(kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, hops: int) -> tuple[Tensor, Keys]:
+    """One causal point: hop h needs what hop h - 1 made of all points before, so each hop has a cache."""
+    row, value, after = graph_row(kernel, u, quadrature, t, memory)
+    out = torch.zeros_like(value)
+    for hop in range(hops):
+        after[f"hop{hop}"] = _append(memory, f"hop{hop}", value + out)
+        out = row @ after[f"hop{hop}"]
+    return gained(kernel, out, u), after
+
+
+def graph_row(kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys) -> tuple[Tensor, Tensor, Keys]:
+    """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm after it."""
+    dtype = torch.promote_types(u.dtype, torch.float32)
+    query, key, value = (x.to(dtype) for x in kernel.tokens(u))
+    rules, view = kernel.rules(), quadrature.row(t)
+    with torch.autocast(u.device.type, enabled=False):
+        keys = _append(memory, "key", key)
+        pairs = affinity(query @ keys.mT, rules["activation"])
+        pairs = pairs if view.density is None else pairs * view.density.to(dtype)
+        mass = view.mass.to(dtype)[:, None, None]
+        size = ((pairs.square() if NORMS[rules["norm"]] == "squares" else pairs.abs()) * mass).sum(-1)
+        before = memory.get("norm", torch.zeros_like(size))
+        own = mass[..., -1]
+        if rules["norm"] == "rows":
+            norm = total = torch.maximum(before, torch.where(own > 0, size, 0.0))
+        else:
+            total = before + own * size
+            norm = root_of(total)
+        scale = None if view.scale is None else view.scale.to(dtype)
+        factor = row_factor(norm, scale, rules["decay"].to(dtype), rules["eps"])
+        return factor[..., None] * pairs * mass, value, {"key": keys, "norm": total}
+
+
+def _append(memory: Keys, name: str, new: Tensor) -> Tensor:
+    return torch.cat([memory[name], new], -2) if name in memory else new
