@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fredholm.cli import show
+from fredholm.cli import layers, show
 
 app = typer.Typer(
     name="fredholm",
@@ -96,12 +96,35 @@ def predict(
     show.predictions(training.predict(run, list(files)), json)
 
 
-@app.command(epilog="fredholm explain runs/digits")
-def explain(run: RunArgument) -> None:
-    """Write a page that shows what a run's operators learned."""
-    from fredholm import training
+@app.command(
+    epilog="fredholm explain runs/digits\n\nfredholm explain my.models:resnet --module layer1.0.conv1 --shape 8,3,64,64"
+)
+def explain(
+    source: Annotated[
+        str, typer.Argument(help="A run's folder; with --module also a model's folder or package.module:factory.")
+    ],
+    module: Annotated[str | None, typer.Option(help="One layer of the model, as an integral operator.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="What the model is given: an image, .npy, .npz, .safetensors.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Or a data set, whose test split is used.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Or the shape of random numbers: 8,3,64,64.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Weights for package.module:factory.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The page's folder (default: report-MODULE).")] = None,
+    samples: Annotated[int, typer.Option(help="Signals that are read.", min=1)] = 8,
+    seed: Annotated[int, typer.Option(help="Of random inputs and of what is drawn.")] = 0,
+) -> None:
+    """Write a page that shows what a run's operators learned, or what one layer of any model computes."""
+    if module is None:
+        from fredholm import training
 
-    typer.echo(f"report: {training.explain(run)}")
+        layers.refuse_without_module(inputs=inputs, data=data, shape=shape, state=state, out=out)
+        typer.echo(f"report: {training.explain(Path(source))}")
+        return
+    from fredholm import explain as explaining
+
+    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape), "samples": samples, "seed": seed}
+    typer.echo(f"report: {explaining.explain_module(source, module, out, state=state, **given)}")
 
 
 @app.command(epilog="fredholm sweep digits operator=itnet,softmax training.epochs=5 seeds=3")

@@ -1,16 +1,19 @@
 """Kernels to numbers and pictures; the HTML report."""
 
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
+from .module import explain_module, report_module
 from .report import report, report_run
 from .variance import VarianceShare, variance_share
 
 __all__ = [
     "Profile",
     "VarianceShare",
+    "explain_module",
     "image_grid",
     "kernel_map",
     "kernel_profile",
     "report",
+    "report_module",
     "report_run",
     "variance_share",
 ]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
+from ..kernels import Kernel
 
 BUDGET = 2**27  # bytes of kernel matrix held at once
 
@@ -88,8 +89,9 @@ def kernel_profile(
     if bins < 2 or queries < 1:
         raise OptionError(f"a profile needs at least 2 bins and 1 query, got bins={bins} and queries={queries}")
     domain = check(u, domain)
-    rows = choose_queries(domain, queries, seed)
-    distance, seen = _pairs(domain, rows)
+    target = output_points(operator, domain)
+    rows = choose_queries(target, queries, seed)
+    distance, seen = _pairs(domain, target, rows)
     step = float(torch.where(seen.any(1), distance, 0.0).max()) / (bins - 1)
     index = (torch.where(seen.any(1), distance, 0.0) / step).round().long() if step > 0 else distance.long() * 0
     sums: Tensor | None = None
@@ -136,9 +138,10 @@ def kernel_map(
         [1.0, 1.0]
     """
     domain = check(u, domain)
+    size = output_points(operator, domain).size
     for query in queries:
-        if not 0 <= query < domain.size:
-            raise OptionError(f"query {query} is outside the domain; it has points 0 to {domain.size - 1}")
+        if not 0 <= query < size:
+            raise OptionError(f"query {query} is outside the domain; it has points 0 to {size - 1}")
     return operator.weights(u, domain, rows=list(queries)).detach().double().cpu()
 
 
@@ -167,6 +170,13 @@ def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
     real = (_mass(domain) > 0).any(0).nonzero()[:, 0].cpu()
     order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
     return sorted(real[order[:number]].tolist())
+
+
+def output_points(operator: Any, domain: Domain) -> Domain:
+    """Where the output lives: ``domain`` itself, or the other grid of an operator whose kernel has one (a strided convolution)."""
+    kernel = getattr(operator, "kernel", None)
+    other = kernel.output_domain(domain) if isinstance(kernel, Kernel) else None
+    return domain if other is None else other
 
 
 def check(u: Tensor, domain: Domain | None) -> Domain:
@@ -215,16 +225,16 @@ def _norms(operator, u, domain, rows, budget) -> Iterator[tuple[slice, slice, Te
         yield batch, part, norm, weight.expand(norm.shape)
 
 
-def _pairs(domain: Domain, rows: list[int]) -> tuple[Tensor, Tensor]:
+def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Tensor]:
     """Distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both on the CPU."""
-    x = domain.positions.detach().double().cpu().reshape(-1, domain.size, domain.dim)
-    seen = (domain.quadrature().weights(rows) > 0).cpu()
-    seen = seen & (_mass(domain).cpu() > 0)[:, None, rows, None]
+    y, x = (d.positions.detach().double().cpu().reshape(-1, d.size, d.dim) for d in (domain, target))
+    seen = (domain.quadrature(None if target is domain else target).weights(rows) > 0).cpu()
+    seen = seen & (_mass(target).cpu() > 0)[:, None, rows, None]
     if seen.shape[2] != len(rows):
         seen = seen.expand(-1, -1, len(rows), -1)
     batch = max(len(x), len(seen))
     seen = seen if len(seen) == batch else seen.expand(batch, -1, -1, -1)
-    distance = torch.linalg.vector_norm(x[:, rows, None] - x[:, None], dim=-1)
+    distance = torch.linalg.vector_norm(x[:, rows, None] - y[:, None], dim=-1)
     return distance.expand(batch, -1, -1), seen
 
 

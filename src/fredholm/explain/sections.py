@@ -14,7 +14,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from . import plots
-from .kernels import image_grid, kernel_map, kernel_profile
+from .kernels import image_grid, kernel_map, kernel_profile, output_points
 from .page import Picture, Section
 from .style import render
 from .variance import variance_share
@@ -105,7 +105,8 @@ def map_section(
     grid = image_grid(domain)
     if grid is None and domain.dim > 1:
         return None, {}
-    points = [(f"point {q}", q) for q in queries] if queries is not None else choose_map_queries(domain, image)
+    target = output_points(shown[0].operator, domain)
+    points = [(f"point {q}", q) for q in queries] if queries is not None else choose_map_queries(target, image)
     indices = [index for _, index in points]
     with torch.no_grad():
         found = [kernel_map(layer.operator, layer.u[:1], _first(layer.domain), queries=indices)[0] for layer in shown]
@@ -169,9 +170,10 @@ def _profile_picture(key, names, found, what, label, caption) -> Picture:
 
 def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
     names = [layer.name for layer in shown]
-    x = shown[0].domain.positions.reshape(-1, shown[0].domain.size, shown[0].domain.dim)[0].double().cpu().numpy()
+    keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
+    y, x = (d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target))
     if grid is None:
-        drawn = render(lambda theme: plots.lines(theme, x[:, 0], names, weights, float(x[index, 0]), "weight"))
+        drawn = render(lambda theme: plots.lines(theme, y[:, 0], names, weights, float(x[index, 0]), "weight"))
         where = f" at {x[index, 0]:.3g} (dashed line)"
     else:
         panels = [layer[:, grid.numpy()] for layer in weights]
@@ -179,7 +181,7 @@ def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
         drawn = render(
             lambda theme: plots.maps(theme, picture, names, panels, (float(x[index, 0]), float(x[index, 1])))
         )
-        where = "" if _mass_at(shown[0].domain, index) else " (ring at its place; it is no part of the picture)"
+        where = "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
     caption = f"<b>Query: {escape(label)}</b>{where}, point {index} of {len(x)}."
     return Picture(f"map-{place + 1}", f"Weights of {label} over the domain, {len(names)} layers", caption, drawn)
 
@@ -192,7 +194,9 @@ def _mass_at(domain: Domain, index: int) -> float:
 def _weight_words(layer: Layer) -> str:
     """What the operator's weights are, told by their values: rows that are non-negative and sum to 1 are probabilities."""
     with torch.no_grad():
-        rows = layer.operator.weights(layer.u[:1], _first(layer.domain), rows=[layer.domain.size // 2])
+        rows = layer.operator.weights(
+            layer.u[:1], _first(layer.domain), rows=[output_points(layer.operator, layer.domain).size // 2]
+        )
     if bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < 1e-3).all()):
         return "The weight of a pair is its attention probability; each row sums to 1"
     return "The weight of a pair is the norm of its kernel matrix times the key's measure, ‖K<sub>ij</sub>‖<sub>F</sub> · μ<sub>j</sub>"
@@ -200,8 +204,10 @@ def _weight_words(layer: Layer) -> str:
 
 def _proportional(profile) -> bool:
     """Whether weights are norms times one constant a head, so that a second picture would show the same."""
-    ratio = profile.weight / profile.norm.clamp(min=1e-30)
-    return bool(((ratio - ratio.mean(1, keepdim=True)).abs() <= 1e-3 * ratio.mean(1, keepdim=True)).all())
+    there = profile.norm > 0
+    ratio = profile.weight / profile.norm.where(there, torch.ones(()))
+    mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+    return bool((((ratio - mean).abs() <= 1e-3 * mean) | (~there & (profile.weight == 0))).all())
 
 
 def _first(domain: Domain) -> Domain:

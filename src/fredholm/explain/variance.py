@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from .kernels import BUDGET, check, choose_queries, matrix_rows
+from .kernels import BUDGET, check, choose_queries, matrix_rows, output_points
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,10 @@ def variance_share(
     gram: Tensor | None = None
     total: Tensor | None = None
     pairs = 0
-    for query in choose_queries(domain, queries, seed):
-        seen = (domain.quadrature().weights([query]) > 0)[0].all(0)[0].nonzero()[:, 0].cpu()
+    target = output_points(operator, domain)
+    quadrature = domain.quadrature(None if target is domain else target)
+    for query in choose_queries(target, queries, seed):
+        seen = (quadrature.weights([query]) > 0)[0].all(0)[0].nonzero()[:, 0].cpu()
         chosen = seen[torch.randperm(len(seen), generator=generator)[:keys]]
         if not len(chosen):
             continue

@@ -1,0 +1,36 @@
+"""Arguments of ``fredholm explain --module``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fredholm.errors import OptionError
+
+
+def read_shape(text: str | None) -> tuple[int, ...] | None:
+    """``"8,3,64,64"`` as numbers.
+
+    Raises:
+        OptionError: anything but positive whole numbers with commas between them.
+
+    Example:
+        >>> read_shape("8,3,64,64")
+        (8, 3, 64, 64)
+    """
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise OptionError(f"--shape takes positive whole numbers such as 8,3,64,64, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def refuse_without_module(**given: Any) -> None:
+    """Options that mean nothing for the report of a whole run.
+
+    Raises:
+        OptionError: one of them is given.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(f"--{name} belongs to the report of one layer; name the layer with --module")

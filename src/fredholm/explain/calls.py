@@ -1,0 +1,267 @@
+"""One call of a layer inside a model, in the terms of an operator: features, domain, output."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..convert import convertible
+from ..domain import Domain
+from ..errors import ConversionError, OptionError, ShapeError, suggest
+from ..kernels import Kernel
+
+CHANNELS_FIRST = ("torch.nn.modules.conv.", "torch.nn.modules.pooling.", "neuralop.layers.spectral_convolution.")
+HIDDEN = -1e4  # an additive mask below this hides a pair
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a layer was given and what it answered.
+
+    Attributes:
+        u: its input as points, (B, N, dim).
+        output: its output as points, (B, Nq, out_dim).
+        grid: extents of the grid the points form where the layer reads channels first, else None.
+        valid: points that are no padding, (B, N), or None.
+        pairs: who sees whom, as :class:`fredholm.Domain` has it, or None.
+        calls: how often the model called the layer; this is the first time.
+        unread: further arguments that were given and are not part of the above.
+    """
+
+    u: Tensor
+    output: Tensor
+    grid: tuple[int, ...] | None = None
+    valid: Tensor | None = None
+    pairs: Tensor | None = None
+    calls: int = 1
+    unread: tuple[str, ...] = ()
+
+    def first(self, samples: int) -> Call:
+        """The same call of the first signals only."""
+        valid = None if self.valid is None else self.valid[:samples]
+        pairs = self.pairs if self.pairs is None or self.pairs.dim() < 3 else self.pairs[:samples]
+        return replace(self, u=self.u[:samples], output=self.output[:samples], valid=valid, pairs=pairs)
+
+    def domain(self, kernel: Kernel) -> Domain:
+        """Where the points lie: the grid with a mass of one a point, else the kernel's own default."""
+        dtype = torch.promote_types(self.u.dtype, torch.float32)
+        if self.grid is not None and len(self.grid) > 1:
+            base = Domain.grid(*self.grid, measure="counting", device=self.u.device, dtype=dtype)
+        else:
+            base = kernel.default_domain(self.u.shape[1], device=self.u.device, dtype=dtype)
+        changes = {"valid": self.valid, "pairs": self.pairs}
+        return base.replace(**{name: value for name, value in changes.items() if value is not None})
+
+
+def find_layer(model: nn.Module, path: str) -> nn.Module:
+    """The layer at a dotted path.
+
+    Raises:
+        OptionError: there is none, with the layers that could be asked for.
+    """
+    layers = dict(model.named_modules())
+    if path in layers:
+        return layers[path]
+    known = convertible_layers(model)
+    hint = suggest(path, [name for name in layers if name]).split("; known")[0]
+    listed = "\n".join(f"{name} ({kind})" for name, kind in known) or "none"
+    raise OptionError(f"{type(model).__name__} has no layer {path!r}{hint}\nlayers that can be converted:\n{listed}")
+
+
+def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
+    """Paths and class names of the layers whose class :func:`fredholm.as_operator` knows.
+
+    Example:
+        >>> convertible_layers(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU()))
+        [('0', 'Conv1d')]
+    """
+    known = set(convertible())
+
+    def served(kind: type) -> bool:
+        bases = [c for c in kind.__mro__ if f"{c.__module__}.{c.__qualname__}" in known]
+        return bool(bases) and kind.forward is bases[0].forward  # type: ignore[attr-defined]
+
+    return [(name, type(layer).__name__) for name, layer in model.named_modules() if served(type(layer))]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in evaluation mode, without torch's fused encoder, which calls no layer; afterwards all is as it was."""
+    training, fused = [m for m in model.modules() if m.training], torch.backends.mha.get_fastpath_enabled()
+    model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for module in training:
+            module.training = True
+
+
+@torch.no_grad()
+def capture(model: nn.Module, path: str, inputs: Any) -> Call:
+    """Run a model in evaluation mode and note the first call of one of its layers.
+
+    Args:
+        model: any module.
+        path: of the layer, as ``named_modules`` has it.
+        inputs: a tensor, a sequence of arguments, or a dictionary of keyword arguments of the model.
+
+    Raises:
+        OptionError: no such layer.
+        ShapeError: the model does not take these inputs.
+        ConversionError: the layer was never called, or in a way that no single operator on one domain answers.
+    """
+    layer = find_layer(model, path)
+    seen: list[tuple[dict[str, Any], Any]] = []
+
+    def note(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        seen.append((_named(module, args, kwargs), output))
+
+    handle = layer.register_forward_hook(note, with_kwargs=True)
+    try:
+        with evaluating(model):
+            _run(model, inputs)
+    finally:
+        handle.remove()
+    if not seen:
+        raise ConversionError(f"{path} was not called on these inputs, so there is nothing to look at")
+    return replace(_read(layer, *seen[0]), calls=len(seen))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _run(model: nn.Module, inputs: Any) -> None:
+    try:
+        if isinstance(inputs, Mapping):
+            model(**inputs)
+        elif isinstance(inputs, Tensor) or not isinstance(inputs, Sequence):
+            model(inputs)
+        else:
+            model(*inputs)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ShapeError(f"{type(model).__name__} does not take {_shapes(inputs)}: {error}") from error
+
+
+def _shapes(inputs: Any) -> str:
+    if isinstance(inputs, Tensor):
+        return f"{str(inputs.dtype).removeprefix('torch.')} {tuple(inputs.shape)}"
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{name}: {_shapes(value)}" for name, value in inputs.items())
+    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+        return ", ".join(_shapes(value) for value in inputs)
+    return type(inputs).__name__
+
+
+def _named(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of the module's forward, those left at their defaults left out."""
+    signature = inspect.signature(module.forward)
+    given = dict(signature.bind_partial(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given.update(given.pop(name, {}))
+    return given
+
+
+def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
+    """The call of a layer, told by how its class lays out its arguments."""
+    output = output[0] if isinstance(output, tuple | list) else output
+    values = list(given.values())
+    first = values[0] if values else None
+    if not isinstance(first, Tensor) or not isinstance(output, Tensor) or not first.is_floating_point():
+        got = f"{type(first).__name__} and answered {type(output).__name__}"
+        raise ConversionError(f"{type(layer).__name__} was given {got}; explain reads layers of plain float tensors")
+    home = {f"{c.__module__}." for c in type(layer).__mro__}
+    if home & set(CHANNELS_FIRST):
+        return _channels_first(layer, first, output, given)
+    if "torch.nn.modules.linear." in home:
+        u, y = (t.reshape(1 if t.dim() < 3 else len(t), -1, t.shape[-1]) for t in (first, output))
+        return Call(u, y)
+    if first.dim() == 2 and output.dim() == 2:  # a sequence without a batch
+        first, output = first[None], output[None]
+    elif getattr(layer, "batch_first", True) is False:
+        first, output = first.transpose(0, 1), output.transpose(0, 1)
+    if first.dim() != 3 or output.dim() != 3:
+        got = f"{tuple(first.shape)} to {tuple(output.shape)}"
+        raise ConversionError(f"{type(layer).__name__} maps {got}; explain reads (batch, points, features)")
+    return _sequence(layer, first, output, given)
+
+
+def _channels_first(layer: nn.Module, first: Tensor, output: Tensor, given: dict[str, Any]) -> Call:
+    digits = [c for c in type(layer).__name__ if c.isdigit()]
+    if digits and first.dim() == int(digits[0]) + 1:  # an image without a batch
+        first, output = first[None], output[None]
+    return Call(
+        first.flatten(2).mT.contiguous(),
+        output.flatten(2).mT,
+        grid=tuple(first.shape[2:]),
+        unread=_unread(given, 1),
+    )
+
+
+def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]) -> Call:
+    """Attention, recurrences, scans: (B, N, D), with masks where there are any."""
+    known, valid, pairs = {next(iter(given))}, None, None
+    for name in ("key", "value", "encoder_hidden_states"):
+        other = given.get(name)
+        if other is None:
+            continue
+        known.add(name)
+        if other is not next(iter(given.values())) and not _equal(other, next(iter(given.values()))):
+            raise ConversionError(
+                f"{type(layer).__name__} was called with another {name}: explain reads self-attention; for cross attention "
+                "use as_operator and pass query="
+            )
+    state = given.get("hx")
+    if state is not None:
+        known.add("hx")
+        if any(bool(s.any()) for s in (state if isinstance(state, tuple) else (state,))):
+            raise ConversionError(
+                f"{type(layer).__name__} was called with an initial state hx; use as_operator(layer, initial_state=...)"
+            )
+    padding = given.get("key_padding_mask")
+    if padding is not None:
+        known.add("key_padding_mask")
+        valid = ~padding if padding.dtype == torch.bool else padding > HIDDEN
+    for name in ("attn_mask", "attention_mask"):
+        mask = given.get(name)
+        if mask is not None:
+            known.add(name)
+            pairs = _pairs(mask, u, hides=name == "attn_mask" and isinstance(layer, nn.MultiheadAttention))
+    return Call(u, output, valid=valid, pairs=pairs, unread=tuple(n for n in _unread(given, 1) if n not in known))
+
+
+def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
+    """A mask as a domain has it. ``hides``: True means hidden, as in ``nn.MultiheadAttention``."""
+    batch, n = u.shape[:2]
+    if mask.dim() == 3 and len(mask) != batch:
+        mask = mask.unflatten(0, (batch, -1))
+    if mask.dim() == 2 and mask.shape != (n, n):  # (B, N): keys that are seen
+        mask = mask[:, None, None, :].expand(-1, 1, n, -1)
+    if mask.dtype == torch.bool:
+        return ~mask if hides else mask
+    if not mask.is_floating_point():
+        return mask != 0
+    if bool(((mask == 0) | (mask < HIDDEN)).all()):
+        return mask >= HIDDEN
+    return mask.masked_fill(mask < HIDDEN, -torch.inf)
+
+
+def _unread(given: dict[str, Any], start: int) -> tuple[str, ...]:
+    """Further arguments that hold tensors."""
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, Tensor) or (isinstance(value, tuple | list) and any(map(holds, value)))
+
+    return tuple(name for name, value in list(given.items())[start:] if holds(value))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and bool(torch.equal(a, b))
