@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import ConversionError, OptionError
+from ..errors import OptionError
 from ..ops.attention import attention_density
-from .base import Kernel, Problem, own_parameter
+from .base import Kernel, Problem, check_dropout, own_parameter
 
 
 class AdditiveAttentionKernel(Kernel):
@@ -73,11 +73,7 @@ class AdditiveAttentionKernel(Kernel):
         return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
 
     def weights(self, problem: Problem) -> Tensor:
-        if self.training and self.dropout:
-            raise ConversionError(
-                f"dropout={self.dropout} is active in training mode, where the layer is random and no integral operator; "
-                "call .eval(), or set the kernel's dropout to 0 to train without it"
-            )
+        check_dropout(self.training, self.dropout)
         values = self.value_map()
         of_query, of_key = (
             u[:, 0] @ torch.einsum("hoi,ho->ih", values, a.view(self.heads, -1))

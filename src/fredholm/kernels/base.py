@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..domain import Domain
-from ..errors import OptionError
+from ..errors import ConversionError, OptionError
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -196,6 +196,15 @@ def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
     """(B, H, N, c) to (B, N, H·c)."""
     return u.transpose(1, 2).flatten(2)
+
+
+def check_dropout(training: bool, rate: float) -> None:
+    """ConversionError where dropout is active: such a layer is random, and no integral operator."""
+    if training and rate:
+        raise ConversionError(
+            f"dropout={rate} is active in training mode, where the layer is random and no integral operator; "
+            "call .eval(), or set the dropout to 0 to train without it"
+        )
 
 
 def own_parameter(x: Tensor) -> nn.Parameter:

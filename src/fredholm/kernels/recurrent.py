@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..domain import Domain
-from ..errors import ConversionError, DomainError, OptionError, ShapeError, suggest
+from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..ops.trajectory import CELLS, LINEARIZATIONS, Trajectory, Weights, push
-from .base import Kernel, Layout, Point, Problem
+from .base import Kernel, Layout, Point, Problem, check_dropout
 from .recurrent_line import Line, Order, take
 
 InitialState = Tensor | tuple[Tensor, Tensor]
@@ -202,11 +202,7 @@ class RecurrentKernel(Kernel):
             raise DomainError(f"{name} cannot hide or weigh pairs of points; build the domain without pairs: {build}")
         if layout.measure != "counting":
             raise DomainError(f"{name} has a mass of one a point, got the measure {layout.measure!r}; use {build}")
-        if self.layer.training and self.layer.dropout and self.layer.num_layers > 1:
-            raise ConversionError(
-                f"dropout={self.layer.dropout} between layers is active in training mode, where the layer is random and no "
-                "integral operator; call .eval(), or set the layer's dropout to 0 to train without it"
-            )
+        check_dropout(self.layer.training, self.layer.dropout if self.layer.num_layers > 1 else 0.0)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         return Domain.line(n, causal=self.directions == 1, measure="counting", device=device, dtype=dtype)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from ..domain import Domain
-from ..errors import ConversionError, DomainError, OptionError
+from ..errors import DomainError, OptionError
 from ..ops.attention import attention_density
 from .attention import AttentionKernel, Projections
-from .base import Layout, Problem
+from .base import Layout, Problem, check_dropout
 from .rotary import Rotary
 
 
@@ -86,11 +86,7 @@ class SoftmaxKernel(AttentionKernel):
     def check(self, layout: Layout) -> None:
         if self.causal and not layout.causal:
             raise DomainError("this attention looks back only; give it a domain with causal=True")
-        if self.training and self.dropout:
-            raise ConversionError(
-                f"dropout={self.dropout} is active in training mode, where the layer is random and no integral operator; "
-                "call .eval(), or set the kernel's dropout to 0 to train without it"
-            )
+        check_dropout(self.training, self.dropout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         length = None if self.rotary is None else 1.0

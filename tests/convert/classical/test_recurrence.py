@@ -27,7 +27,7 @@ class Doubled(nn.LSTM):
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (nn.LSTM(2, 3, num_layers=2, dropout=0.5), r"LSTM\(dropout=0\.5\) cannot be converted; supported: dropout=0"),
+        (nn.LSTM(2, 3, num_layers=2, dropout=0.5), r"LSTM\(dropout=0\.5 in training mode\) cannot"),
         (Doubled(2, 3), "overrides the forward of LSTM"),
         (nn.utils.parametrizations.weight_norm(nn.GRU(2, 3), "weight_ih_l0"), "parametrised weights"),
         (nn.LSTMCell(2, 3), "not understood"),

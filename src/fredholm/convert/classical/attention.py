@@ -7,7 +7,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ...kernels import SoftmaxKernel
 from ...operators import IntegralOperator
-from .registry import refuse, register_converter
+from .registry import refuse, refuse_dropout, register_converter
 
 
 @register_converter("torch.nn.modules.activation.MultiheadAttention")
@@ -64,9 +64,3 @@ def refuse_hooks(module: nn.Module, name: str) -> None:
     layer = getattr(module, name)
     if any(getattr(layer, hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
         raise refuse(module, f"hooks on {name}", "layers without hooks; remove them first")
-
-
-def refuse_dropout(module: nn.Module, rate: float) -> None:
-    """ConversionError where dropout is active: a random layer is no integral operator."""
-    if module.training and rate:
-        raise refuse(module, f"dropout={rate} in training mode", "dropout 0, or evaluation mode: call .eval() first")

@@ -10,7 +10,7 @@ from ...errors import ConversionError
 from ...kernels.additive import AdditiveAttentionKernel
 from ...kernels.adjacency import AdjacencyKernel
 from ...operators import IntegralOperator
-from .registry import refuse, register_converter
+from .registry import refuse, refuse_dropout, register_converter
 
 
 @register_converter("torch_geometric.nn.conv.gat_conv.GATConv")
@@ -22,8 +22,7 @@ def graph_attention(module: nn.Module) -> IntegralOperator:
     if layer.heads > 1 and not layer.concat:
         raise refuse(module, "concat=False", "concat=True")
     _check(layer, {"edge_dim": None, "residual": False, "flow": "source_to_target"})
-    if layer.training and layer.dropout:
-        raise refuse(module, f"dropout={layer.dropout} in training mode", "dropout=0, or a layer after .eval()")
+    refuse_dropout(layer, layer.dropout)
     kernel = AdditiveAttentionKernel(
         layer.lin.weight,
         layer.att_dst,

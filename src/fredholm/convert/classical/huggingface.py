@@ -8,8 +8,8 @@ from torch import nn
 
 from ...kernels import Rotary, SoftmaxKernel, TransposedLinear
 from ...operators import IntegralOperator
-from .attention import bind, linear, refuse_dropout, refuse_hooks
-from .registry import refuse, register_converter
+from .attention import bind, linear, refuse_hooks
+from .registry import refuse, refuse_dropout, register_converter
 
 # Backends of the same function; a registered one of any other name may be another function.
 SOFTMAX_BACKENDS = {

@@ -10,7 +10,7 @@ from ...domain import Domain
 from ...errors import ShapeError
 from ...kernels.recurrent import InitialState, RecurrentKernel
 from ...operators import IntegralOperator
-from .registry import refuse, register_converter
+from .registry import refuse_dropout, register_converter
 
 
 @register_converter(*(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU")))
@@ -25,10 +25,7 @@ def recurrence(
     Its default domain is the causal line with a mass of one a point, for two directions the same line without order.
     ``initial_state`` and ``linearization`` are those of :class:`fredholm.kernels.recurrent.RecurrentKernel`.
     """
-    if module.training and module.dropout and module.num_layers > 1:
-        raise refuse(
-            module, f"dropout={module.dropout}", "dropout=0, or a layer in evaluation mode: call .eval() first"
-        )
+    refuse_dropout(module, module.dropout if module.num_layers > 1 else 0.0)
     kernel = RecurrentKernel(module, initial_state=initial_state, linearization=linearization)
     return IntegralOperator(module.input_size, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False)
 

@@ -125,6 +125,12 @@ def _account(module: nn.Module, operator: nn.Module) -> None:
         raise ConversionError(f"{type(module).__name__}: the parameters {lost} have no place in the operator")
 
 
+def refuse_dropout(module: nn.Module, rate: float) -> None:
+    """ConversionError where dropout is active: a random layer is no integral operator."""
+    if module.training and rate:
+        raise refuse(module, f"dropout={rate} in training mode", "dropout 0, or evaluation mode: call .eval() first")
+
+
 def refuse(module: nn.Module, option: str, supported: str) -> ConversionError:
     """The error of a conversion that does not understand an option of a layer."""
     return ConversionError(f"{type(module).__name__}({option}) cannot be converted; supported: {supported}")

@@ -8,8 +8,8 @@ from torch import nn
 
 from ...kernels import SoftmaxKernel
 from ...operators import IntegralOperator
-from .attention import bind, linear, refuse_dropout, refuse_hooks
-from .registry import refuse, register_converter
+from .attention import bind, linear, refuse_hooks
+from .registry import refuse, refuse_dropout, register_converter
 
 POINTWISE_NORMS = {
     "torch.nn.modules.normalization.LayerNorm",
