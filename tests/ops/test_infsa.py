@@ -1,0 +1,181 @@
+"""The tiled affinity product equals its definition; walks on its graph equal dense linear algebra; solvers check themselves."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fredholm.errors import ConvergenceError, OptionError, ShapeError
+from fredholm.ops.infsa import ACTIVATIONS, TokenGraph, affinity_naive, affinity_product, diffuse, resolvent
+from fredholm.ops.infsa.library import affinity_product_op
+
+from ..tolerances import assert_close
+
+B, H, N, E, D = 2, 3, 7, 4, 5
+DENSITIES = {"none": None, "shared": (1, 1), "heads": (1, H), "batch": (B, 1)}
+
+
+def inputs(density="none", equal=False, dtype=torch.float64, n=N):
+    g = torch.Generator().manual_seed(0)
+    shape = DENSITIES[density]
+    tensors = [
+        torch.randn(B, H, n, E, generator=g),
+        torch.randn(B, H, n, E, generator=g),
+        torch.randn(B, H, n, D, generator=g),
+    ]
+    tensors += [torch.rand(B, 1 if equal else n, generator=g) + 0.1]
+    if shape is not None:
+        tensors.append(torch.rand(*shape, n, n, generator=g))
+    return [x.to(dtype).requires_grad_() for x in tensors]
+
+
+@pytest.mark.parametrize("memory", [64, None])
+@pytest.mark.parametrize("density", list(DENSITIES))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_tiles_are_the_definition(activation, causal, density, memory):
+    for statistic in ("squares", "sums", "none"):
+        for equal in (False, True):
+            x = inputs(density, equal)
+            options = {"causal": causal, "activation": activation, "statistic": statistic}
+            found = affinity_product(*x, memory=memory, **options)
+            expected = affinity_naive(*x, **options)
+            weight = [torch.randn_like(y) for y in expected]
+            both = [
+                torch.autograd.grad(sum((y * w).sum() for y, w in zip(out, weight)), x, allow_unused=True)
+                for out in (found, expected)
+            ]
+            for a, b in zip(found, expected):
+                assert_close(a, b, statistic)
+            for i, (a, b) in enumerate(zip(*both)):
+                assert_close(
+                    torch.zeros_like(x[i]) if a is None else a, torch.zeros_like(x[i]) if b is None else b, f"{i}"
+                )
+
+
+def test_custom_op_is_registered_soundly():
+    x = [t[:1, :1] if t.dim() == 4 else t[:1] for t in inputs("shared")]
+    torch.library.opcheck(affinity_product_op, (*x, True, "gelu", "squares", 300))
+
+
+def test_nothing_quadratic_is_saved_for_the_backward():
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        out, row = affinity_product(*inputs(n=64))
+    assert max(saved) <= B * H * 64 * D < 64 * 64 * B * H
+    assert out.isfinite().all()
+    assert row.isfinite().all()
+
+
+def test_flops_are_counted():
+    x = inputs()
+    with FlopCounterMode(display=False) as counter:
+        out, _ = affinity_product(*x)
+    assert counter.get_total_flops() == 2 * B * H * N * N * (E + D)
+    with FlopCounterMode(display=False) as counter:
+        out.sum().backward()
+    assert counter.get_total_flops() == 2 * B * H * N * N * (3 * E + 2 * D)
+
+
+def test_bad_arguments_are_named():
+    q, k, v, m = inputs()
+    with pytest.raises(OptionError, match="did you mean 'relu'"):
+        affinity_product(q, k, v, m, activation="rellu")
+    with pytest.raises(OptionError, match="statistic"):
+        affinity_product(q, k, v, m, statistic="cubes")
+    with pytest.raises(OptionError, match="at least 1, got 0"):
+        affinity_product(q, k, v, m, memory=0)
+    with pytest.raises(ShapeError, match="as many queries as keys, got 3 and 7"):
+        affinity_product(q[:, :, :3], k, v, m, causal=True)
+    with pytest.raises(ShapeError, match="needs query"):
+        inspect.unwrap(affinity_product)(q, k[..., :2], v, m)  # without the tests' own check of shapes
+
+
+# --- walks ----------------------------------------------------------------------------------------------------------------
+
+
+def graph(causal=False, density="none", norm="frobenius", decay=0.9, n=N, **options):
+    q, k, v, m, *rho = inputs(density, n=n)
+    gamma = torch.full((H,), decay, dtype=torch.float64)
+    rho = rho[0] if rho else None
+    return TokenGraph(q, k, m, None, rho, gamma, causal, False, norm=norm, **options), v
+
+
+def dense(g: TokenGraph) -> torch.Tensor:
+    pairs, mass = g.affinities(), g.mass[:, None, None]
+    row = ((pairs.square() if g.norm == "frobenius" else pairs.abs()) * mass).sum(-1)
+    return g.factor(row)[..., None] * pairs * mass
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "rows"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_norms_bound_what_they_promise(causal, norm):
+    g, _ = graph(causal, "shared", norm, decay=1.0 - 1e-9)
+    matrix = dense(g)
+    radius = torch.linalg.eigvals(matrix).abs().amax()
+    assert radius <= 1 + 1e-9
+    if norm == "rows":
+        assert matrix.sum(-1).max() <= 1 + 1e-9
+    elif not causal:
+        weighted = matrix.square() * g.mass[:, None, :, None] / g.mass[:, None, None]
+        assert_close(weighted.sum((-1, -2)).sqrt(), torch.ones(B, H).double(), "Hilbert-Schmidt norm", torch.float32)
+    else:
+        assert_close(radius, matrix.diagonal(dim1=-2, dim2=-1).max(), "radius of a triangle")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("density", ["none", "heads"])
+def test_transposed_product_and_hops(causal, density):
+    g, v = graph(causal, density)
+    matrix = dense(g)
+    out, factor = g.start(v)
+    assert_close(out, matrix @ v, "one hop")
+    assert_close(g.apply(v, factor), matrix @ v, "one more hop")
+    if not causal:
+        assert_close(g.apply_transposed(v, factor), matrix.mT @ v, "transposed")
+    assert_close(diffuse(g, v, 3), matrix @ (v + matrix @ (v + matrix @ v)), "three hops")
+
+
+@pytest.mark.parametrize("n", [N, 150])
+@pytest.mark.parametrize("density", ["none", "heads"])
+@pytest.mark.parametrize(("causal", "method"), [(True, "neumann"), (False, "neumann"), (False, "gmres")])
+def test_resolvent_and_its_gradients_are_the_dense_solution(causal, method, density, n):
+    g, v = graph(causal, density, n=n)
+    out, report = resolvent(g, v, tol=1e-12, max_iterations=400, method=method)
+    matrix = dense(g)
+    expected = torch.linalg.solve(torch.eye(n).double() - matrix, matrix @ v)
+    assert_close(out, expected, "solution")
+    assert report.method == ("substitution" if causal else method)
+    assert report.residual <= 1e-12
+    leaves = [x for x in (g.query, g.key, v, g.mass, g.density) if x is not None]
+    weight = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad(out, leaves, weight), torch.autograd.grad(expected, leaves, weight)):
+        assert_close(a, b, "gradient")
+
+
+@pytest.mark.parametrize("method", ["neumann", "gmres"])
+def test_radius_is_estimated_and_gmres_takes_fewer_products(method):
+    torch.manual_seed(0)
+    q = torch.randn(1, 1, 40, 4).double().abs()
+    g = TokenGraph(q, q, torch.ones(1, 40).double(), None, None, torch.tensor([0.99]).double(), False, True)
+    exact = float(torch.linalg.eigvals(dense(g)).abs().max())
+    _, report = resolvent(g, torch.randn(1, 1, 40, 3).double(), tol=1e-10, max_iterations=2000, method=method)
+    assert report.radius == pytest.approx(exact, rel=1e-3)
+    assert report.iterations < (40 if method == "gmres" else 1000)
+    assert method == "gmres" or report.iterations > 200
+
+
+def test_what_does_not_converge_is_an_error_with_the_radius():
+    g, v = graph(decay=0.9)
+    with pytest.raises(ConvergenceError, match="spectral radius about 0\\.") as failure:
+        resolvent(g, v, tol=1e-12, max_iterations=4, method="neumann")
+    assert 0 < failure.value.radius < 1
+    assert failure.value.iterations == 4
+    assert failure.value.residual > 1e-12
+    g, v = graph(decay=5.0)  # no operator lets a decay be so large; the solver must still not return a wrong answer
+    with pytest.raises(ConvergenceError, match="no limit") as failure:
+        resolvent(g, v, tol=1e-6, max_iterations=4000, method="neumann")
+    assert failure.value.radius > 1
