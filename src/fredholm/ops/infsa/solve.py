@@ -64,6 +64,7 @@ def resolvent(
         else:
             solution = SOLVERS[method](lambda v: graph.apply(v, fixed), value, tol, max_iterations)
             z, count, radius = solution
+    z = z.detach()  # a solver may hand back the right side itself
     attached = value + graph.apply(z, factor)
     residual = float(_relative(attached.detach() - z, z))
     report = Convergence(method, count + 1, residual, radius)

@@ -1,0 +1,110 @@
+"""Strategies of InfSA: what they plan, refuse, report, and that more hops come nearer to all of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import ConvergenceError, OptionError, StrategyError
+from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent, SoftmaxAttention, create_operator
+
+DIM, HEADS, N = 8, 2, 12
+
+
+def features(scale=1.0):
+    return scale * torch.randn(2, N, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "causal", "path"),
+    [
+        ("auto", False, "one hop over tiles"),
+        (Neumann(4), True, "hops over tiles"),
+        ("resolvent", False, "iterations over tiles"),
+        (Resolvent(), True, "forward substitution by blocks"),
+    ],
+)
+def test_plans_say_what_runs(strategy, causal, path):
+    plan = InfSA(DIM, HEADS, strategy=strategy).plan(Domain.line(N, causal=causal))
+    assert plan.path == path
+    assert plan.reason
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_more_hops_come_nearer_to_all_of_them_at_the_rate_of_the_decay(causal):
+    op, u = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-12)).double(), features()
+    domain, errors = Domain.line(N, causal=causal, dtype=torch.float64), []
+    with torch.no_grad():
+        limit = op(u, domain)
+        for hops in (1, 4, 16):
+            op.strategy = Neumann(hops)
+            errors.append((op(u, domain) - limit).abs().max().item())
+        op.strategy = "auto"
+        assert (op(u, domain) - limit).abs().max().item() == pytest.approx(errors[0])
+    assert errors[2] < 0.7**12 * errors[1] * 10 < errors[1] < errors[0]
+
+
+def test_convergence_is_reported():
+    op, u = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-8)).double(), features()
+    report = op.convergence(u)
+    matrix = op.weights(u)
+    assert report.residual <= 1e-8
+    assert report.method == "neumann"
+    assert report.radius == pytest.approx(torch.linalg.eigvals(matrix).abs().max().item(), rel=0.02)
+    causal = op.convergence(u, Domain.line(N, causal=True, dtype=torch.float64))
+    assert causal.method == "substitution"
+    with pytest.raises(StrategyError, match="only Resolvent"):
+        InfSA(DIM, HEADS).convergence(u.float())
+
+
+def test_non_convergence_is_an_error_in_the_forward_and_in_the_backward():
+    op = InfSA(DIM, HEADS, decay=0.99, tied=True, strategy=Resolvent(tol=1e-12, max_iterations=3)).double()
+    with pytest.raises(ConvergenceError, match="after 3 products"):
+        op(features())
+    op.strategy = Resolvent(tol=1e-12, max_iterations=3, method="gmres")
+    with pytest.raises(ConvergenceError, match="spectral radius about"):
+        op(features())
+
+
+def test_precision_bounds_the_tolerance():
+    op = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-14, max_iterations=100))
+    assert op.convergence(features().float()).residual <= 16 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("strategy", [Neumann(2), Resolvent()])
+def test_kernels_without_a_graph_are_refused(strategy):
+    for op in (SoftmaxAttention(DIM, HEADS, strategy=strategy), LinearInfSA(DIM, HEADS, strategy=strategy)):
+        with pytest.raises(StrategyError, match="a graph of tokens"):
+            op(features().float())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Neumann(hops=0),
+        lambda: Resolvent(tol=0.0),
+        lambda: Resolvent(max_iterations=1),
+        lambda: Resolvent(method="cg"),
+        lambda: create_operator("linear_infsa", DIM, HEADS, causal="stream"),
+        lambda: create_operator("infsa", DIM, HEADS, decays=0.5),
+    ],
+)
+def test_bad_options_are_refused(make):
+    with pytest.raises(OptionError):
+        make()
+
+
+def test_the_resolvent_refuses_traced_code(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(StrategyError, match=r"Neumann\(hops"):
+        InfSA(DIM, HEADS, strategy="resolvent").double()(features())
+
+
+def test_the_linear_response_is_one_row_given_to_all_and_may_be_written_to():
+    op = LinearInfSA(DIM, HEADS).double()
+    out = op(features())
+    assert out.is_contiguous()
+    assert (out == out[:, :1]).all()
+    with torch.no_grad():
+        op(features()).add_(1.0)
