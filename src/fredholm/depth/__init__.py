@@ -1,5 +1,6 @@
 """Depth: how operators stack."""
 
+from .accumulation import Accumulation
 from .residual import FeedForward, ResidualBlock, StochasticDepth
 from .splitting import (
     ConvolutionalAttention,
@@ -26,6 +27,7 @@ from .splitting import (
 )
 
 __all__ = [
+    "Accumulation",
     "ConvolutionTerm",
     "ConvolutionalAttention",
     "ConvolutionalEmbedding",
