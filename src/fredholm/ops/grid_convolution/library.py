@@ -1,0 +1,131 @@
+"""Registration of the convolution with torch: two custom ops, their shapes and autograd."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import spectrum
+
+INPUTS = "Tensor signal, Tensor hidden, Tensor readout, SymInt[] grid, bool causal"
+
+
+class _Grid:
+    """Sizes of the transforms: 2n or more an axis, so that what wraps around lands outside the part that is kept."""
+
+    def __init__(self, grid: list[int], causal: bool):
+        self.grid = tuple(grid)
+        self.lags = tuple(n if causal else 2 * n - 1 for n in grid)
+        self.sizes = [fast_size(2 * n) for n in grid]
+        self.dims = tuple(range(-len(grid), 0))
+        self.half = [*self.sizes[:-1], self.sizes[-1] // 2 + 1]
+        self.start = tuple(0 if causal else n - 1 for n in grid)
+
+    def transform(self, x: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None = None) -> Tensor:
+        """The spectrum (H·d, B, F) of x (B, H, points, d), whose points fill ``shape`` from ``start`` on (default 0)."""
+        rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1).unflatten(-1, shape)
+        out = x.new_empty(*rows.shape[:2], prod(self.half), dtype=x.dtype.to_complex())
+        size = self._rows(x, len(x))
+        padded = x.new_zeros(min(size, len(rows)), x.shape[0], *self.sizes)  # what lies around the part stays zero
+        for first in range(0, len(rows), size):
+            part = rows[first : first + size]
+            self._part(padded, shape, start)[: len(part)] = part
+            out[first : first + size] = torch.fft.rfftn(padded[: len(part)], dim=self.dims).flatten(2)
+        return out
+
+    def back(self, x: Tensor, heads: int, shape: tuple[int, ...], start: tuple[int, ...] | None = None) -> Tensor:
+        """The part of ``shape`` from ``start`` on of the signal with spectrum x, (B, H, points, d), points outermost after the batch."""
+        (rows, batch), like = x.shape[:2], x.real
+        out, size = like.new_empty(batch, prod(shape), rows), self._rows(like, batch)
+        for first in range(0, rows, size):
+            block = x[first : first + size].unflatten(-1, self.half)
+            full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
+            out[..., first : first + size] = self._part(full, shape, start).flatten(2).permute(1, 2, 0)
+        return out.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    def _part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
+        return full[(..., *(slice(s, s + n) for s, n in zip(start or (0,) * len(shape), shape)))]
+
+    def _rows(self, x: Tensor, batch: int) -> int:
+        """Channels to transform at once."""
+        return max(1, spectrum.budget(x) // (batch * prod(self.sizes) * x.element_size()))
+
+    def share(self, like: Tensor) -> Tensor:
+        """One over the transform's size, twice that where a frequency of the half spectrum stands for its conjugate too, (F,)."""
+        last, count = self.sizes[-1], prod(self.sizes)
+        row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
+        row[0] = 1.0 / count
+        if last % 2 == 0:
+            row[-1] = 1.0 / count
+        return row.repeat(count // last)
+
+
+@torch.library.custom_op("fredholm::grid_convolution", mutates_args=(), schema=f"({INPUTS}) -> Tensor")
+def grid_convolution_op(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+    sizes = _Grid(grid, causal)
+    u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
+    return sizes.back(spectrum.convolve(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
+
+
+@grid_convolution_op.register_fake
+def _(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+    b, h, n, _ = signal.shape
+    return signal.new_empty(b, n, h, readout.shape[1]).transpose(1, 2)
+
+
+@torch.library.custom_op(
+    "fredholm::grid_convolution_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, {INPUTS}, bool[] needs) -> Tensor[]",
+)
+def grid_convolution_backward_op(
+    grad: Tensor, signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool, needs: list[bool]
+) -> list[Tensor]:
+    sizes, heads = _Grid(grid, causal), signal.shape[1]
+    g = sizes.transform(grad, sizes.grid, sizes.start)
+    u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
+    wanted = (needs[0], needs[1], needs[2])
+    found_u, found_h, found_r = spectrum.adjoint(g, u, h, readout, sizes.share(signal), wanted)
+    found = [] if found_u is None else [sizes.back(found_u, heads, sizes.grid)]
+    found += [] if found_h is None else [sizes.back(found_h, 1, sizes.lags)[0, 0]]
+    return found + ([] if found_r is None else [found_r])
+
+
+@grid_convolution_backward_op.register_fake
+def _(grad, signal, hidden, readout, grid, causal, needs) -> list[Tensor]:
+    b, h, n, d = signal.shape
+    found = (
+        signal.new_empty(b, n, h, d).transpose(1, 2),
+        hidden.new_empty(hidden.shape),
+        readout.new_empty(readout.shape),
+    )
+    return [x for x, needed in zip(found, needs) if needed]
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    *tensors, ctx.grid, ctx.causal = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple:
+    needs = list(ctx.needs_input_grad[:3])
+    found = iter(grid_convolution_backward_op(grad, *ctx.saved_tensors, ctx.grid, ctx.causal, needs))
+    return *(next(found) if needed else None for needed in needs), None, None
+
+
+grid_convolution_op.register_autograd(_backward, setup_context=_setup_context)
+
+
+def fast_size(n: int) -> int:
+    """The next size that is a product of 2, 3 and 5."""
+    while True:
+        rest = n
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return n
+        n += 1
