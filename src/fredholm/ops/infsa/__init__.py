@@ -12,7 +12,7 @@ from .centres import (
 )
 from .graph import NORMS, TokenGraph
 from .naive import ACTIVATIONS, affinity, affinity_naive
-from .solve import Convergence, diffuse, resolvent
+from .solve import Convergence, diffuse, resolvent, solve
 
 __all__ = [
     "ACTIVATIONS",
@@ -29,6 +29,7 @@ __all__ = [
     "resolvent",
     "rows_of_centres",
     "shared_centres",
+    "solve",
     "stream_weights",
     "streamed_centres",
 ]

@@ -113,13 +113,15 @@ class TokenGraph:
         )
 
     def apply_transposed(self, value: Tensor, factor: Tensor) -> Tensor:
-        """Mᵀ v: one hop backwards. Not in causal order."""
-        density = None if self.density is None else self.density.mT
-        none = {"statistic": "none", "activation": self.activation, "memory": self.memory}
-        product, _ = affinity_product(
-            self.key, self.query, value * factor[..., None], self.mass[:, :1], density, **none
-        )
-        return self._weighted(product)
+        """Mᵀ v: one hop backwards. In causal order the points are turned round, so that later ones come first."""
+        parts = [self.key, self.query, value * factor[..., None], None if self.density is None else self.density.mT]
+        if self.causal:
+            parts = [None if x is None else x.flip(2) for x in parts]
+            parts[3] = None if parts[3] is None else parts[3].flip(3)
+        query, key, weighted, density = parts
+        options = {"statistic": "none", **self._options}
+        product, _ = affinity_product(query, key, weighted, self.mass[:, :1], density, **options)  # type: ignore[arg-type]
+        return self._weighted(product.flip(2) if self.causal else product)
 
     def affinities(self) -> Tensor:
         """P with every pair held at once, (B, H, N, N)."""

@@ -83,11 +83,25 @@ def conjugate_solution(
     """λ with λ = g + Mᵀλ: what a gradient g of the resolvent becomes."""
     if graph.causal:
         return substitute(graph, grad, factor, transposed=True)
-    transposed: Map = lambda v: graph.apply_transposed(v, factor)  # noqa: E731
-    solution, count, radius = SOLVERS[method](transposed, grad, tol, max_iterations)
-    after = grad + transposed(solution)
-    _check(Convergence(method, count + 1, float(_relative(after - solution, solution)), radius), tol)
-    return after
+    return solve(lambda v: graph.apply_transposed(v, factor), grad, tol, max_iterations, method)[0]
+
+
+def solve(apply: Map, right: Tensor, tol: float, max_iterations: int, method: str) -> tuple[Tensor, Convergence]:
+    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was found.
+
+    Raises:
+        ConvergenceError: the residual stays above ``tol``.
+
+    Example:
+        >>> z, report = solve(lambda v: 0.5 * v, torch.ones(1, 1, 2, 1), 1e-6, 100, "neumann")
+        >>> z.flatten().round(decimals=4).tolist(), round(report.radius, 3)
+        ([2.0, 2.0], 0.5)
+    """
+    solution, count, radius = SOLVERS[method](apply, right, tol, max_iterations)
+    after = right + apply(solution)
+    report = Convergence(method, count + 1, float(_relative(after - solution, solution)), radius)
+    _check(report, tol)
+    return after, report
 
 
 def substitute(graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False) -> Tensor:
