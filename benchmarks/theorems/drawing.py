@@ -14,6 +14,7 @@ from fredholm.explain.style import DPI, LIGHT, Theme, settings
 
 ROOT = Path(__file__).parents[2]
 RESULTS, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
+PAGE = ROOT / "docs" / "unification.md"
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
@@ -52,6 +53,30 @@ def save_picture(draw: Callable[[Theme], Any], path: Path) -> None:
     path.write_bytes(buffer.getvalue())
 
 
+def insert(text: str, name: str, block: str) -> str:
+    """A page with a written block between its markers.
+
+    Example:
+        >>> insert("a\\n<!-- x: written -->\\nold\\n<!-- end of x -->\\nb", "x", "new").split("\\n")[2:-2]
+        ['', 'new', '']
+
+    Raises:
+        ValueError: the page has no such markers.
+    """
+    start, end = f"<!-- {name}: written", f"<!-- end of {name} -->"
+    before, found, rest = text.partition(start)
+    line, _, rest = rest.partition("\n")
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no markers {start} ... {end}")
+    return f"{before}{start}{line}\n\n{block}\n\n{end}{after}"
+
+
+def write_block(page: Path, name: str, block: str) -> None:
+    """:func:`insert`, in a file."""
+    page.write_text(insert(page.read_text(encoding="utf-8"), name, block), encoding="utf-8")
+
+
 def band(axes: Any, x: Sequence[float], points: Sequence[dict[str, float]], colour: str, label: str, **style: Any):
     """Mean over seeds with one standard deviation around it; on a logarithmic axis the band may leave the picture below."""
     low = [max(p["mean"] - p["sd"], 1e-3 * p["mean"]) for p in points]
@@ -64,6 +89,6 @@ def logarithmic(axes: Any) -> None:
     """A logarithmic vertical axis as low as the lines go, not the bands."""
     values = [v for line in axes.lines for v in line.get_ydata() if v > 0]
     axes.set_yscale("log")
-    axes.set_ylim(min(values) / 2, max(values) * 2)
+    axes.set_ylim(min(values) / 8, max(values) * 2)
     axes.grid(axis="y")
     axes.legend(fontsize=7)

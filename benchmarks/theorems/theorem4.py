@@ -31,6 +31,7 @@ WAYS = {
     "fitted": "target's law, fitted",
     "gelu": "blind GELU, fitted",
 }
+RULES = {"centres": "cell centres", "left": "left ends", "random": "random points"}
 
 
 class BilateralKernel(Kernel):
@@ -107,13 +108,13 @@ def errors(found: Tensor, expected: Tensor) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def against_width(widths: list[int], seeds: int, points: int = 64, number: int = 48) -> dict[str, Any]:
+def against_width(widths: list[int], seeds: int, points: int = 32, number: int = 192) -> dict[str, Any]:
     """Same quadrature on both sides, so that only the kernel's error is left; signals held out from the fit."""
     domain = Domain.grid(points, dtype=torch.float64)
     truth = _operator(BilateralKernel())
     train, test = (sample(signals(number, s), domain.positions) for s in (1, 2))
     goal, expected = truth(train, domain), truth(test, domain)
-    result: dict[str, Any] = {"widths": widths, "seeds": seeds, "points": points}
+    result: dict[str, Any] = {"widths": widths, "seeds": seeds, "points": points, "signals": number}
     for way in WAYS:
         runs = [
             [errors(network(way, w, s, (train, domain, goal))(test, domain), expected) for s in range(seeds)]
@@ -137,7 +138,7 @@ def against_points(counts: list[int], seeds: int, fine: int = 4096, number: int 
         return Domain.grid(n, dtype=torch.float64) if rule == "centres" else Domain.line(n, dtype=torch.float64)
 
     result: dict[str, Any] = {"points": counts, "seeds": seeds, "fine": fine}
-    for rule in ("centres", "left", "random"):
+    for rule in RULES:
         table = []
         for n in counts:
             found = []
@@ -167,7 +168,7 @@ def against_depth(widths: list[int], seeds: int, points: int = 24, number: int =
     goal, expected = (u.mean(1, keepdim=True).expand_as(u) ** 2 for u in (train, test))
     mean = _operator(MLPKernel(1, 1, width=1, groups=()).double())  # starts as K = 1: the mean
     mean.kernel.weight2.zero_()
-    result: dict[str, Any] = {"widths": widths, "seeds": seeds, "points": points}
+    result: dict[str, Any] = {"widths": widths, "seeds": seeds, "points": points, "signals": number}
     for layers in (1, 2):
         first, last = (train, test) if layers == 1 else (mean(train, domain), mean(test, domain))
         table = []
@@ -193,6 +194,32 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
     }
 
 
+def table(found: dict[str, Any]) -> str:
+    """Errors with standard deviations over seeds and fitted exponents, for the page."""
+    width, points, depth = found["width"], found["points"], found["depth"]
+    shown = [row for row in (0, 3, 6, 9) if row < len(width["widths"])]
+    sizes = [width["widths"][i] for i in shown]
+    lines = [
+        f"| relative rms error | {' | '.join(f'{n}' for n in sizes)} | exponent |",
+        "|---|" + "---|" * (len(shown) + 1),
+    ]
+
+    def add(label: str, part: dict[str, Any]) -> None:
+        cells = [
+            f"{part['rms'][i]['mean']:.1e} ± {part['rms'][i]['sd']:.0e}" if i < len(part["rms"]) else "" for i in shown
+        ]
+        rate = f"{part['rate']:.2f}" if "rate" in part else ""
+        lines.append(f"| {label} | {' | '.join(cells)} | {rate} |")
+
+    for way, label in WAYS.items():
+        add(f"width w: {label}", width[way])
+    for rule, label in RULES.items():
+        add(f"points N: {label}", points[rule])
+    for layers, label in ((1, "one layer"), (2, "two layers")):
+        add(f"width w, (∫u)²: {label}", depth[f"layers {layers}"])
+    return "\n".join(lines)
+
+
 def draw(theme: Any, found: dict[str, Any]) -> Any:
     """Three panels on logarithmic axes."""
     from fredholm.explain.style import WIDTH, new_figure
@@ -205,8 +232,7 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
         band(panels[0], width["widths"], width[way]["rms"], colour, text, marker="o", markersize=3)
     _guide(panels[0], theme, width["widths"], width["averaged"]["rms"][0]["mean"], -0.5, "slope −0.5")
     panels[0].set_title("error against the kernel's width")
-    rules = {"centres": "cell centres", "left": "left ends", "random": "random points"}
-    for colour, (rule, label) in zip(theme.series, rules.items()):
+    for colour, (rule, label) in zip(theme.series, RULES.items()):
         text = f"{label}: slope {points[rule]['rate']:.2f}"
         band(panels[1], points["points"], points[rule]["rms"], colour, text, marker="o", markersize=3)
     panels[1].set_title("error against quadrature points")

@@ -173,6 +173,30 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
     return {"gradient": gradient, "training": training}
 
 
+def table(found: dict[str, Any]) -> str:
+    """Shares outside the translation-invariant kernels, with standard deviations over seeds, for the page."""
+    gradient, training = found["gradient"], found["training"]
+    middle = len(training["steps"]) // 5
+    few, many = gradient["samples"][0], gradient["samples"][-1]
+    steps = [training["steps"][i] for i in (0, middle, -1)]
+    head = [f"gradient, {few} samples", f"{many} samples", *(f"step {s}" for s in steps)]
+    lines = [f"| outside / inside | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
+
+    def cell(point: dict[str, float]) -> str:
+        return "0" if point["mean"] < 1e-12 else f"{point['mean']:.2g} ± {point['sd']:.1g}"
+
+    for kind, title in (("table", "free table"), ("network", "network")):
+        for start in STARTS:
+            for data, label in DATA.items():
+                ends = [gradient[data]["ratio"][i] for i in (0, -1)] if (kind, start) == ("table", "zero") else []
+                run = training[f"{kind} {start} {data}"]["ratio"]
+                cells = [cell(p) for p in ends] or ["", ""]
+                cells += [cell(run[i]) for i in (0, middle, -1)]
+                where = "from K = const" if start == "zero" else "from anywhere"
+                lines.append(f"| {title}, {where}: {label} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", "0: below 1e-12."])
+
+
 def draw(theme: Any, found: dict[str, Any]) -> Any:
     """The gradient at a translation-invariant kernel, then the kernel while it learns: a free table, and a network."""
     from fredholm.explain.style import WIDTH, new_figure
@@ -197,7 +221,7 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
                     continue  # rounding
                 text = label if start == "zero" or (kind, data) == ("table", "orbit") else ""
                 band(axes, x, points, colour, text, linestyle=line)
-        axes.set_xlabel("step (solid: starts invariant; dashed: anywhere)")
+        axes.set_xlabel("step (dashed: random start)")
         axes.set_title(title)
     for axes in panels:
         logarithmic(axes)
