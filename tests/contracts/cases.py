@@ -159,6 +159,21 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
             ),
             StreamingCase("linear_infsa", "linear_infsa-streaming", causal="streaming", steps=2, centres=2),
         ],
+        "itnet_low_rank": [
+            OperatorCase("itnet_low_rank", rank=3, width=5, frequencies=3, sigma=1.0),
+            OperatorCase(
+                "itnet_low_rank",
+                "itnet_low_rank-2d",
+                position_dim=2,
+                rank=5,
+                width=4,
+                frequencies=2,
+                sigma=1.0,
+                learned_frequencies=True,
+                activation="silu",
+            ),
+            OperatorCase("itnet_low_rank", "itnet_low_rank-exact", rank=2, width=4, frequencies=2, strategy="exact"),
+        ],
         "itnet": [
             OperatorCase("itnet", width=5, frequencies=3, sigma=1.0),
             OperatorCase(

@@ -11,6 +11,7 @@ from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, Window
 from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
+from .low_rank import LowRankKernel
 from .mamba import MambaKernel
 from .mlp import GROUPS, MLPKernel, ablations
 from .periodic import PeriodicKernel
@@ -32,6 +33,7 @@ from .traits import (
     LagFeatures,
     LagTaps,
     OwnForm,
+    Pooled,
     Separable,
     SoftmaxScores,
     SplitHidden,
@@ -67,6 +69,7 @@ __all__ = [
     "LatticeKernel",
     "Layout",
     "LinearAttentionKernel",
+    "LowRankKernel",
     "MLPKernel",
     "MambaKernel",
     "MaxPoolKernel",
@@ -74,6 +77,7 @@ __all__ = [
     "PeriodicKernel",
     "Point",
     "PointwiseKernel",
+    "Pooled",
     "PositionNetwork",
     "Problem",
     "RecurrentKernel",

@@ -109,6 +109,14 @@ class Expanded(Separable, Protocol):
         ...
 
 
+class Pooled(Expanded, Protocol):
+    """Both factors' last layers are linear, so that where all queries see all keys their hidden units are integrated first."""
+
+    def pooled(self, problem: Problem) -> Tensor:
+        """∫ K u dμ, (B, H, Nq, d_out)."""
+        ...
+
+
 class GraphDiffusion(WeightedValue, Protocol):
     """The weight is an affinity of inner products over one norm of the whole graph: a product that may be applied again."""
 
@@ -208,6 +216,7 @@ TRAIT_TYPES = (
     JointScores,
     Separable,
     Expanded,
+    Pooled,
     GraphDiffusion,
     OwnForm,
     LagTaps,

@@ -4,6 +4,7 @@ from .ckconv import CKConv
 from .infsa import InfSA
 from .integral import CausalState, IntegralOperator
 from .itnet import ITNetOperator
+from .itnet_low_rank import LowRankITNetOperator
 from .linear_infsa import LinearInfSA
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
@@ -18,6 +19,7 @@ __all__ = [
     "IntegralOperator",
     "Linear",
     "LinearInfSA",
+    "LowRankITNetOperator",
     "Neumann",
     "Plan",
     "Resolvent",

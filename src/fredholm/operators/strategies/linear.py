@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...errors import OptionError
-from ...kernels import Expanded, Kernel, Layout, Problem, Separable, has_trait
+from ...kernels import Expanded, Kernel, Layout, Pooled, Problem, Separable, has_trait
 from ...ops.linear_attention import linear_attention, linear_attention_step
 from ...quadrature import Quadrature
 from .base import Keys, Strategy, with_offset
 from .exact import Exact
 
 SUMS, CHUNKS, STATE, QUADRATIC = "two sums", "causal chunks", "state of fixed size", "quadratic form"
+POOLED = "hidden units pooled"
 REASONS = {
+    POOLED: "both factors' last layers are linear, so hidden units are integrated first and no factor is formed",
     SUMS: "the weight is an inner product of features, so the keys need one moment",
     CHUNKS: "the weight is an inner product of features: pairs inside a chunk, one moment for all chunks before",
     STATE: "the weight is an inner product of features, so the points before need one moment",
@@ -45,7 +47,9 @@ class Linear(Strategy):
             return QUADRATIC
         if layout.stepping:
             return STATE
-        return CHUNKS if layout.causal else SUMS
+        if layout.causal:
+            return CHUNKS
+        return POOLED if has_trait(kernel, Pooled) else SUMS
 
     def suits(self, kernel: Kernel, layout: Layout) -> bool:
         return has_trait(kernel, Separable)
@@ -60,6 +64,8 @@ class Linear(Strategy):
         if path == QUADRATIC:
             exact = Exact()
             return exact.respond(kernel, problem, exact.path(kernel, problem.layout))
+        if path == POOLED:
+            return with_offset(kernel.pooled(problem), kernel, problem)  # type: ignore[attr-defined]
         return super().respond(kernel, problem, path)
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
