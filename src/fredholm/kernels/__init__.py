@@ -8,10 +8,20 @@ from .centrality import CentralityKernel, GraphKernel
 from .centres import CentreKernel, StreamingCentreKernel
 from .continuous_convolution import ContinuousConvolutionKernel
 from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
+from .feature_map import (
+    FEATURE_MAPS,
+    FeatureMap,
+    FourierRandomFeatures,
+    HedgehogFeatures,
+    PositiveRandomFeatures,
+    T2RFeatures,
+    register_feature_map,
+)
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, Window
-from .linear_attention import FEATURE_MAPS, LinearAttentionKernel
+from .linear_attention import LinearAttentionKernel
 from .low_rank import LowRankKernel
+from .luna import LunaKernel, LunaMap
 from .mamba import MambaKernel
 from .mlp import GROUPS, MLPKernel, ablations
 from .periodic import PeriodicKernel
@@ -58,9 +68,12 @@ __all__ = [
     "ContinuousStateSpaceKernel",
     "DiagonalStateSpaceKernel",
     "Expanded",
+    "FeatureMap",
     "FourierFeatures",
+    "FourierRandomFeatures",
     "GraphDiffusion",
     "GraphKernel",
+    "HedgehogFeatures",
     "HiddenReadout",
     "JointScores",
     "Kernel",
@@ -70,6 +83,8 @@ __all__ = [
     "Layout",
     "LinearAttentionKernel",
     "LowRankKernel",
+    "LunaKernel",
+    "LunaMap",
     "MLPKernel",
     "MambaKernel",
     "MaxPoolKernel",
@@ -79,6 +94,7 @@ __all__ = [
     "PointwiseKernel",
     "Pooled",
     "PositionNetwork",
+    "PositiveRandomFeatures",
     "Problem",
     "RecurrentKernel",
     "Rotary",
@@ -91,9 +107,11 @@ __all__ = [
     "StateSpaceKernel",
     "StencilKernel",
     "StreamingCentreKernel",
+    "T2RFeatures",
     "TransposedLinear",
     "WeightedValue",
     "Window",
     "ablations",
     "has_trait",
+    "register_feature_map",
 ]

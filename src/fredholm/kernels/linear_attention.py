@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..errors import OptionError, suggest
+from ..errors import OptionError
 from ..ops.linear_attention import linear_density
 from .attention import AttentionKernel, Projections
 from .base import Problem
-
-
-def elu_plus_one(x: Tensor) -> Tensor:
-    """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
-    return nn.functional.elu(x) + 1.0
-
-
-FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
-    "elu": elu_plus_one,
-    "relu": torch.relu,
-    "softplus": nn.functional.softplus,
-}
+from .feature_map import build_feature_map
 
 
 class LinearAttentionKernel(AttentionKernel):
@@ -32,8 +22,10 @@ class LinearAttentionKernel(AttentionKernel):
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
-        feature_map: φ, from (…, e) to (…, r): a name of :data:`FEATURE_MAPS`, a function, or a module with parameters of its own.
-            Where it may be negative, Z may vanish.
+        feature_map: φ, from (…, e) to (…, r): a name of :data:`fredholm.kernels.FEATURE_MAPS`, a function, or a module with
+            parameters of its own. Where it may be negative, Z may vanish.
+        feature_options: options of a named map.
+        tied: one φ for queries and keys, a positive semi-definite kernel; otherwise keys have a map of their own.
         normalised: divide by Z; without it the values' layer must have no bias, whose response would be no constant.
         floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`.
 
@@ -57,30 +49,33 @@ class LinearAttentionKernel(AttentionKernel):
         heads: int,
         *,
         feature_map: str | Callable[[Tensor], Tensor] = "elu",
+        feature_options: dict[str, Any] | None = None,
+        tied: bool = True,
         normalised: bool = True,
         floor: float = 1e-6,
         bias: bool = True,
         projections: Projections | None = None,
     ):
         super().__init__(dim, heads, bias=bias, projections=projections)
-        if isinstance(feature_map, str):
-            if feature_map not in FEATURE_MAPS:
-                raise OptionError(
-                    f"unknown feature map {feature_map!r}{suggest(feature_map, FEATURE_MAPS)}, or pass a function"
-                )
-            feature_map = FEATURE_MAPS[feature_map]
         if not floor > 0:
             raise OptionError(f"the denominator's floor must be positive, got {floor}")
         if not normalised and self._map(2)[1] is not None:
             raise OptionError("normalised=False needs values without bias: pass bias=False, or such projections")
-        self.feature_map = feature_map
+        self.feature_map = build_feature_map(feature_map, self.width, heads, **feature_options or {})
+        self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
         self.floor = floor if normalised else None
+
+    def _second_map(self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]) -> Any:
+        """The keys' own map: another draw of a named one, a copy of a module."""
+        if isinstance(feature_map, str):
+            return build_feature_map(feature_map, self.width, self.heads, **options)
+        return copy.deepcopy(feature_map)
 
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         return self.feature_map(self._heads(ux, 0))
 
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
-        return self.feature_map(self._heads(uy, 1))
+        return (self.feature_map if self.key_map is None else self.key_map)(self._heads(uy, 1))
 
     def weights(self, problem: Problem) -> Tensor:
         query, key = self.query_features(problem.x, problem.ux), self.key_features(problem.y, problem.uy)

@@ -5,7 +5,9 @@ from .infsa import InfSA
 from .integral import CausalState, IntegralOperator
 from .itnet import ITNetOperator
 from .itnet_low_rank import LowRankITNetOperator
+from .linear_attention import LinearAttention
 from .linear_infsa import LinearInfSA
+from .luna import LunaAttention
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
 from .strategies import Exact, Linear, Neumann, Plan, Resolvent, Strategy
@@ -18,8 +20,10 @@ __all__ = [
     "InfSA",
     "IntegralOperator",
     "Linear",
+    "LinearAttention",
     "LinearInfSA",
     "LowRankITNetOperator",
+    "LunaAttention",
     "Neumann",
     "Plan",
     "Resolvent",

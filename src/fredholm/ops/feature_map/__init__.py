@@ -1,0 +1,7 @@
+"""Banks of scalar networks, the channels of a learned feature map: definition, piecewise linear form, chunks."""
+
+from .bank import scalar_bank
+from .naive import Bank, scalar_bank_naive
+from .piecewise import segments
+
+__all__ = ["Bank", "scalar_bank", "scalar_bank_naive", "segments"]

@@ -1,0 +1,65 @@
+"""A bank of scalar networks, each form where it is exact and fastest."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...errors import ShapeError
+from ..mlp_kernel.activations import activation_named
+from .library import piecewise_linear_op, scalar_bank_op
+from .naive import Bank
+from .piecewise import segments
+
+
+def scalar_bank(
+    u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
+) -> Float[Tensor, "r s l t"]:
+    r""":math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and a ReLU if ``nonneg``, at many scalars.
+
+    With ReLU units ψ is piecewise linear: one search among the K = G·h merged knots and one multiply-add a channel. Other
+    activations are evaluated in chunks and computed again in the backward.
+
+    Args:
+        u: scalars, (R, S, T); set s of the bank serves ``u[:, s]``.
+        bank: see :class:`Bank`.
+        activation: σ, a name in ``fredholm.ops.mlp_kernel.ACTIVATIONS``.
+        nonneg: whether a ReLU follows.
+
+    Returns:
+        (R, S, L, T) in u's dtype; half precisions and autocast are computed in float32.
+
+    Cost:
+        ReLU: O(T·L) time beside O(L·K) for the segments; others O(T·G·h). Memory O(T·L) and a chunk. One derivative. At a knot
+        itself the one-sided slope from the left is taken.
+
+    Raises:
+        OptionError: an unknown activation.
+        ShapeError: a bank whose shapes do not fit u or one another.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> scalar_bank(torch.tensor([[[-1.0, 0.0, 2.0]]]), Bank(one, -one, one[None], 0 * one)).tolist()
+        [[[[0.0, 0.0, 1.0]]]]
+    """
+    activation_named(activation)
+    _check(u, bank)
+    dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
+    with torch.autocast(u.device.type, enabled=False):
+        x, whole = u.to(dtype), Bank(*(part.to(dtype) for part in bank))
+        if activation == "relu":
+            return piecewise_linear_op(x, *segments(whole), nonneg).to(u.dtype)
+        return scalar_bank_op(x, *whole, activation, nonneg).to(u.dtype)
+
+
+def _check(u: Tensor, bank: Bank) -> None:
+    shapes = [tuple(x.shape) for x in bank]
+    if u.dim() != 3 or bank.readout.dim() != 4:
+        raise ShapeError(f"scalar_bank needs u (R, S, T) and a readout (S, G, C, h), got {tuple(u.shape)}, {shapes[2]}")
+    s, g, c, h = shapes[2]
+    if shapes != [(s, g, h), (s, g, h), (s, g, c, h), (s, g, c)] or u.shape[1] != s:
+        raise ShapeError(
+            f"a bank has weight and bias (S, G, h), readout (S, G, C, h) and shift (S, G, C), and u is (R, S, T); got "
+            f"{', '.join(map(str, shapes))} and {tuple(u.shape)}"
+        )

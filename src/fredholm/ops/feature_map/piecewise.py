@@ -1,0 +1,141 @@
+r"""Scalar networks with one ReLU layer as what they are: piecewise linear functions with at most h knots each.
+
+The knots of all networks of a set are merged, so that one search and one gather serve all channels. In segment k,
+:math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums over the scalars of a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from .naive import Bank
+
+CHUNK = 16_384  # scalars whose values at 8 channels stay in a CPU's cache
+ACCELERATOR_CHUNK = 4_194_304
+CELLS = 16  # grid cells a knot
+PASSES = 12  # more knots than this in one cell: binary search
+Rectangle = tuple[slice, slice]
+
+
+def segments(
+    bank: Bank,
+) -> tuple[Float[Tensor, "s k"], Float[Tensor, "s l k1"], Float[Tensor, "s l k1"]]:
+    r"""Sorted knots (S, K = G·h), and slopes and intercepts of all channels in the K + 1 segments, differentiable.
+
+    Crossing its knot from the left, unit j adds :math:`|w_j| R_j` to the slope and :math:`\mathrm{sign}(w_j)\,b_j R_j` to the
+    intercept; what is left of all knots belongs to the units with :math:`w_j < 0`, and to those without slope. Sums in float64.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> [x.flatten().tolist() for x in segments(Bank(one, -one, one[None], one))]  # ReLU(u - 1) + 1
+        [[1.0], [0.0, 1.0], [1.0, 0.0]]
+    """
+    double = torch.float64 if bank.weight.device.type != "mps" else bank.weight.dtype
+    weight, bias, readout, shift = (x.to(double) for x in bank)
+    flat = weight == 0
+    knots = torch.where(flat, torch.inf, -bias / torch.where(flat, 1.0, weight)).flatten(1).detach()
+    knots, order = knots.sort(-1)
+    before = torch.stack(
+        [weight.clamp(max=0.0), torch.where(weight < 0, bias, torch.where(flat, bias.clamp(min=0.0), 0.0))]
+    )
+    across = torch.stack([weight.abs(), weight.sign() * bias])
+    start = torch.einsum("xsgh,sgch->xsgc", before, readout) + torch.stack([torch.zeros_like(shift), shift])
+    jumps = across[:, :, :, None] * readout  # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h)
+    own = torch.eye(weight.shape[1], dtype=double, device=weight.device)[:, None, :, None]
+    jumps = (jumps[..., None, :] * own).flatten(4, 5).flatten(2, 3)
+    jumps = jumps.gather(-1, order[:, None].expand(jumps.shape))
+    lines = start.flatten(2, 3)[..., None] + F.pad(jumps.cumsum(-1), (1, 0))
+    dtype = bank.weight.dtype
+    return knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype)
+
+
+def rectangles(rows: int, columns: int, size: int) -> Iterator[Rectangle]:
+    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of one."""
+    high, wide = max(1, size // max(1, columns)), min(size, max(1, columns))
+    for r in range(0, rows, high):
+        for c in range(0, columns, wide):
+            yield slice(r, r + high), slice(c, c + wide)
+
+
+def chunk_of(u: Tensor) -> int:
+    return CHUNK if u.device.type == "cpu" else ACCELERATOR_CHUNK
+
+
+class Search:
+    """The number of knots below a scalar, exactly as a binary search finds it, but from a grid of cells over the data.
+
+    A cell's number grows with the scalar, in floating point too, so that only knots in the scalar's own cell need a comparison.
+    """
+
+    def __init__(self, knots: Tensor, u: Tensor):
+        self.knots, self.start, self.passes = knots, None, 0
+        count = knots.shape[0]
+        if u.device.type != "cpu" or u.numel() < 4 * CELLS * count:
+            return
+        low, high = u.aminmax()
+        self.low, self.last = low, CELLS * count - 1
+        self.rate = self.last / (high - low)
+        if not (self.rate.isfinite() and self.rate > 0):
+            return
+        held = torch.bincount(self._cell(knots[(knots >= low) & (knots <= high)]), minlength=self.last + 1)
+        self.passes = int(held.max())
+        if self.passes <= PASSES:
+            self.start = (held.cumsum(0) - held + (knots < low).sum()).int()
+            self.padded = F.pad(knots, (0, 1), value=torch.inf)
+
+    def _cell(self, u: Tensor) -> Tensor:
+        return ((u - self.low) * self.rate).clamp_(0, self.last).int()
+
+    def __call__(self, u: Tensor) -> Tensor:
+        if self.start is None:
+            return torch.searchsorted(self.knots, u, out_int32=True)
+        found = self.start.index_select(0, self._cell(u))
+        for _ in range(self.passes):
+            found += self.padded.index_select(0, found) < u
+        return found
+
+
+def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+    """(R, S, T) scalars to (R, S, L, T)."""
+    (rows, sets, columns), channels = u.shape, slope.shape[1]
+    out = u.new_empty(rows, sets, channels, columns)
+    lines = torch.cat([slope, intercept], 1)
+    for s in range(sets):
+        search = Search(knots[s].contiguous(), u[:, s])
+        for r, c in rectangles(rows, columns, chunk_of(u)):
+            part = u[r, s, c]
+            x = part.reshape(-1)
+            line = lines[s].index_select(1, search(x))
+            y = line[:channels].mul_(x).add_(line[channels:])
+            y = y.relu_() if nonneg else y
+            out[r, s, :, c] = y.view(channels, *part.shape).transpose(0, 1)
+    return out
+
+
+def backward(grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of u and of slopes and intercepts, (S, 2L, K + 1); ``out`` where its ReLU cuts the gradient."""
+    (rows, sets, columns), channels = u.shape, slope.shape[1]
+    du, dlines = torch.empty_like(u), slope.new_zeros(sets, 2 * channels, slope.shape[2])
+    for s in range(sets):
+        search = Search(knots[s].contiguous(), u[:, s])
+        for r, c in rectangles(rows, columns, chunk_of(u)):
+            part = u[r, s, c]
+            x = part.reshape(-1)
+            index = search(x)
+            g = x.new_empty(2 * channels, x.shape[0])
+            of_value = g[channels:].view(channels, *part.shape)
+            of_value.copy_(grad[r, s, :, c].transpose(0, 1))
+            if out is not None:
+                of_value.mul_(out[r, s, :, c].transpose(0, 1) > 0)
+            torch.mul(g[channels:], x, out=g[:channels])
+            line = slope[s].index_select(1, index)
+            du[r, s, c] = line.mul_(g[channels:]).sum(0).view(part.shape)
+            index = index.long()
+            for total, value in zip(dlines[s], g):
+                total.scatter_add_(0, index, value)
+    return du, dlines
