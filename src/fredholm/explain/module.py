@@ -28,7 +28,7 @@ TOLERANCE = {
     torch.float32: 1e-3,
 }  # beyond it the operator is not this layer; the page says the error
 INPUT = '<p class="note">The picture is the size of the layer\'s own input, ‖u(x)‖, and its outline.</p>'
-WORK = 2**31  # kernel entries read for the profile
+WORK = 2**29  # kernel entries read for one picture
 
 
 def report_module(
@@ -55,8 +55,9 @@ def report_module(
         path: of the layer, as ``model.named_modules()`` has it: ``"layer1.0.conv1"``.
         inputs: what the model takes: a tensor, a sequence of arguments, or a dictionary of keyword arguments.
         out_dir: a folder for ``index.html``, its PNGs and ``numbers.json``.
-        samples: signals that are read, at most, the first of the batch; the share of content needs three.
-        queries: query points from which the profile is read, fewer where the kernel is large.
+        samples: signals that are read, at most, the first of the batch; the share of content needs three. All are
+            compared, and where the kernel is large fewer (at least three) are drawn, from fewer queries.
+        queries: query points from which the profile is read.
         map_queries: indices of the points whose maps are drawn.
         title, source: heading of the page, and where the model came from.
         options: of :func:`fredholm.as_operator`.
@@ -88,9 +89,10 @@ def report_module(
         domain = call.domain(operator.kernel)
         error = check_output(operator, call, domain, path)
         kernel_error = check_kernel(operator, call, domain)
-        found = Layer(path, operator, call.u, domain)
         row = operator.heads * operator.kernel.d_out * operator.kernel.d_in * domain.size
-        count = max(1, min(queries, WORK // (row * len(call.u))))
+        read = min(len(call.u), max(3, WORK // (8 * row)))
+        found = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
+        count = max(1, min(queries, WORK // (row * read)))
         sections, numbers = kernel_sections([found], _picture(found), seed=seed, queries=count, map_queries=map_queries)
         entries, numbers["entries"] = entry_section(found)
         sections = [replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s for s in sections]
