@@ -1,6 +1,7 @@
 """Operators: a kernel bound to a strategy. What users stack."""
 
 from .ckconv import CKConv
+from .compress import CompressionReport, compress
 from .infsa import InfSA
 from .integral import CausalState, IntegralOperator
 from .itnet import ITNetOperator
@@ -8,6 +9,7 @@ from .itnet_low_rank import LowRankITNetOperator
 from .linear_attention import LinearAttention
 from .linear_infsa import LinearInfSA
 from .luna import LunaAttention
+from .multihead import MultiheadAdapter
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
 from .strategies import Exact, Linear, Neumann, Plan, Resolvent, Strategy
@@ -15,6 +17,7 @@ from .strategies import Exact, Linear, Neumann, Plan, Resolvent, Strategy
 __all__ = [
     "CKConv",
     "CausalState",
+    "CompressionReport",
     "Exact",
     "ITNetOperator",
     "InfSA",
@@ -24,11 +27,13 @@ __all__ = [
     "LinearInfSA",
     "LowRankITNetOperator",
     "LunaAttention",
+    "MultiheadAdapter",
     "Neumann",
     "Plan",
     "Resolvent",
     "SoftmaxAttention",
     "Strategy",
+    "compress",
     "create_operator",
     "import_file",
     "list_operators",
