@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .operators import CKConv as CKConv
     from .operators import IntegralOperator as IntegralOperator
     from .operators import ITNetOperator as ITNetOperator
+    from .operators import LunaAttention as LunaAttention
     from .operators import SoftmaxAttention as SoftmaxAttention
     from .operators import create_operator as create_operator
     from .operators import list_operators as list_operators
@@ -26,6 +27,7 @@ _PLACES = {
     "Domain": "domain",
     "ITNetOperator": "operators",
     "IntegralOperator": "operators",
+    "LunaAttention": "operators",
     "SoftmaxAttention": "operators",
     "as_operator": "convert",
     "create_model": "models",

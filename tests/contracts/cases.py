@@ -174,6 +174,20 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
             ),
             OperatorCase("itnet_low_rank", "itnet_low_rank-exact", rank=2, width=4, frequencies=2, strategy="exact"),
         ],
+        "luna": [
+            OperatorCase("luna", channels=3, directions=2, hidden=4),
+            OperatorCase(
+                "luna", "luna-heads-envelope", channels=2, directions=2, hidden=4, per_head=True, envelope="channels"
+            ),
+            OperatorCase(
+                "luna", "luna-shared-gelu", channels=2, directions=3, hidden=4, shared=True, activation="gelu"
+            ),
+        ],
+        "linear_attention": [
+            OperatorCase("linear_attention"),
+            OperatorCase("linear_attention", "linear_attention-performer", feature_map="performer"),
+            OperatorCase("linear_attention", "linear_attention-hedgehog", feature_map="hedgehog", tied=False),
+        ],
         "itnet": [
             OperatorCase("itnet", width=5, frequencies=3, sigma=1.0),
             OperatorCase(

@@ -114,13 +114,18 @@ class LunaMap(FeatureMap):
         else:
             self.register_buffer(name, value)
 
+    @property
+    def bank(self) -> Bank:
+        """ψ's parameters."""
+        return Bank(self.bank_weight, self.bank_bias, self.bank_readout, self.bank_shift)
+
     def features_of(self, x: Tensor) -> Tensor:
         b, h, n, _ = x.shape
         u = self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]  # (B, H, M, N)
         sets = self.weight.shape[0]
         u = u.reshape(b, h, self.directions * n) if sets > 1 else u.reshape(b * h, 1, self.directions * n)
         scale = self._scale(x.dtype)  # not negative, so that it may act before the ReLU
-        bank = Bank(*(getattr(self, f"bank_{name}").to(x.dtype) for name in Bank._fields))
+        bank = Bank(*(part.to(x.dtype) for part in self.bank))
         by_channel = scale.view(bank.shift.shape[1:])
         bank = bank._replace(readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel)
         y = scalar_bank(u, bank, activation=self.activation, nonneg=self.nonneg)

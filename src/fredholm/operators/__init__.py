@@ -10,6 +10,7 @@ from .linear_attention import LinearAttention
 from .linear_infsa import LinearInfSA
 from .luna import LunaAttention
 from .multihead import MultiheadAdapter
+from .multihead import MultiheadAdapter
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
 from .strategies import Exact, Linear, Neumann, Plan, Resolvent, Strategy
@@ -27,6 +28,7 @@ __all__ = [
     "LinearInfSA",
     "LowRankITNetOperator",
     "LunaAttention",
+    "MultiheadAdapter",
     "MultiheadAdapter",
     "Neumann",
     "Plan",
