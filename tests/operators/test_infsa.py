@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.infsa import definition, quadratic
 
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, OptionError, StrategyError
 from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent, SoftmaxAttention, create_operator
+
+from ..tolerances import assert_close
 
 DIM, HEADS, N = 8, 2, 12
 
@@ -108,3 +111,10 @@ def test_the_linear_response_is_one_row_given_to_all_and_may_be_written_to():
     assert (out == out[:, :1]).all()
     with torch.no_grad():
         op(features()).add_(1.0)
+
+
+def test_what_the_benchmark_compares_with_is_the_operator():
+    op, u = InfSA(DIM, HEADS).double(), features()
+    assert_close(quadratic(op, u), op(u, Domain.line(N, measure="counting", dtype=torch.float64)))
+    linear = LinearInfSA(DIM, HEADS).double()
+    assert_close(definition(linear, u), linear(u))
