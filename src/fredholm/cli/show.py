@@ -21,11 +21,17 @@ def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     console.print(table)
 
 
+def _metrics(metrics: dict[str, float]) -> str:
+    """The score by which weights are kept."""
+    key = "val_accuracy" if "val_accuracy" in metrics else "val_loss"
+    return f"{key.replace('_', ' ')} {metrics[key]:.4g}"
+
+
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
-        f"best epoch {result.best_epoch}, val accuracy {result.metrics['val_accuracy']:.4f}, {result.parameters:,} parameters"
+        f"best epoch {result.best_epoch}, {_metrics(result.metrics)}, {result.parameters:,} parameters"
     )
     typer.echo(f"next: fredholm evaluate {result.folder}   |   fredholm explain {result.folder}")
 
@@ -35,9 +41,10 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json_module.dumps(result))
         return
-    typer.echo(
-        f"{result['dataset']} {result['split']}: accuracy {result['accuracy']:.4f}, loss {result['loss']:.4f}, n {result['n']}"
-    )
+    score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
+    typer.echo(f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}, n {result['n']}")
+    if "per_class" not in result:
+        return
     rows = [[name, None if value is None else f"{value:.4f}"] for name, value in result["per_class"].items()]
     _table("", ["class", "accuracy"], rows)
 

@@ -1,4 +1,4 @@
-"""Data sets of labelled images and texts: where they come from, how they are split, varied and handed out in batches.
+"""Data sets of labelled images, texts and sequences: where they come from, how they are split, varied and handed out in batches.
 
 ``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it, ``fetch(name)`` brings one here.
 """
@@ -10,6 +10,7 @@ from fredholm.data.datasets import ArrayDataset, FolderDataset, ImageDataset, La
 from fredholm.data.fetching import fetch
 from fredholm.data.loader import EpochOrder, ResumableLoader, make_loader
 from fredholm.data.registry import Entry, data_root, dataset_path, describe, get_entry, list_datasets, register_dataset
+from fredholm.data.sequences import SequenceDataset, image_sequences, padded
 from fredholm.data.splits import stratified
 from fredholm.data.texts import TextDataset, encode_texts
 from fredholm.data.vocabulary import Vocabulary
@@ -23,6 +24,7 @@ __all__ = [
     "ImageDataset",
     "LabelledDataset",
     "ResumableLoader",
+    "SequenceDataset",
     "TextDataset",
     "Vocabulary",
     "create_dataset",
@@ -33,9 +35,11 @@ __all__ = [
     "encode_texts",
     "fetch",
     "get_entry",
+    "image_sequences",
     "list_datasets",
     "make_loader",
     "mixup",
+    "padded",
     "register_dataset",
     "stratified",
 ]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fredholm.data.counter import permutation
 from fredholm.data.datasets import ArrayDataset, LabelledDataset, resize
 from fredholm.data.fetching import fetch
 from fredholm.data.install import has_files, verify_installed
 from fredholm.data.registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
+from fredholm.data.sequences import SequenceDataset, image_sequences
 from fredholm.data.splits import check_fraction, check_split, stratified
 from fredholm.data.texts import TextOptions
 from fredholm.data.vocabulary import Vocabulary
-from fredholm.errors import DataError, OptionError
+from fredholm.errors import DataError, OptionError, suggest
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -35,8 +38,10 @@ def create_dataset(
     max_length: int | None = None,
     min_count: int | None = None,
     vocabulary: Vocabulary | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> LabelledDataset:
-    """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``, :class:`TextDataset` for text.
+    """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``, :class:`TextDataset` for text,
+    :class:`SequenceDataset` for sequences of numbers.
 
     ``test`` is the official test set. ``val`` is a stratified slice of the official training set, fixed by a constant seed:
     ``val_fraction`` of each class (default 0.1); ``train`` is the rest, so with ``val_fraction=0`` all of it. ``digits``, which has no
@@ -55,6 +60,7 @@ def create_dataset(
         max_length: of text, tokens kept (default 64 words, 256 bytes); a longer text loses its end.
         min_count: how often a word must occur in the training split to have a number of its own (default 2).
         vocabulary: of text, used instead of the training split's: the one a model was trained with.
+        options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data list`` shows them.
 
     Raises:
         OptionError: for an unknown name or split, or an impossible size or fraction.
@@ -78,7 +84,8 @@ def create_dataset(
         fetch(name, root) if entry.package is None or not has_files(dataset_path(name, root)) else None
     given = {"tokens": tokens, "max_length": max_length, "min_count": min_count, "vocabulary": vocabulary}
     text = _text_options(entry, image_size, {key: value for key, value in given.items() if value is not None})
-    request = Request(entry, split, data_root(root), folder, _size(image_size), val_fraction, text)
+    own = _own_options(entry, options or {})
+    request = Request(entry, split, data_root(root), folder, _size(image_size), val_fraction, text, own)
     dataset = entry.create(request)
     if not len(dataset):
         raise OptionError(f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another fraction")
@@ -92,8 +99,23 @@ def _text_options(entry: Entry, image_size: object, given: dict[str, Any]) -> Te
             raise OptionError(f"image_size: received {image_size!r}; {entry.name} is text, leave it out")
         return TextOptions(**given)
     if given:
-        raise OptionError(f"{', '.join(given)}: {entry.name} holds images; leave the options of text out")
+        raise OptionError(f"{', '.join(given)}: {entry.name} holds {entry.kind}; leave the options of text out")
+    if entry.kind == "sequence" and image_size is not None:
+        raise OptionError(f"image_size: received {image_size!r}; {entry.name} holds sequences, leave it out")
     return None
+
+
+def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
+    """The data set's own options as its dataclass, None where it has none."""
+    if entry.options is None:
+        if given:
+            raise OptionError(f"options: received {', '.join(given)}; {entry.name} has no options of its own")
+        return None
+    known = [field.name for field in dataclasses.fields(entry.options)]
+    for key in given:
+        if key not in known:
+            raise OptionError(f"options: {entry.name} has no option {key!r}{suggest(key, known)}")
+    return entry.options(**given)
 
 
 def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, int] | None:
@@ -105,10 +127,28 @@ def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, in
     return pair[0], pair[1]
 
 
-def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDataset:
+@dataclasses.dataclass(frozen=True)
+class ImageOptions:
+    """``sequence``: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one random order, fixed by ``seed``.
+
+    Raises:
+        OptionError: another order.
+    """
+
+    sequence: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sequence not in (None, "rows", "permuted"):
+            raise OptionError(
+                f"sequence: received {self.sequence!r}{suggest(str(self.sequence), ('rows', 'permuted'))}"
+            )
+
+
+def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDataset | SequenceDataset:
     """An in-memory data set from ``read("train")`` or ``read("test")``: the validation slice, the size, the constants.
 
-    ``read`` returns images (N, C, H, W) and labels (N,), both uint8.
+    ``read`` returns images (N, C, H, W) and labels (N,), both uint8. With :class:`ImageOptions` the images may become sequences.
     """
     entry = request.entry
     images, labels = (torch.from_numpy(x) for x in read("test" if request.split == "test" else "train"))
@@ -119,7 +159,11 @@ def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDatas
         images, labels = images[chosen], labels[chosen]
     if request.image_size is not None:
         images = resize(images, request.image_size)
-    return ArrayDataset(entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std)
+    found = ArrayDataset(entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std)
+    if request.options is None or request.options.sequence is None:
+        return found
+    permuted = request.options.sequence == "permuted"
+    return image_sequences(found, permutation(found.images[0, 0].numel(), request.options.seed) if permuted else None)
 
 
 def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) -> Path:

@@ -25,11 +25,11 @@ class LabelledDataset(Dataset):
 
     Args:
         name, split: what this is.
-        labels: (N,) class numbers.
+        labels: (N,) class numbers, or what else is asked of each sample.
         classes: class names, in the order of their numbers.
     """
 
-    def __init__(self, name: str, split: str, labels: Int[Tensor, "n"], classes: Sequence[str]):
+    def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
         self.name, self.split = name, split
         self.labels = labels
         self.classes = tuple(classes)
@@ -37,7 +37,7 @@ class LabelledDataset(Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Tensor, Int[Tensor, "b"]]:
+    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Tensor, Tensor]:
         """The samples as they are stored, and their labels.
 
         Raises:
@@ -48,11 +48,11 @@ class LabelledDataset(Dataset):
 
     def batch(
         self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Tensor, Int[Tensor, "b"]]:
+    ) -> tuple[Tensor, Tensor]:
         """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first (an augmentation)."""
         raise NotImplementedError
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Int[Tensor, ""]]:
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index}; {self.name} {self.split} has {len(self)} samples")
         inputs, labels = self.batch([int(index)])

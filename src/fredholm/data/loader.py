@@ -175,7 +175,7 @@ class ResumableLoader:
             self._resume = False
         self._chosen = True
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Int[Tensor, "b"]]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         epoch, offset = self.order.position
         if offset >= len(self) and not self._chosen:
             epoch, offset = epoch + 1, 0

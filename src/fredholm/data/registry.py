@@ -58,6 +58,7 @@ class Request:
     image_size: tuple[int, int] | None
     val_fraction: float | int | None
     text: TextOptions | None = None
+    options: Any = None
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ class Entry:
     """A data set: its description, its ``package`` (None: in the wheel, or the user's own), and how it is built.
 
     ``official`` tells a user without the registry client which original files to put into the folder. ``mean`` and ``std`` are
-    per channel, in units where white is 1. ``val_fraction`` is the share of the training images held out as ``val``. ``kind`` is images or
-    text; of a text, ``shape``, ``mean`` and ``std`` are None and empty.
+    per channel, in units where white is 1. ``val_fraction`` is the share of the training images held out as ``val``. ``kind`` is images,
+    text or sequence; of the latter two ``shape``, ``mean`` and ``std`` are None and empty. ``options`` is a dataclass of the set's own
+    options, made from what the caller gave.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Entry:
     val_fraction: float = 0.1
     notes: str = field(default="")
     kind: str = "images"
+    options: type | None = None
 
 
 _ENTRIES: dict[str, Entry] = {}

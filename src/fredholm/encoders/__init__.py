@@ -2,6 +2,7 @@
 
 from .image import ImageEncoder
 from .points import PointEncoder
+from .sequence import SequenceEncoder
 from .text import TextEncoder
 
-__all__ = ["ImageEncoder", "PointEncoder", "TextEncoder"]
+__all__ = ["ImageEncoder", "PointEncoder", "SequenceEncoder", "TextEncoder"]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fredholm.errors import FredholmError, RecipeError
 from fredholm.training.checks import explain_failure
 from fredholm.training.recipe import Recipe
+from fredholm.training.tasks import task_of
 
 
 def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
@@ -28,7 +29,7 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         value = getattr(recipe.data, key)
         if value is not None:
             options[key] = value
-    return data.create_dataset(recipe.data.name, split, **options)
+    return data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
 
 
 class Batches:
@@ -79,7 +80,11 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     """The recipe's model with the data set's sizes and classes, initialised from the recipe's seed."""
     from fredholm import models
 
-    overrides = {**_input_fields(dataset), "num_classes": len(dataset.classes), **recipe.model.overrides}
+    overrides = {
+        **_input_fields(dataset),
+        "num_classes": task_of(dataset).outputs or len(dataset.classes),
+        **recipe.model.overrides,
+    }
     torch.manual_seed(recipe.seed)
     try:
         overrides |= _operator(recipe)
@@ -94,6 +99,9 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
 
     if isinstance(dataset, data.TextDataset):
         return {"encoder": "text", "vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
+    if isinstance(dataset, data.SequenceDataset):
+        fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
+        return fields | ({"timed": True} if dataset.timed else {})
     image, _ = dataset[0]
     return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
 

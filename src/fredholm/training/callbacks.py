@@ -63,9 +63,9 @@ class History(Callback):
             self.write()
             if self.report:
                 epochs = trainer.max_epochs
+                shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in pl_module.metrics.items())
                 self.report(
-                    f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4f}  val loss {row['val_loss']:.4f}  "
-                    f"val accuracy {row['val_accuracy']:.4f}  {row['seconds']:.0f} s"
+                    f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4g}  {shown}  {row['seconds']:.0f} s"
                 )
 
     def write(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from fredholm.errors import RecipeError, suggest
 from fredholm.training.recipe import Recipe
@@ -14,6 +15,8 @@ _DERIVED = {
     "channels": "the data set",
     "num_classes": "the data set",
     "encoder": "the data set",
+    "length": "the data set",
+    "timed": "the data set",
     "vocabulary": "the data set",
     "max_length": "data.max_length",
     "operator": "operator.name",
@@ -68,9 +71,10 @@ def _data_problems(recipe: Recipe):
 def _kind_problems(recipe: Recipe, kind: str):
     """Options of text given for images, and the other way round."""
     options, augment = recipe.data, recipe.data.augment
-    given = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count")}
-    if kind == "text":
-        given = {"image_size": options.image_size, "mixup": options.mixup, "cutmix": options.cutmix}
+    given: dict[str, Any] = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count")}
+    if kind == "text" or kind == "sequence":
+        given = {} if kind == "text" else given
+        given |= {"image_size": options.image_size, "mixup": options.mixup, "cutmix": options.cutmix}
         given |= {f"augment.{key}": getattr(augment, key) for key in ("crop", "flip", "shift")}
     for key, value in given.items():
         if value:

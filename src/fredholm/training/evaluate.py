@@ -16,6 +16,7 @@ from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
 from fredholm.training.recipe_files import apply_overrides
+from fredholm.training.tasks import Task, task_of
 
 EXAMPLES = 16
 SPLITS = ("train", "val", "test")
@@ -76,7 +77,7 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[
         "dataset": dataset.name,
         "split": split,
         **({"overrides": list(overrides)} if overrides else {}),
-        **summarise(logits, labels, dataset.classes),
+        **summarise_task(task_of(dataset), logits, labels, dataset.classes),
     }
     write_json(_evaluation_file(place, split, overrides), result)
     return result
@@ -113,6 +114,21 @@ def _logits(model: nn.Module, loader) -> tuple[Tensor, Tensor]:
         model.to(device)
     pairs = [(model(images.to(device)).float().cpu(), labels.cpu()) for images, labels in loader]
     return torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+
+
+def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict[str, Any]:
+    """Numbers of a task: those of :func:`summarise`, over all points that were asked; of a regression its errors."""
+    outputs, labels = task.pairs(outputs, labels)
+    if task.name != "regression":
+        return summarise(outputs, labels, classes)
+    error = outputs.double() - labels.double()
+    spread = float((labels.double() - labels.double().mean()).square().mean())
+    return {
+        "n": len(labels),
+        "loss": float(error.square().mean()),
+        "absolute_error": float(error.abs().mean()),
+        "variance": spread,
+    }
 
 
 def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
@@ -176,6 +192,10 @@ def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
         inputs, _ = encode_texts([text for _, text in lines], vocabulary, facts["max_length"])
         lengths = [len(vocabulary.encode(text)) for _, text in lines]
         found = [{"file": where, "truncated": n > facts["max_length"]} for (where, _), n in zip(lines, lengths)]
+    elif "task" in facts:
+        raise OptionError(
+            f"predict: the run reads sequences of {facts['dataset']}; it takes pictures and lines of text only"
+        )
     else:
         height, width = model.config.image_size
         images = torch.stack([_read_image(Path(file), model.config.channels, (height, width)) for file in files])

@@ -11,10 +11,10 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fredholm.training.failures import TrainingFailed
 from fredholm.training.recipe import Recipe
+from fredholm.training.tasks import Task
 
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -46,13 +46,21 @@ def step_seed(*key: int) -> int:
 
 
 class Classifier(pl.LightningModule):
-    """Cross-entropy training of ``model`` by ``recipe`` on (inputs, labels) batches.
+    """Training of ``model`` by ``recipe`` on (inputs, labels) batches, for what the ``task`` asks.
 
     ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer`` blends inputs and labels.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, loader: Callable[[int, int], Any], mixer: Mixer | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        loader: Callable[[int, int], Any],
+        mixer: Mixer | None = None,
+        task: Task | None = None,
+    ):
         super().__init__()
+        self.task = task or Task()
         self.model = model
         self.recipe = recipe
         self.loader = loader
@@ -87,7 +95,7 @@ class Classifier(pl.LightningModule):
         inputs, labels = batch
         if self.mixer is not None:
             inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(torch.initial_seed()))
-        loss = cross_entropy(self.model(inputs), labels, label_smoothing=self.recipe.training.label_smoothing)
+        loss = self.task.loss(self.model(inputs), labels, self.recipe.training.label_smoothing)
         if not torch.isfinite(loss):
             raise TrainingFailed(
                 f"loss: {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}, batch {batch_idx + 1}); "
@@ -99,9 +107,7 @@ class Classifier(pl.LightningModule):
 
     def validation_step(self, batch, batch_idx: int) -> None:
         inputs, labels = batch
-        logits = self.model(inputs)
-        loss = cross_entropy(logits.float(), labels, reduction="sum")
-        self._add("val", loss, (logits.argmax(-1) == labels).sum(), len(inputs))
+        self._add("val", *self.task.sums(self.model(inputs), labels))
 
     def _add(self, phase: str, *values) -> None:
         self.sums[phase] = [total + float(value) for total, value in zip(self.sums[phase], values)]
@@ -113,8 +119,7 @@ class Classifier(pl.LightningModule):
         self.log("train_loss", self.train_loss(), logger=True, sync_dist=False)
 
     def on_validation_epoch_end(self) -> None:
-        loss, correct, count = self._reduced("val")
-        self.metrics = {"val_loss": loss / count, "val_accuracy": correct / count}
+        self.metrics = self.task.metrics(self._reduced("val"))
         self.log_dict(self.metrics, prog_bar=True, logger=True, sync_dist=False)
         self.sums["val"] = [0.0, 0.0, 0.0]
 

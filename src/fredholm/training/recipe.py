@@ -56,6 +56,7 @@ class Data(Section):
     """Which samples, how many at a time, and how images are varied. ``mixup`` and ``cutmix`` are Beta parameters (0: off).
 
     Of text: ``tokens`` are words or bytes, ``max_length`` of them are kept, a word of the vocabulary occurs ``min_count`` times.
+    ``options`` are the data set's own, such as ``delay`` of copy-memory.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Data(Section):
     tokens: Literal["words", "bytes"] | None = None
     max_length: Positive | None = None
     min_count: Positive | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Model(Section):

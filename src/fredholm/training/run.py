@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from fredholm import models
-from fredholm.data import TextDataset
+from fredholm.data import SequenceDataset, TextDataset
 from fredholm.errors import OptionError
 from fredholm.models.continuous import ContinuousTransformer
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
@@ -30,6 +30,7 @@ from fredholm.training.folder import RunFolder, RunResult
 from fredholm.training.module import Classifier
 from fredholm.training.monitors import SAMPLES, StepMonitor
 from fredholm.training.recipe import Recipe
+from fredholm.training.tasks import Task, task_of
 
 
 def train(
@@ -75,9 +76,10 @@ def train(
         return place.read_result()
     checkpoint = newest_readable(place.checkpoints) if resume else None
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
-    module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)))
+    task = task_of(data[0])
+    module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
     with _quiet():
-        trainer, parts = _make_trainer(recipe, place, save, report, _watchers(place, model, data[1]))
+        trainer, parts = _make_trainer(recipe, place, save, report, _watchers(place, model, data[1]), task)
         with _graceful(parts["checkpoints"]):
             try:
                 trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
@@ -99,6 +101,8 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
     facts = {"dataset": dataset.name, "classes": list(dataset.classes)}
     if isinstance(dataset, TextDataset):
         return facts | {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
+    if isinstance(dataset, SequenceDataset):
+        return facts | {"task": dataset.task}
     mean, std = (torch.as_tensor(value).tolist() for value in (dataset.mean, dataset.std))
     return facts | {"mean": mean, "std": std}
 
@@ -112,13 +116,13 @@ def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
 
 
 def _make_trainer(
-    recipe: Recipe, place: RunFolder, save, report, watchers: list[Any]
+    recipe: Recipe, place: RunFolder, save, report, watchers: list[Any], task: Task
 ) -> tuple[pl.Trainer, dict[str, Any]]:
     options, stop = recipe.training, recipe.training.early_stop
     ema = Ema(options.ema_decay) if options.ema_decay else None
     timer = Timer(timedelta(minutes=options.max_minutes) if options.max_minutes else None, verbose=False)
     watched = stop if stop is not None and stop.metric.startswith("val") else None
-    metric, mode = (watched.metric, watched.direction) if watched else ("val_accuracy", "max")
+    metric, mode = (watched.metric, watched.direction) if watched else task.metric
     keeper = KeepModel(save, metric, mode, options.keep, ema)
     checkpoints = Checkpoints(place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps)
     history = History(place.metrics, timer, report)
@@ -172,7 +176,7 @@ def _finish(
         steps=rows[-1]["step"],
         minutes=round(rows[-1]["seconds"] / 60, 3),
         best_epoch=keeper.best_epoch,
-        metrics={key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy")},
+        metrics={key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy") if key in kept},
         stopped=stopped,
     )
     if trainer.is_global_zero:

@@ -1,7 +1,16 @@
 """The data sets, one file each; importing this package registers them."""
 
-from fredholm.data.catalogue import cifar10, digits, fashion_mnist, image_folder, mnist, movie_reviews
+from fredholm.data.catalogue import (
+    adding,
+    cifar10,
+    copy_memory,
+    digits,
+    fashion_mnist,
+    image_folder,
+    mnist,
+    movie_reviews,
+)
 from fredholm.data.registry import register_dataset
 
-for _module in (digits, fashion_mnist, mnist, cifar10, image_folder, movie_reviews):
+for _module in (digits, fashion_mnist, mnist, cifar10, image_folder, movie_reviews, copy_memory, adding):
     register_dataset(_module.ENTRY)

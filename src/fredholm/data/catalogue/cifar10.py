@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from fredholm.data.create import create_arrays, source_folder
+from fredholm.data.create import ImageOptions, create_arrays, source_folder
 from fredholm.data.datasets import ArrayDataset
 from fredholm.data.formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
 from fredholm.data.registry import Entry, Package, PinnedFile, Request
+from fredholm.data.sequences import SequenceDataset
 from fredholm.errors import DataError
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
@@ -65,7 +66,7 @@ def read(folder: Path, part: str, classes: int) -> tuple[UInt8[np.ndarray, "n 3 
     )
 
 
-def create(request: Request) -> ArrayDataset:
+def create(request: Request) -> ArrayDataset | SequenceDataset:
     """The data set of a request; only the files of its part are read."""
     part = "test" if request.split == "test" else "train"
     needed = {f"{name}.png" for name in PARTS[part]} | {LABELS[part]}
@@ -95,4 +96,5 @@ ENTRY = Entry(
     ),
     official="data_batch_1.bin to data_batch_5.bin and test_batch.bin of the binary version, cifar-10-binary.tar.gz "
     "(md5 c32a1d4ab5d03f1284b67883e8d87530, each file 30,730,000 bytes; the pickled Python version is not read)",
+    options=ImageOptions,
 )

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from fredholm.data.create import create_arrays
+from fredholm.data.create import ImageOptions, create_arrays
 from fredholm.data.datasets import ArrayDataset
 from fredholm.data.registry import Entry, Request
+from fredholm.data.sequences import SequenceDataset
 from fredholm.data.splits import stratified
 from fredholm.errors import require
 
@@ -37,7 +38,7 @@ def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, "n"
     return images[chosen], labels[chosen].astype(np.uint8)
 
 
-def create(request: Request) -> ArrayDataset:
+def create(request: Request) -> ArrayDataset | SequenceDataset:
     """The data set of a request."""
     return create_arrays(request, read)
 
@@ -57,4 +58,5 @@ ENTRY = Entry(
     embedded=folder,
     val_fraction=0.125,
     notes="no official split: a fixed stratified one, 70 / 10 / 20%",
+    options=ImageOptions,
 )

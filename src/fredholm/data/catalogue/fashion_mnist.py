@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fredholm.data.catalogue import idx
+from fredholm.data.create import ImageOptions
 from fredholm.data.registry import Entry, Package, PinnedFile
 
 
@@ -39,4 +40,5 @@ ENTRY = Entry(
     ),
     official="the four idx.gz files of the data set's own repository (zalandoresearch/fashion-mnist, data/fashion); sha256: "
     + ", ".join(f"{file.name} {file.sha256}" for file in FILES),
+    options=ImageOptions,
 )

@@ -11,6 +11,7 @@ from fredholm.data.create import create_arrays, source_folder
 from fredholm.data.datasets import ArrayDataset
 from fredholm.data.formats import check_pairs, read_idx
 from fredholm.data.registry import Request
+from fredholm.data.sequences import SequenceDataset
 from fredholm.errors import DataError
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -49,7 +50,7 @@ def read(folder: Path, part: str, classes: int) -> tuple[UInt8[np.ndarray, "n 1 
     return images[:, None], labels
 
 
-def create(request: Request) -> ArrayDataset:
+def create(request: Request) -> ArrayDataset | SequenceDataset:
     """The data set of a request; only the files of its part are read."""
     prefix = PREFIX["test" if request.split == "test" else "train"]
     folder = source_folder(request, lambda file: file.name.startswith(prefix))

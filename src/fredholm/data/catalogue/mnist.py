@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fredholm.data.catalogue import idx
+from fredholm.data.create import ImageOptions
 from fredholm.data.registry import Entry, Package, PinnedFile
 
 
@@ -39,4 +40,5 @@ ENTRY = Entry(
     ),
     official="the four idx files of MNIST, raw or .gz; sha256 of the raw files: "
     + ", ".join(f"{file.name} {file.sha256}" for file in FILES),
+    options=ImageOptions,
 )

@@ -1,0 +1,105 @@
+"""Sequences of numbers as torch data sets: what is not there is NaN, and what is asked is the data set's task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fredholm.data.datasets import ImageDataset, LabelledDataset, Transform
+from fredholm.errors import DataError, ShapeError
+
+TASKS = ("classification", "steps", "regression")
+
+
+class SequenceDataset(LabelledDataset):
+    """Sequences of numbers of one width: ``batch(indices)`` gives (B, N, C) floats as long as the longest, and what is asked.
+
+    A point that is not there is NaN in every channel. Where ``timed``, the first channel is time, and a point whose values alone are NaN is
+    a missing observation. ``task`` says what is asked of a sequence: a class (``classification``), a class at every point (``steps``;
+    -100 where nothing is asked), or a number (``regression``).
+
+    Args:
+        name, split: what this is.
+        labels: classes (N,), a number each (N,), or classes at every point (N, points).
+        classes: their names; empty for a regression.
+        values: the padded sequences of some indices (int64), (B, N, C).
+        shape: points of the longest training sequence, and channels without time.
+        task, timed: see above.
+
+    Raises:
+        DataError: for an unknown task, or labels outside the classes.
+
+    Example:
+        >>> walk = torch.randn(4, 9, 1)
+        >>> data = SequenceDataset("walk", "train", torch.zeros(4).long(), ("a", "b"), lambda i: walk[i], shape=(9, 1))
+        >>> data.batch([1, 2])[0].shape
+        torch.Size([2, 9, 1])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        labels: Tensor,
+        classes: Sequence[str],
+        values: Callable[[Tensor], Tensor],
+        *,
+        shape: tuple[int, int],
+        task: str = "classification",
+        timed: bool = False,
+    ):
+        super().__init__(name, split, labels, classes)
+        if task not in TASKS:
+            raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
+        asked = labels[labels != -100] if task != "regression" else labels[:0]
+        if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
+            raise DataError(f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}")
+        self.values, self.length, self.channels = values, *shape
+        self.task, self.timed = task, timed
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return self.values(indices), self.labels[indices]
+
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        """Sequences and what is asked of them; ``transform`` changes the numbers."""
+        values, labels = self.raw(indices)
+        return (values if transform is None else transform(values)), labels
+
+    def __repr__(self) -> str:
+        size = f"at most {self.length} points, {self.channels} channels"
+        return f"SequenceDataset({self.name!r}, {self.split!r}, {len(self)} sequences, {size}, {self.task})"
+
+
+def padded(rows: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "b m c"]:
+    """Sequences of different lengths as one tensor, NaN where the shorter ones have ended.
+
+    Example:
+        >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()
+        [1.0, nan]
+    """
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=torch.nan)
+
+
+def image_sequences(images: ImageDataset, order: Tensor | None = None) -> SequenceDataset:
+    """Images as sequences of pixels, row after row, or in the ``order`` given: (H·W, C) each.
+
+    Raises:
+        ShapeError: an order of another number of pixels.
+    """
+    channels, height, width = images.shape
+    if order is not None and len(order) != height * width:
+        raise ShapeError(f"order: received {len(order)} places; needs one for each of {height * width} pixels")
+
+    def values(indices: Tensor) -> Tensor:
+        pixels = images.batch(indices)[0].flatten(2).mT
+        return pixels if order is None else pixels[:, order]
+
+    return SequenceDataset(
+        images.name, images.split, images.labels, images.classes, values, shape=(height * width, channels)
+    )

@@ -1,0 +1,115 @@
+"""Sequences of numbers as signals in time: regular, at another rate, or with timestamps of their own."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import OptionError, ShapeError, suggest
+
+MASKS = ("none", "point", "channel")
+
+
+class SequenceEncoder(nn.Module):
+    r"""Samples as points of a time axis whose unit is the length of a training sequence; their values are the features.
+
+    What is not there is NaN. A regular sequence stands at 0, spacing, 2·spacing, … steps of training; a point without any value is no
+    point (padding at the end, a gap elsewhere). A ``timed`` one brings its times in the first channel; a point without a time is padding,
+    one with a time and without values is a missing observation: zero, and marked by ``mask``. Every point's mass is the time it
+    stands for in steps of training, so that sums over other rates or irregular samples keep their size.
+
+    Args:
+        channels: values of a point.
+        length: L, steps of a training sequence.
+        spacing: of a regular sequence, steps of training between two samples: 2 at half the rate, any positive number.
+        timed: times come first, in units where a step of training is ``step``.
+        step: see ``timed``.
+        causal: a point sees those up to its own.
+        mask: ``point`` appends a channel that is 1 where any value is there, ``channel`` one for each channel.
+
+    Shape: sequences (B, N, C), with times (B, N, 1 + C), to features (B, N, C + masks) and a domain of N points.
+
+    Raises:
+        OptionError: an unknown mask, or a size that is not positive.
+        ShapeError: sequences of other channels.
+
+    Reference: CKConv §4.1, App. A, E.1-E.2.
+
+    Example:
+        >>> sequences = torch.tensor([[[0.0, 5.0], [1.5, 7.0], [float("nan"), float("nan")]]])
+        >>> features, domain = SequenceEncoder(channels=1, length=10, timed=True)(sequences)
+        >>> features.flatten().tolist(), domain.valid.tolist(), domain.measure.tolist()
+        ([5.0, 7.0, 0.0], [[True, True, False]], [[1.0, 1.5, 0.0]])
+    """
+
+    position_dim = 1
+
+    def __init__(
+        self,
+        *,
+        channels: int,
+        length: int,
+        spacing: float = 1.0,
+        timed: bool = False,
+        step: float = 1.0,
+        causal: bool = True,
+        mask: str = "none",
+    ):
+        super().__init__()
+        if mask not in MASKS:
+            raise OptionError(f"mask: received {mask!r}{suggest(str(mask), MASKS)}")
+        for name, value in (("channels", channels), ("length", length), ("spacing", spacing), ("step", step)):
+            if not value > 0:
+                raise OptionError(f"{name}: received {value!r}; needs a positive number")
+        self.channels, self.length, self.spacing, self.step = channels, length, spacing, step
+        self.timed, self.causal, self.mask = timed, causal, mask
+        self.dim = channels + {"none": 0, "point": 1, "channel": channels}[mask]
+
+    def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
+        need = self.channels + self.timed
+        if sequences.dim() != 3 or sequences.shape[-1] != need or sequences.shape[1] < 1:
+            first = "times and " if self.timed else ""
+            raise ShapeError(
+                f"sequences must have shape (B, N, {need}), {first}{self.channels} channels; got {tuple(sequences.shape)}"
+            )
+        values = sequences[..., 1:] if self.timed else sequences
+        known = ~values.isnan()
+        present = known.any(-1)
+        if self.timed:
+            domain = self._times(sequences[..., 0])
+        else:
+            domain = self._line(sequences).replace(valid=present)
+        features = torch.where(known, values, 0.0)
+        marks = {"none": [], "point": [present[..., None].to(values.dtype)], "channel": [known.to(values.dtype)]}
+        return torch.cat([features, *marks[self.mask]], -1), domain
+
+    def _line(self, sequences: Tensor) -> Domain:
+        dtype = torch.promote_types(sequences.dtype, torch.float32)
+        line = Domain.line(
+            sequences.shape[1],
+            length=self.length / self.spacing,
+            causal=self.causal,
+            measure="counting",
+            device=sequences.device,
+            dtype=dtype,
+        )
+        return line if self.spacing == 1 else line.with_masses(line.measure * self.spacing)
+
+    def _times(self, times: Tensor) -> Domain:
+        unit = self.length * self.step
+        return Domain.timestamps(times / unit, step=1.0 / self.length, causal=self.causal, valid=~times.isnan())
+
+    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
+        """Features at the last point that is no padding, (B, D); of an empty sequence zeros."""
+        valid = domain.valid
+        if valid is None:
+            return features[:, -1]
+        steps = torch.arange(valid.shape[1], device=valid.device)
+        last = torch.where(valid, steps, -1).amax(1)
+        chosen = features[torch.arange(len(features), device=valid.device), last.clamp(min=0)]
+        return torch.where(last[:, None] >= 0, chosen, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"channels={self.channels}, length={self.length}, timed={self.timed}, mask={self.mask!r}"

@@ -1,0 +1,84 @@
+"""What a data set asks of a model: the loss that is minimised and what validation reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from fredholm.errors import ShapeError
+
+NOT_ASKED = -100  # the label of a point at which nothing is asked
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of ``classification``, ``steps`` (a class at every point) and ``regression`` (one number, by mean squared error).
+
+    Example:
+        >>> task = Task("regression")
+        >>> task.loss(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])).item(), task.metrics([4.0, 0.0, 2.0])
+        (2.0, {'val_loss': 2.0})
+    """
+
+    name: str = "classification"
+
+    @property
+    def outputs(self) -> int | None:
+        """How many numbers the model gives, where that is not the number of classes."""
+        return 1 if self.name == "regression" else None
+
+    @property
+    def metric(self) -> tuple[str, str]:
+        """The metric by which the best weights are known, and its direction."""
+        return ("val_loss", "min") if self.name == "regression" else ("val_accuracy", "max")
+
+    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The mean over a batch, and over its points."""
+        outputs, labels = self.pairs(outputs, labels)
+        if self.name == "regression":
+            return mse_loss(outputs, labels)
+        return cross_entropy(outputs, labels, label_smoothing=smoothing)
+
+    def pairs(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and labels one by one: logits (N, C) and classes (N,) or shares (N, C), or two lists of numbers.
+
+        Raises:
+            ShapeError: outputs of another kind of head.
+        """
+        if self.name == "regression":
+            if outputs.numel() != labels.numel():
+                raise ShapeError(
+                    f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set num_classes=1"
+                )
+            return outputs.float().flatten(), labels.float().flatten()
+        if self.name == "steps":
+            if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
+                need = f"({', '.join(map(str, labels.shape))}, classes)"
+                raise ShapeError(
+                    f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; set head='every'"
+                )
+            asked = labels != NOT_ASKED
+            return outputs[asked], labels[asked]
+        return outputs, labels
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Summed loss, how many were right, and how many there were."""
+        outputs, labels = self.pairs(outputs.float(), labels)
+        if self.name == "regression":
+            return mse_loss(outputs, labels, reduction="sum"), torch.zeros(()), len(labels)
+        return cross_entropy(outputs, labels, reduction="sum"), (outputs.argmax(-1) == labels).sum(), len(labels)
+
+    def metrics(self, sums: list[float]) -> dict[str, float]:
+        """What validation reports, from the sums over all batches."""
+        loss, correct, count = sums
+        found = {"val_loss": loss / count}
+        return found if self.name == "regression" else found | {"val_accuracy": correct / count}
+
+
+def task_of(dataset: Any) -> Task:
+    """The task of a data set; images and texts are classified."""
+    return Task(getattr(dataset, "task", "classification"))

@@ -1,0 +1,89 @@
+"""Sequences: generators, images as sequences, files of other people's archives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm import data
+from fredholm.data.catalogue.adding import adding
+from fredholm.data.catalogue.copy_memory import copy_memory
+from fredholm.data.sequences import SequenceDataset, image_sequences, padded
+from fredholm.errors import DataError, OptionError, ShapeError
+
+from ..tolerances import assert_close
+
+
+def test_copy_memory_asks_for_what_was_shown():
+    inputs, answers = copy_memory(torch.arange(50), 30, 7)
+    assert inputs.shape == (50, 50, 1)
+    assert (inputs[:, :10, 0] == answers[:, -10:]).all()
+    assert set(inputs[:, :10].unique().tolist()) == set(range(1, 9))
+    assert (inputs[:, 10:39] == 0).all()
+    assert (inputs[:, 39:] == 9).all()
+    assert (answers[:, :-10] == 0).all()
+
+
+def test_adding_has_two_marks_and_a_known_chance():
+    inputs, answers = adding(torch.arange(4000), 30, 7)
+    assert (inputs[..., 1].sum(1) == 2).all()
+    assert_close((inputs[..., 0] * inputs[..., 1]).sum(1), answers)
+    assert float((answers - 1).square().mean()) == pytest.approx(1 / 6, abs=0.01)
+    assert inputs[..., 1].mean(0).min() > 0.03, "every place is marked in some samples"
+
+
+@pytest.mark.parametrize("name", ["copy-memory", "adding"])
+def test_samples_follow_from_seed_split_and_index(name):
+    def first(split, seed=0):
+        return data.create_dataset(name, split, options={"train": 9, "val": 9, "seed": seed}).batch([4, 2])
+
+    for a, b in zip(first("train"), first("train")):
+        assert_close(a.double(), b.double())
+    assert not torch.equal(first("train")[0], first("val")[0])
+    assert not torch.equal(first("train")[0], first("train", seed=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("copy-memory", {"dealy": 3}, "copy-memory has no option 'dealy'; did you mean 'delay'"),
+        ("copy-memory", {"delay": 0}, "delay: received 0; needs a positive integer"),
+        ("adding", {"length": 1}, "needs at least 2"),
+        ("movie-reviews", {"delay": 1}, "movie-reviews has no options of its own"),
+        ("mnist", {"sequence": "row"}, "sequence: received 'row'; did you mean 'rows'"),
+    ],
+)
+def test_options_by_name(name, options, message):
+    with pytest.raises(OptionError, match=message):
+        data.create_dataset(name, "train", options=options)
+
+
+def test_images_as_sequences():
+    images = data.create_dataset("digits", "test")
+    rows, order = image_sequences(images), torch.randperm(64)
+    permuted = image_sequences(images, order)
+    pixels, labels = images.batch([3, 5])
+    assert_close(rows.batch([3, 5])[0], pixels.flatten(2).mT)
+    assert_close(permuted.batch([3, 5])[0][:, :, 0], pixels.flatten(1)[:, order])
+    assert (rows.batch([3, 5])[1] == labels).all()
+    assert (rows.length, rows.channels, rows.task) == (64, 1, "classification")
+    with pytest.raises(ShapeError, match="received 3 places"):
+        image_sequences(images, torch.arange(3))
+
+
+def test_padding_is_nan():
+    both = padded([torch.ones(2, 3), torch.ones(4, 3)])
+    assert both.shape == (2, 4, 3)
+    assert both[0, 2:].isnan().all()
+    assert not both[1].isnan().any()
+
+
+def test_labels_and_tasks_are_checked():
+    def make(labels, task):
+        return SequenceDataset("x", "train", labels, ("a", "b"), lambda i: i, shape=(2, 1), task=task)
+
+    assert len(make(torch.tensor([[0, -100], [1, 1]]), "steps")) == 2
+    with pytest.raises(DataError, match="labels: from 0 to 2"):
+        make(torch.tensor([0, 2]), "classification")
+    with pytest.raises(DataError, match="task: received 'sorting'"):
+        make(torch.tensor([0]), "sorting")

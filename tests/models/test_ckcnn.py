@@ -1,0 +1,185 @@
+"""CKCNN: sizes of the paper, order, rates, missing data, heads."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fredholm.errors import OptionError
+from fredholm.models import count, create_model, from_pretrained, model_config
+from fredholm.models.ckcnn import CKCNN
+from fredholm.models.ckcnn.model import WholeNorm
+
+from ..tolerances import assert_close
+
+SMALL = {
+    "widths": (6, 5),
+    "length": 12,
+    "channels": 2,
+    "num_classes": 3,
+    "operator_options": {"omega": 5.0, "width": 8},
+}
+
+
+def small(**changes) -> CKCNN:
+    torch.manual_seed(0)
+    return create_model("ckcnn_small", **{**SMALL, "dropout": 0.0, "input_dropout": 0.0, **changes}).double().eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("ckcnn_copy", 15526),
+        ("ckcnn_adding", 70587),
+        ("ckcnn_small", 98286),
+        ("ckcnn_speech_raw", 98286),
+        ("ckcnn_speech", 118236),
+        ("ckcnn_big", 1030546),
+        ("ckcnn_ptb", 1804438),
+    ],
+)
+def test_sizes_are_those_of_the_paper(name, parameters):
+    with FakeTensorMode():
+        model = create_model(name)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", ["ckcnn_small", "ckcnn_ptb", "ckcnn_image"])
+def test_counting_needs_no_data(name):
+    model = create_model(name)
+    parameters, _ = count(model, (1, *model.config.input_shape))
+    assert parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_no_point_sees_the_future():
+    model, inputs = small(head="every"), torch.randn(2, 12, 2, dtype=torch.float64)
+    out, later = model(inputs), inputs.clone()
+    assert out.shape == (2, 12, 3)
+    later[:, 7:] += 1.0
+    assert_close(model(later)[:, :7], out[:, :7])
+    assert_close(model(inputs[:, :7]), out[:, :7], "prefix")
+
+
+def test_padding_and_batching_change_nothing():
+    model = small()
+    sequence = torch.randn(1, 6, 2, dtype=torch.float64)
+    both = torch.full((2, 9, 2), torch.nan, dtype=torch.float64)
+    both[0, :6], both[1] = sequence[0], torch.randn(9, 2)
+    out = model(both)
+    assert out.isfinite().all()
+    assert_close(out[:1], model(sequence))
+
+
+def test_every_parameter_learns():
+    model = small(input_dropout=0.2).train()
+    model(torch.randn(4, 12, 2, dtype=torch.float64)).square().sum().backward()
+    silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert [n for n in silent if not n.endswith("network.layers.0.direction")] == [], "with one input it is a sign"
+
+
+def test_a_smooth_signal_at_other_rates():
+    """The response at a finer rate converges: masses count steps of training, positions are never stretched."""
+    model = small(length=64, operator_options={"omega": 2.0, "width": 8})
+
+    @torch.no_grad()
+    def at(spacing: float) -> torch.Tensor:
+        t = torch.arange(0, 60 + 1e-9, spacing, dtype=torch.float64)
+        other = create_model(
+            "ckcnn_small", **{**SMALL, "length": 64, "spacing": spacing, "operator_options": {"omega": 2.0, "width": 8}}
+        )
+        other.double().eval().load_state_dict(model.state_dict())
+        return other(torch.stack([torch.sin(t / 9), torch.cos(t / 7)], -1)[None])
+
+    finest = at(1 / 16)
+    errors = [float((at(s) - finest).abs().max()) for s in (4.0, 1.0, 0.25)]
+    assert errors[1] < 0.7 * errors[0], errors
+    assert errors[2] < 0.4 * errors[1], errors
+
+
+def test_timestamps_of_a_regular_grid_are_the_grid():
+    grid = small()
+    timed = small(timed=True, step=0.25)
+    timed.load_state_dict(grid.state_dict())
+    values = torch.randn(2, 9, 2, dtype=torch.float64)
+    times = (0.25 * torch.arange(9, dtype=torch.float64)).expand(2, 9)[..., None]
+    assert_close(timed(torch.cat([times, values], -1)), grid(values))
+
+
+def test_masks_add_channels():
+    model = small(timed=True, mask="point")
+    inputs = torch.cat([torch.rand(2, 7, 1).cumsum(1), torch.randn(2, 7, 2)], -1).double()
+    inputs[0, 3, 1:] = torch.nan
+    assert model(inputs).isfinite().all()
+    assert model.encoder.dim == 3
+
+
+def test_the_released_norm_is_refused_in_causal_order():
+    with pytest.raises(OptionError, match="needs causal=False"):
+        create_model("ckcnn_small", norm="released")
+    model = small(norm="released", causal=False, head="mean")
+    assert isinstance(model.blocks[0].norms[0], WholeNorm)
+    assert model(torch.randn(2, 12, 2, dtype=torch.float64)).shape == (2, 3)
+    x = torch.randn(2, 5, 6)
+    assert_close(
+        WholeNorm(6)(x), (x - x.mean((1, 2), keepdim=True)) / x.var((1, 2), keepdim=True, unbiased=False).sqrt()
+    )
+
+
+def test_images_have_kernels_of_two_dimensions():
+    model = create_model("ckcnn_image", image_size=(5, 6), widths=(4,), channels=3, operator_options={"width": 8})
+    assert model(torch.randn(2, 3, 5, 6)).shape == (2, 10)
+    assert model.blocks[0].operators[0].kernel.network.position_dim == 2
+    assert model(torch.randn(1, 3, 4, 4)).shape == (1, 10)
+    with pytest.raises(OptionError, match="an image has no last point"):
+        create_model("ckcnn_image", head="last")
+
+
+def test_a_language_model_ties_head_and_embedding():
+    options = {"vocabulary": 7, "num_classes": 7, "embedding": 5, "widths": (6, 5), "max_length": 9}
+    model = create_model("ckcnn_ptb", **options, operator_options={"width": 8}).eval()
+    out = model(torch.randint(7, (2, 9)))
+    assert out.shape == (2, 9, 7)
+    model.encoder.embed.weight.grad = None
+    out.sum().backward()
+    assert (model.encoder.embed.weight.grad.abs().sum(1) > 0).all()
+    with pytest.raises(OptionError, match="last width equal to embedding"):
+        create_model("ckcnn_ptb", **{**options, "widths": (6, 6)})
+    with pytest.raises(OptionError, match="must be the vocabulary, 7"):
+        create_model("ckcnn_ptb", **{**options, "num_classes": 8})
+
+
+def test_save_load_copy_and_trace(tmp_path):
+    model, inputs = small(), torch.randn(2, 12, 2, dtype=torch.float64)
+    model.save_pretrained(tmp_path, classes=["a", "b", "c"])
+    assert_close(from_pretrained(tmp_path)(inputs), model(inputs))
+    assert_close(
+        from_pretrained(tmp_path, overrides={"spacing": 2.0})(inputs[:, ::2]).isfinite().double(),
+        torch.ones(2, 3).double(),
+    )
+    assert_close(copy.deepcopy(model)(inputs), model(inputs))
+    operator, u, domain = model.trace(inputs)[1]
+    assert operator is model.blocks[1].operators[0]
+    assert u.shape == (2, 12, 6)
+    assert domain.size == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": "sequences"}, "did you mean 'sequence'"),
+        ({"widths": ()}, "widths: received 0"),
+        ({"dropout": 1.0}, "dropout: received 1.0"),
+        ({"head": "first"}, "head: received 'first'"),
+    ],
+)
+def test_configurations_that_cannot_be(changes, message):
+    with pytest.raises(OptionError, match=message):
+        model_config("ckcnn_small", **changes)
+
+
+def test_only_convolutions_fit():
+    with pytest.raises(OptionError, match="'softmax' has no out_dim and length"):
+        create_model("ckcnn_small", operator="softmax")

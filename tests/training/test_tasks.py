@@ -1,0 +1,86 @@
+"""Tasks beyond one class a sample: classes at every point, and numbers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from fredholm.errors import OptionError, RecipeError, ShapeError
+from fredholm.training import evaluate, load_recipe, predict, train
+from fredholm.training.evaluate import summarise_task
+from fredholm.training.tasks import NOT_ASKED, Task
+
+from ..tolerances import assert_close
+
+SMALL = (
+    "data.options.train=64",
+    "data.options.val=8",
+    "data.options.test=8",
+    "data.batch_size=16",
+    "training.epochs=1",
+)
+
+
+def test_points_at_which_nothing_is_asked_do_not_count():
+    task, labels = Task("steps"), torch.tensor([[0, NOT_ASKED], [1, 2]])
+    logits = torch.randn(2, 2, 3)
+    expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=NOT_ASKED)
+    assert_close(task.loss(logits, labels), expected)
+    loss, correct, count = task.sums(logits, labels)
+    assert count == 3
+    assert_close(loss / count, expected)
+    assert int(correct) == int((logits.argmax(-1) == labels).sum())
+
+
+def test_a_regression_has_no_accuracy():
+    task, outputs, labels = Task("regression"), torch.randn(5, 1), torch.randn(5)
+    loss, _, count = task.sums(outputs, labels)
+    assert task.metrics([float(loss), 0.0, count]) == {"val_loss": pytest.approx(float(task.loss(outputs, labels)))}
+    report = summarise_task(task, outputs, labels, ())
+    assert report["loss"] == pytest.approx(float(task.loss(outputs, labels)))
+    assert "accuracy" not in report
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [("steps", (2, 3), "needs logits \\(2, 4, classes\\).*head='every'"), ("regression", (2, 4), "num_classes=1")],
+)
+def test_heads_that_do_not_fit(name, shape, message):
+    labels = torch.zeros((2, 4) if name == "steps" else (2,), dtype=torch.long)
+    with pytest.raises(ShapeError, match=message):
+        Task(name).loss(torch.randn(shape), labels)
+
+
+def test_copy_memory_from_its_recipe(tmp_path):
+    recipe = load_recipe("ckcnn-copy-memory", [*SMALL, "data.options.delay=5"])
+    result = train(recipe, tmp_path / "run")
+    assert result.parameters == 15526
+    assert 0 <= result.metrics["val_accuracy"] <= 1
+    assert evaluate(tmp_path / "run")["n"] == 8 * 25
+    with pytest.raises(OptionError, match="reads sequences of copy-memory"):
+        predict(tmp_path / "run", [])
+
+
+def test_adding_from_its_recipe(tmp_path):
+    lines = []
+    recipe = load_recipe("ckcnn-adding", [*SMALL, "data.options.length=12"])
+    result = train(recipe, tmp_path / "run", report=lines.append)
+    assert set(result.metrics) == {"train_loss", "val_loss"}
+    assert "accuracy" not in lines[0]
+    assert evaluate(tmp_path / "run")["loss"] > 0
+    assert json.loads((tmp_path / "run/model/config.json").read_text())["config"]["length"] == 12
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.image_size=8", "data.image_size: .*copy-memory holds sequence"),
+        ("data.tokens=words", "data.tokens: .*copy-memory holds sequence"),
+        ("model.length=9", "model.length: .*set by the data set"),
+    ],
+)
+def test_options_of_other_data_are_refused(override, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("ckcnn-copy-memory", [override])
