@@ -60,14 +60,14 @@ def check_values(
     bad = ~positions.isfinite().all(-1) & real
     if bool(bad.any()):
         raise DomainError(f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid")
+    if sorted_:
+        both = real if real.dim() == 0 else real[:, 1:] & real[:, :-1]
+        if bool(((positions[..., 0].diff(dim=-1) <= 0) & both).any()):
+            raise DomainError("timestamps must increase strictly; sort them and merge repeated ones")
     mass = torch.where(real, measure, 0.0)
     if not bool(mass.isfinite().all()) or bool((mass < 0).any()):
         raise DomainError(f"masses must be finite and not negative, smallest is {float(mass.min())}")
     if not bool((mass.sum(-1) > 0).all()):
         raise DomainError("total mass is zero: every point is padding or has measure 0; at least one must count")
-    if sorted_:
-        both = real if real.dim() == 0 else real[:, 1:] & real[:, :-1]
-        if bool(((positions[..., 0].diff(dim=-1) <= 0) & both).any()):
-            raise DomainError("timestamps must increase strictly; sort them and merge repeated ones")
     if pairs is not None and pairs.is_floating_point() and bool(pairs.isnan().any()):
         raise DomainError("pairs contain NaN; use -inf to hide a pair and 0 to leave it as it is")

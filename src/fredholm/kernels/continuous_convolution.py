@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError
-from .base import Kernel, Layout, Problem
+from .base import Kernel, Problem
 from .position_network import PositionNetwork, WeightNormLinear
 
 ORIGINS = ("start", "centre")
@@ -94,6 +93,7 @@ class ContinuousConvolutionKernel(Kernel):
 
     def lag_features(self, displacements: Tensor) -> Tensor:
         """h at displacements (..., p): (..., w)."""
+        self._look(displacements)
         z = displacements / self.extent.to(displacements.dtype)
         return self.network(2 * z - 1 if self.origin == "start" else z)
 
@@ -112,18 +112,22 @@ class ContinuousConvolutionKernel(Kernel):
         """Hidden units w."""
         return self.network.width
 
-    # --- where the kernel lives ---------------------------------------------------------------------------------------
-
-    def check(self, layout: Layout) -> None:
-        if layout.keys is None or self._warned or torch.compiler.is_compiling():
+    @torch.no_grad()
+    def _look(self, displacements: Tensor) -> None:
+        """Say once that displacements are longer than the training domain. Eager code only: it reads values."""
+        unread = torch.compiler.is_compiling() or type(displacements) is not Tensor  # a tensor without values
+        if self._warned or unread or not displacements.numel():
             return
-        if prod(layout.keys) > self.length:
+        longest, extent = float(displacements.abs().max()), float(self.extent)
+        if longest > extent * (1 + 1e-6):
             self._warned = True
             warnings.warn(
-                f"a grid of {prod(layout.keys)} points is longer than the {self.length} the kernel was built for: displacements "
-                "beyond that are extrapolated (said once)",
-                stacklevel=4,
+                f"displacements of {longest:.6g} are longer than the {extent:.6g} the kernel was built for: it is extrapolated "
+                "there (said once)",
+                stacklevel=2,
             )
+
+    # --- where the kernel lives ---------------------------------------------------------------------------------------
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """The line of the training rate, a mass of one a sample; causal where lag 0 is the start."""

@@ -56,7 +56,7 @@ class WeightNormLinear(nn.Module):
         self.magnitude.copy_(weight.norm(dim=-1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
 
 
 class PositionNetwork(nn.Module):
@@ -144,19 +144,22 @@ class PositionNetwork(nn.Module):
         return self._run(z, len(self.layers))
 
     def _run(self, z: Tensor, depth: int) -> Tensor:
-        """The first ``depth`` layers. Phases are computed in the parameters' own precision: a bfloat16 phase is noise."""
+        """The first ``depth`` layers, in float32 or better whatever the parameters are: a bfloat16 phase is noise."""
         with torch.autocast(z.device.type, enabled=False):
             h = z if self.fourier is None else self.fourier(z)
-            h = h.to(torch.promote_types(h.dtype, self.layers[0].bias.dtype))
+            own = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
+            h = h.to(torch.promote_types(h.dtype, own))
             for i in range(depth):
                 h = self.layers[i](h)
                 if self.omega is not None:
-                    h = torch.sin(self.omega * h)
+                    h = torch.sin(self.omega.to(h.dtype) * h)
                 elif self.norms is None:
                     h = F.gelu(h)
                 else:
-                    h = ACTIVATIONS[self.activation](self.norms[i](h))
-        return h
+                    norm: Any = self.norms[i]
+                    h = F.layer_norm(h, norm.normalized_shape, norm.weight.to(h.dtype), norm.bias.to(h.dtype), norm.eps)
+                    h = ACTIVATIONS[self.activation](h)
+            return h.to(own)
 
     def extra_repr(self) -> str:
         return f"position_dim={self.position_dim}, width={self.width}, activation={self.activation!r}"

@@ -238,8 +238,8 @@ class IntegralOperator(nn.Module):
             ux = self._split(query)
         dtype = torch.promote_types(u.dtype, domain.positions.dtype)
         problem = Problem(
-            x=_batched(_clean(target.positions, target.valid), 2).to(dtype),
-            y=_batched(_clean(domain.positions, domain.valid), 2).to(dtype),
+            x=_positions(target).to(dtype),
+            y=_positions(domain).to(dtype),
             ux=ux,
             uy=self._split(u),
             quadrature=domain.quadrature(query_domain).to(u.dtype),
@@ -266,6 +266,12 @@ class IntegralOperator(nn.Module):
 
 def _batched(x: Tensor, dims: int) -> Tensor:
     return x[None] if x.dim() == dims else x
+
+
+def _positions(domain: Domain) -> Tensor:
+    """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast forms read displacements there."""
+    shared = domain.shape is not None and domain.positions.dim() == 2
+    return _batched(domain.positions if shared else _clean(domain.positions, domain.valid), 2)
 
 
 def _clean(x: Tensor, valid: Tensor | None) -> Tensor:

@@ -1,0 +1,206 @@
+"""CKConv: scale at initialisation, lengths, rates, timestamps, bad input, memory."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError
+from fredholm.kernels import StateSpaceKernel
+from fredholm.operators import CKConv, IntegralOperator, ITNetOperator
+
+from ..tolerances import assert_close
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def line(n: int, length: int = 16, **options) -> Domain:
+    return Domain.line(n, length=length, causal=True, measure="counting", **DOUBLE, **options)
+
+
+def layer(dim: int = 2, out_dim: int = 3, length: int = 16, omega: float = 6.0, **options) -> CKConv:
+    torch.manual_seed(1)
+    return CKConv(dim, out_dim=out_dim, length=length, omega=omega, width=8, **options).double()
+
+
+@pytest.mark.parametrize("activation", ["sine", "gelu", "rff"])
+def test_white_noise_keeps_its_variance(activation):
+    variances = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        operator = CKConv(8, out_dim=16, length=64, activation=activation, omega=10.0)
+        variances.append(float(operator(torch.randn(64, 64, 8))[:, -1].detach().var()))
+    assert 0.5 < sum(variances) / 8 < 2.0
+    torch.manual_seed(0)
+    assert CKConv(8, length=64, unit_variance=False, preset="released")(torch.randn(16, 64, 8))[:, -1].std() > 3
+
+
+def test_lengths_may_follow_one_another():
+    operator, u = layer(), torch.randn(2, 16, 2, **DOUBLE)
+    whole = operator(u)
+    for n in (5, 16, 1, 9):
+        assert_close(operator(u[:, :n]), whole[:, :n], f"prefix of {n}")
+        assert_close(operator(u[:, :n]), operator.dense(u[:, :n]))
+    assert_close(copy.deepcopy(operator)(u), whole, "a copy after a call")
+
+
+def test_one_sample():
+    operator, u = layer(), torch.randn(2, 1, 2, **DOUBLE)
+    weight, bias = operator.kernel.readout()
+    h = operator.kernel.lag_features(torch.zeros(1, 1, **DOUBLE))[0]
+    assert_close(operator(u)[:, 0], u[:, 0] @ (weight[0] @ h + bias[0]).mT + operator.kernel.bias)
+    stamped = Domain.timestamps(torch.tensor([[3.0], [4.0]], **DOUBLE))
+    assert_close(operator(u, stamped), operator(u))
+
+
+def test_the_scale_of_positions_is_saved():
+    operator = layer(extent=2.0)
+    assert "kernel.extent" in operator.state_dict()
+    other = layer()
+    other.load_state_dict(operator.state_dict(), strict=True)
+    domain, u = line(16), torch.randn(1, 16, 2, **DOUBLE)
+    assert_close(other(u, domain), operator(u, domain))
+    with pytest.raises(RuntimeError, match=r"kernel\.extent"):
+        other.load_state_dict({k: v for k, v in operator.state_dict().items() if k != "kernel.extent"})
+
+
+def test_longer_than_built_for_is_said_once():
+    operator, u = layer(length=8), torch.randn(1, 12, 2, **DOUBLE)
+    with pytest.warns(UserWarning, match=r"displacements of 1\.375 are longer than the 1 the kernel was built for"):
+        operator(u)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        operator(u)
+        layer(length=8)(u[:, :8])
+        layer(length=8)(u, line(12, 12)), "a finer rate is not a longer signal"
+    with pytest.warns(UserWarning, match="longer than"):
+        layer(length=8)(u, Domain.timestamps(torch.arange(12, **DOUBLE) / 8, step=1 / 8))
+
+
+@pytest.mark.parametrize("ratio", [2.0, 0.5, 2 / 3, 1.3])
+def test_other_rates_converge_to_the_same_integral(ratio):
+    """A smooth signal that begins at zero, sampled `ratio` times as often: the difference is that of a Riemann sum."""
+    operator = layer(omega=2.0, length=64)
+
+    def at(rate: float) -> torch.Tensor:
+        n = round(62 * rate) + 1
+        t = torch.arange(n, **DOUBLE) / rate
+        signal = torch.stack([torch.sin(t / 62 * 3).square(), (t / 62).square()], -1)[None]
+        domain = Domain.line(n, length=64 * rate, causal=True, measure="counting", **DOUBLE)
+        return operator(signal, domain.with_masses(domain.measure / rate))[:, -1]
+
+    exact = at(256.0)
+    first, second = (float((at(r) - exact).detach().abs().max()) for r in (ratio, 4 * ratio))
+    assert second < 0.35 * first
+    assert first < 0.1 * float(exact.abs().max())
+
+
+def test_a_coarser_sequence_is_not_stretched():
+    """seq[::8] of length 182 ends at 177, not at 182."""
+    operator, t = layer(length=182, omega=3.0), torch.arange(182, **DOUBLE)
+    coarse = t[::8]
+    assert int(coarse[-1]) == 176
+    regular = Domain.line(len(coarse), length=182 / 8, causal=True, measure="counting", **DOUBLE)
+    stamped = Domain.timestamps(coarse / 182, step=1 / 182)
+    u = torch.randn(1, len(coarse), 2, **DOUBLE)
+    masses = stamped.measure
+    assert masses.tolist() == pytest.approx([1.0] + [8.0] * (len(coarse) - 1))
+    assert_close(operator(u, regular.with_masses(masses)), operator(u, stamped))
+
+
+def test_timestamps_in_ragged_batches():
+    operator, u = layer(), torch.randn(2, 7, 2, **DOUBLE)
+    times = torch.rand(2, 7, **DOUBLE).cumsum(1) / 16
+    valid = torch.ones(2, 7, dtype=torch.bool)
+    valid[0, 4:] = False
+    u[0, 4:], times[0, 4:] = torch.nan, torch.nan
+    domain = Domain.timestamps(times, step=1 / 16, valid=valid)
+    out = operator(u, domain.validate())
+    assert out.isfinite().all()
+    assert_close(out, operator.dense(u, domain))
+    for b, n in ((0, 4), (1, 7)):
+        alone = Domain.timestamps(times[b, :n], step=1 / 16)
+        assert_close(out[b : b + 1, :n], operator(u[b : b + 1, :n], alone), f"element {b} alone")
+
+
+@pytest.mark.parametrize("times", [[0.0, 2.0, 1.0], [0.0, 1.0, 1.0]])
+def test_unsorted_or_repeated_timestamps_are_refused(times):
+    with pytest.raises(DomainError, match="must increase strictly"):
+        Domain.timestamps(torch.tensor(times)).validate()
+
+
+def test_positions_finer_than_the_signal():
+    operator, u = layer().float(), torch.randn(1, 6, 2)
+    for domain in (line(6), Domain.timestamps(torch.arange(6, **DOUBLE) / 16, step=1 / 16)):
+        assert_close(operator(u, domain).float(), operator(u))
+
+
+def test_rates_and_lengths_that_mean_nothing():
+    for length in (0.0, -1.0):
+        with pytest.raises(DomainError, match="needs a positive scale"):
+            Domain.line(4, length=length)
+        with pytest.raises(OptionError, match="must be positive"):
+            CKConv(2, extent=length)
+    with pytest.raises(DomainError, match="at least one point"):
+        Domain.line(0)
+    with pytest.raises(DomainError):
+        CKConv(2)(torch.zeros(1, 0, 2))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("make", [layer, lambda origin: ITNetOperator(2, width=4, frequencies=2).double()])
+def test_padding_on_a_shared_grid(causal, make):
+    """Positions of a grid stay the grid's where elements of the batch are padded."""
+    operator = make(origin="start" if causal else "centre")
+    domain = Domain.line(6, length=16, causal=causal, measure="counting", **DOUBLE)
+    valid = torch.tensor([[True] * 4 + [False] * 2, [True] * 6, [False] * 6])
+    u = torch.randn(3, 6, 2, **DOUBLE)
+    u[0, 4:] = torch.nan
+    out = operator(u, domain.replace(valid=valid))
+    assert_close(out, operator.dense(u, domain.replace(valid=valid)))
+    assert_close(out[:1, :4], operator(u[:1, :4], domain[:4]))
+    assert_close(out[1:2], operator(u[1:2], domain))
+
+
+def test_a_linear_recurrence_is_a_convolution_with_powers():
+    """h_t = W h_{t-1} + U x_t has ψ(τ) = W^τ U."""
+    from fredholm.convert import as_operator
+
+    torch.manual_seed(0)
+    w, u_matrix = 0.4 * torch.randn(3, 3, **DOUBLE), torch.randn(3, 2, **DOUBLE)
+    x = torch.rand(2, 6, 2, **DOUBLE)
+    kernel = StateSpaceKernel(w, u_matrix)
+    operator = IntegralOperator(2, kernel=kernel, out_dim=3, residual=False, projection=False).double()
+    powers = [torch.linalg.matrix_power(w, tau) @ u_matrix for tau in range(6)]
+    expected = torch.stack([sum(x[:, t - tau] @ powers[tau].mT for tau in range(t + 1)) for t in range(6)], 1)
+    assert_close(operator(x, line(6)), expected)
+    rnn = nn.RNN(2, 3, nonlinearity="relu", bias=False, batch_first=True).double()
+    with torch.no_grad():
+        rnn.weight_hh_l0.copy_(w.abs())
+        rnn.weight_ih_l0.copy_(u_matrix.abs())  # all positive: the rectifier does nothing
+    matrix = as_operator(rnn).kernel_matrix(x, rows=[5])[0, 0, 0]
+    for tau in range(6):
+        assert_close(matrix[5 - tau], torch.linalg.matrix_power(w.abs(), tau) @ u_matrix.abs(), f"ψ({tau})")
+
+
+def test_the_direct_form_keeps_no_pairs_for_the_backward():
+    operator = CKConv(2, width=8)
+    saved = []
+
+    def held(n: int) -> int:
+        saved.clear()
+        domain = Domain.timestamps(torch.rand(1, n).cumsum(1) / n)
+        u = torch.randn(1, n, 2, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x.numel()), x)[1], lambda x: x):
+            operator(u, domain)
+        return sum(saved)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        small, large = held(1024), held(4096)
+    assert large < 6 * small
