@@ -219,8 +219,8 @@ interpolates between the cells' midpoints, which at 4 steps of the Lie or the pa
 ![Accuracy and error against the number of steps](continuous-steps.png)
 
 Where all terms have rates (all but hard projections), the equation that a trained model stands for has a solution. How far u(T) at N
-steps is from it, relative to a Strang solution with {fine} steps, over {samples} test sentences (the reference was checked against 256 steps for one
-pre-norm and one soft model: 1.3% and 0.1% away):
+steps is from it, relative to a Strang solution with {fine} steps, over {samples} test sentences (the reference was
+checked against 256 steps for one pre-norm and one soft model: 1.3% and 0.1% away):
 
 {error}
 
