@@ -60,7 +60,10 @@ def orthogonal_draws(rows: int, width: int) -> Tensor:
         >>> bool((w @ w.T).fill_diagonal_(0).abs().max() < 1e-5)
         True
     """
-    blocks = [torch.linalg.qr(torch.randn(width, width)).Q.T for _ in range(math.ceil(rows / width))]
+    blocks = []
+    for _ in range(math.ceil(rows / width)):
+        q, r = torch.linalg.qr(torch.randn(width, width))
+        blocks.append((q * r.diagonal().sign()).T)  # without these signs the directions are not uniform
     return torch.cat(blocks)[:rows] * torch.randn(rows, width).norm(dim=1, keepdim=True)
 
 

@@ -37,7 +37,7 @@ def forward(u: Tensor, bank: Bank, activation: str, nonneg: bool) -> Tensor:
 def backward(grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str) -> list[Tensor]:
     """Gradients of u and of the bank; ``out`` where its ReLU cuts the gradient."""
     (rows, sets, columns), rule = u.shape, activation_named(activation)
-    du, total = torch.empty_like(u), Bank(*(torch.zeros_like(x) for x in bank))
+    du, total = u.new_empty(u.shape), Bank(*(x.new_zeros(x.shape) for x in bank))
     for s in range(sets):
         weight, bias, readout, shift = (x[s] for x in bank)
         for r, c in rectangles(rows, columns, _chunk(u, bank)):

@@ -38,7 +38,7 @@ def piecewise_linear_backward_op(
 
 @piecewise_linear_backward_op.register_fake
 def _(grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(u), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
+    return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
 
 
 def _save_lines(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -97,7 +97,7 @@ def _(
     shift: Tensor,
     activation: str,
 ) -> list[Tensor]:
-    return [torch.empty_like(x) for x in (u, weight, bias, readout, shift)]
+    return [x.new_empty(x.shape) for x in (u, weight, bias, readout, shift)]
 
 
 def _save_bank(ctx: Any, inputs: tuple, output: Tensor) -> None:

@@ -120,7 +120,7 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
 def backward(grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of u and of slopes and intercepts, (S, 2L, K + 1); ``out`` where its ReLU cuts the gradient."""
     (rows, sets, columns), channels = u.shape, slope.shape[1]
-    du, dlines = torch.empty_like(u), slope.new_zeros(sets, 2 * channels, slope.shape[2])
+    du, dlines = u.new_empty(u.shape), slope.new_zeros(sets, 2 * channels, slope.shape[2])
     for s in range(sets):
         search = Search(knots[s].contiguous(), u[:, s])
         for r, c in rectangles(rows, columns, chunk_of(u)):

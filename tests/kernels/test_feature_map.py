@@ -1,0 +1,219 @@
+"""Feature maps: positive semi-definite kernels, what each approximates, LUNA's variants, presets and caps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.errors import OptionError
+from fredholm.kernels import (
+    FEATURE_MAPS,
+    FeatureMap,
+    FourierRandomFeatures,
+    LinearAttentionKernel,
+    LunaMap,
+    PositiveRandomFeatures,
+    register_feature_map,
+)
+from fredholm.kernels.feature_map import build_feature_map, orthogonal_draws
+from fredholm.kernels.luna import PRESETS
+
+from ..tolerances import assert_close
+
+WIDTH, HEADS = 4, 2
+VARIANTS = {
+    "plain": {},
+    "heads": {"per_head": True},
+    "shared": {"shared": True},
+    "smooth": {"activation": "gelu"},
+    "signed": {"nonneg": False},
+    "scalar envelope": {"envelope": "scalar"},
+    "channel envelope": {"envelope": "channels", "per_head": True},
+    "bank": {"bank": True},
+    "running cap": {"cap": "running"},
+    "batch cap": {"cap": "batch"},
+}
+
+
+def points(n=7, heads=HEADS, dtype=torch.float64):
+    return torch.randn(2, heads, n, WIDTH, dtype=dtype)
+
+
+def luna(**options):
+    return LunaMap(WIDTH, HEADS, **{"directions": 3, "channels": 2, "hidden": 6, **options}).double()
+
+
+def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
+    """Eq. 11 by loops over heads, directions and channels; no cap."""
+    columns = []
+    for h in range(x.shape[1]):
+        s = h if layer.weight.shape[0] > 1 else 0
+        found = []
+        for channel in range(layer.channels):
+            groups = layer.bank.weight.shape[1]
+            g, c = (channel, 0) if groups == layer.channels else (0, channel)
+            for i in range(layer.directions):
+                u = x[:, h] @ layer.weight[s, i] + layer.bias[s, i]
+                act = torch.relu if layer.activation == "relu" else nn.functional.gelu
+                y = act(u[..., None] * layer.bank.weight[s, g] + layer.bank.bias[s, g]) @ layer.bank.readout[s, g, c]
+                y = y + layer.bank.shift[s, g, c]
+                y = torch.relu(y) if layer.nonneg else y
+                if layer.coefficient is not None:
+                    y = y * layer.coefficient[channel].abs()
+                if layer.envelope:
+                    gate = x[:, h] @ layer.gate[s].T + layer.gate_bias[s]
+                    one = layer.envelope == "scalar"
+                    y = y * (nn.functional.softplus(gate[..., 0]) if one else gate[..., channel].sigmoid())
+                found.append(y / math.sqrt(layer.directions))
+        columns.append(torch.stack(found, -1))
+    return torch.stack(columns, 1)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "cap" not in v])
+def test_luna_is_equation_11(variant):
+    layer, x = luna(**VARIANTS[variant]), points().requires_grad_()
+    with torch.no_grad():
+        for value in layer.state_dict().values():
+            value.add_(0.3 * torch.randn_like(value))
+    found, expected = layer(x), literal(layer, x)
+    assert_close(found, expected)
+    leaves = [x, *layer.parameters()]
+    direction = torch.randn_like(expected)
+    for a, b in zip(*(torch.autograd.grad(y, leaves, direction) for y in (found, expected))):
+        assert_close(a, b, "gradient")
+
+
+@pytest.mark.parametrize("name", [*FEATURE_MAPS, *VARIANTS])
+def test_gram_matrices_are_positive_semidefinite(name):
+    phi = luna(**VARIANTS[name]) if name in VARIANTS else build_feature_map(name, WIDTH, HEADS)
+    phi = phi.double() if isinstance(phi, nn.Module) else phi
+    features = phi(points(9))
+    values = torch.linalg.eigvalsh(features @ features.mT)
+    assert values.min() > -1e-12 * values.max()
+    if not isinstance(phi, FeatureMap) or phi.positive:
+        assert features.min() >= 0
+    if isinstance(phi, FeatureMap):
+        assert features.shape[-1] == phi.features
+
+
+def test_random_features_estimate_their_kernels():
+    q, k = 0.7 * torch.randn(2, 1, 1, 5, WIDTH).double()
+    for kind, expected in (
+        (PositiveRandomFeatures, (q @ k.mT / math.sqrt(WIDTH)).exp()),
+        (
+            FourierRandomFeatures,
+            (-(q[..., None, :] - k[..., None, :, :]).square().sum(-1) / 2 / math.sqrt(WIDTH)).exp(),
+        ),
+    ):
+        phi = kind(WIDTH, features=40_000).double()
+        found = phi(q) @ phi(k).mT
+        assert (found - expected).abs().max() < 0.05 * expected.max(), kind.__name__
+        before = phi.frequencies.clone()
+        phi.redraw()
+        assert not torch.equal(phi.frequencies, before)
+
+
+def test_draws_are_orthogonal_in_blocks_with_gaussian_norms():
+    w = orthogonal_draws(4000, 4)
+    gram = w[:8] @ w[:8].T
+    assert gram[:4, :4].fill_diagonal_(0).abs().max() < 1e-5
+    assert abs(w.square().sum(1).mean() - 4) < 0.3
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_no_channel_is_dead_at_first(activation):
+    torch.manual_seed(0)
+    layer = LunaMap(16, channels=64, activation=activation)
+    y = layer(torch.randn(1, 1, 500, 16)).unflatten(-1, (64, -1))
+    assert (y.amax((0, 1, 2, 4)) > 0).all()
+    plain = LunaMap(16, channels=64, init="linear")(torch.randn(1, 1, 500, 16)).unflatten(-1, (64, -1))
+    assert (plain.amax((0, 1, 2, 4)) == 0).any(), "torch's default leaves some dead"
+
+
+def test_presets_are_what_the_paper_says_in_each_place():
+    made = {name: luna(preset=name) for name in PRESETS}
+    assert [m.bank.weight.shape[1] for m in made.values()] == [2, 2, 1, 2, 2]
+    assert [m.envelope for m in made.values()] == [None, None, None, "scalar", "channels"]
+    assert luna(preset="paper-gated", envelope="none").envelope is None, "options win over the preset"
+
+
+def test_the_running_cap_is_a_constant_and_follows_the_data():
+    layer, x = luna(cap="running", target=0.05), 3 * points()
+    layer.eval()
+    before = layer.mean_square.clone()
+    assert_close(layer(x)[:1], layer(x[:1]), "no sample sees another")
+    assert torch.equal(layer.mean_square, before)
+    layer.train()
+    for _ in range(200):
+        layer(x)
+    layer.eval()
+    y = layer(x).unflatten(-1, (layer.channels, -1)) * math.sqrt(layer.directions)
+    size = y.square().mean((0, 1, 2, 4)).sqrt()
+    assert_close(size, torch.full_like(size, 0.05), dtype=torch.bfloat16)
+    assert "mean_square" in layer.state_dict()
+
+
+def test_the_batch_cap_bounds_every_channel():
+    layer, x = luna(cap="batch", target=0.1), 3 * points()
+    y = layer(x).unflatten(-1, (layer.channels, -1)) * math.sqrt(layer.directions)
+    free = luna()
+    free.load_state_dict(layer.state_dict())
+    raw = free(x).unflatten(-1, (layer.channels, -1)) * math.sqrt(layer.directions)
+    size, own = (z.square().mean((0, 1, 2, 4)).sqrt() for z in (y, raw))
+    assert_close(size, own.clamp(max=0.1), dtype=torch.float32)
+
+
+def test_features_are_float32_under_autocast():
+    layer = LunaMap(WIDTH, HEADS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(points(dtype=torch.float32).bfloat16())
+    assert out.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channels": 0}, "at least 1"),
+        ({"preset": "papr"}, "did you mean 'paper'"),
+        ({"envelope": "chanels"}, "did you mean 'channels'"),
+        ({"cap": "runing"}, "did you mean 'running'"),
+        ({"init": "knot"}, "did you mean 'knots'"),
+    ],
+)
+def test_unknown_options_of_luna(options, message):
+    with pytest.raises(OptionError, match=message):
+        luna(**options)
+
+
+def test_maps_by_name():
+    with pytest.raises(OptionError, match="has no options, got features"):
+        build_feature_map("elu", WIDTH, HEADS, features=3)
+    with pytest.raises(OptionError, match="3 heads of width 4, needs 2 of 4"):
+        build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
+    with pytest.raises(OptionError, match="2 features a frequency"):
+        build_feature_map("rff", WIDTH, HEADS, features=5)
+    with pytest.raises(OptionError, match="at least one feature"):
+        FeatureMap(WIDTH, features=0)
+
+    class Mine(FeatureMap):
+        pass
+
+    with pytest.raises(OptionError, match="name 'elu' is taken"):
+        register_feature_map("elu")(Mine)
+    register_feature_map("mine")(Mine)
+    try:
+        with pytest.raises(NotImplementedError, match="Mine must define features_of"):
+            build_feature_map("mine", WIDTH, HEADS, features=2)(points())
+    finally:
+        del FEATURE_MAPS["mine"]
+
+
+def test_untied_maps_differ():
+    kernel = LinearAttentionKernel(8, 2, feature_map="hedgehog", tied=False)
+    assert kernel.key_map is not kernel.feature_map
+    given = LinearAttentionKernel(8, 2, feature_map=LunaMap(4, 2), tied=False)
+    assert_close(given.key_map.weight, given.feature_map.weight)
+    assert given.key_map.weight is not given.feature_map.weight

@@ -1,0 +1,166 @@
+"""LUNA as an operator: equal forms, bad input, precision, and the adapter for MultiheadAttention call sites."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError, ShapeError
+from fredholm.kernels import FEATURE_MAPS
+from fredholm.operators import LinearAttention, LunaAttention, MultiheadAdapter, SoftmaxAttention, create_operator
+
+from ..tolerances import assert_close
+
+DIM, HEADS, N = 8, 2, 9
+
+
+def luna(**options):
+    return LunaAttention(DIM, HEADS, **{"directions": 2, "channels": 3, "hidden": 5, **options}).double()
+
+
+def signal(n: int = N) -> torch.Tensor:
+    return torch.randn(2, n, DIM, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", list(FEATURE_MAPS))
+def test_any_map_runs_in_the_linear_operator(name, causal):
+    operator, u = LinearAttention(DIM, HEADS, feature_map=name).double(), signal()
+    domain = Domain.line(N, causal=causal, dtype=torch.float64)
+    assert operator.plan(domain).path == ("causal chunks" if causal else "two sums")
+    expected = operator.dense(u, domain)
+    assert_close(operator(u, domain), expected)
+    operator.strategy = "exact"
+    assert_close(operator(u, domain), expected, "the quadratic form")
+
+
+@pytest.mark.parametrize("cap", ["running", "batch"])
+def test_caps_are_the_same_in_every_form(cap):
+    operator, u = luna(cap=cap).eval(), 3 * signal()
+    domain = Domain.line(N, dtype=torch.float64)
+    expected = operator(u, domain)
+    assert_close(operator.dense(u, domain), expected)
+    operator.strategy = "exact"
+    assert_close(operator(u, domain), expected)
+    rows = [5, 2]
+    assert_close(operator.weights(u, domain, rows=rows), operator.weights(u, domain)[:, :, rows])
+
+
+def test_a_statistic_of_the_batch_is_refused_where_it_means_nothing():
+    operator, u = luna(cap="batch"), signal()
+    domain = Domain.line(N, dtype=torch.float64)
+    for what, given in (
+        ("an order", domain.replace(causal=True)),
+        ("padding", domain.replace(valid=torch.ones(2, N, dtype=torch.bool))),
+        ("pairs", domain.replace(pairs=torch.ones(N, N, dtype=torch.bool))),
+    ):
+        with pytest.raises(DomainError, match=f"{what}; use cap="):
+            operator(u, given)
+    with pytest.raises(DomainError, match="an order"):
+        operator.init_state(2, domain.replace(causal=True))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_features_that_are_all_zero_give_the_offset(causal):
+    operator = luna()
+    with torch.no_grad():
+        operator.kernel.feature_map.bank.shift.fill_(-1e3)
+        operator.kernel.value.bias.fill_(2.0)
+    u, domain = signal().requires_grad_(), Domain.line(N, causal=causal, dtype=torch.float64)
+    out = operator(u, domain)
+    assert_close(out, operator.projection(torch.full_like(out, 2.0)))
+    assert torch.autograd.grad(out.square().sum(), u)[0].isfinite().all()
+
+
+def test_fully_padded_rows_are_zero_and_finite():
+    operator, u = luna(), signal().requires_grad_()
+    valid = torch.tensor([[True] * N, [False] * N])
+    for causal in (False, True):
+        domain = Domain.line(N, causal=causal, dtype=torch.float64).replace(valid=valid)
+        out = operator(u, domain)
+        assert out[1].abs().max() == 0
+        assert torch.autograd.grad(out.sum(), u)[0].isfinite().all()
+
+
+def test_options_are_checked():
+    with pytest.raises(OptionError, match="3 does not divide 8"):
+        LunaAttention(DIM, 3)
+    with pytest.raises(OptionError, match="no option 'chanels'; did you mean 'channels'"):
+        create_operator("luna", DIM, HEADS, chanels=3)
+    with pytest.raises(OptionError, match="no option 'feature_mp'"):
+        create_operator("linear_attention", DIM, HEADS, feature_mp="elu")
+
+
+def test_statistics_stay_in_float32_under_autocast():
+    operator = LunaAttention(DIM, HEADS)
+    domain, u = Domain.line(3000), torch.randn(1, 3000, DIM)
+    expected = operator(u, domain)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_close(operator(u, domain).float(), expected, dtype=torch.bfloat16)
+
+
+def test_the_adapter_is_the_operator():
+    operator, u, query = luna(channels=8), signal(), signal(4)
+    layer = MultiheadAdapter(operator)
+    padding = torch.zeros(2, N, dtype=torch.bool)
+    padding[1, 5:] = True
+    domain = Domain.line(N, length=1.0, dtype=torch.float64)
+    assert_close(layer(u, u, u, need_weights=False)[0], operator(u, domain))
+    found, weights = layer(query, u, u, key_padding_mask=padding)
+    ends = {"query": query, "query_domain": Domain.line(4, length=1.0, dtype=torch.float64)}
+    assert_close(found, operator(u, domain.replace(valid=~padding), **ends))
+    assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert weights[1, :, 5:].abs().max() == 0
+    assert layer(u, u, u, average_attn_weights=False)[1].shape == (2, HEADS, N, N)
+    floats = torch.zeros(2, N).masked_fill(padding, -torch.inf)
+    assert_close(layer(u, u, u, floats)[0], layer(u, u, u, padding)[0])
+    turned = MultiheadAdapter(operator, batch_first=False)
+    v = u.transpose(0, 1)
+    assert_close(turned(v, v, v)[0].transpose(0, 1), operator(u, domain))
+
+
+def test_the_adapter_takes_causal_masks_and_no_others():
+    operator, u = luna(), signal()
+    layer, domain = MultiheadAdapter(operator), Domain.line(N, length=1.0, causal=True, dtype=torch.float64)
+    mask = nn.Transformer.generate_square_subsequent_mask(N)
+    for call in ({"attn_mask": mask}, {"attn_mask": mask == -torch.inf}, {"attn_mask": mask, "is_causal": True}):
+        assert_close(layer(u, u, u, **call)[0], operator(u, domain))
+    for wrong in (torch.zeros(N, N), mask + 1, mask.triu(2), mask.expand(2, N, N), mask[:-1]):
+        with pytest.raises(OptionError, match="attn_mask must be None or the causal mask"):
+            layer(u, u, u, attn_mask=wrong)
+    with pytest.raises(OptionError, match="same tensor as key and value"):
+        layer(u, u, u.clone())
+    with pytest.raises(ShapeError, match="key_padding_mask"):
+        layer(u, u, u, torch.zeros(N, 2, dtype=torch.bool))
+
+
+def test_the_adapter_in_torchs_own_layers():
+    encoder = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=True, dropout=0.0).double()
+    decoder = nn.TransformerDecoderLayer(DIM, HEADS, 16, batch_first=True, dropout=0.0).double()
+    encoder.self_attn = MultiheadAdapter(luna())
+    decoder.self_attn, decoder.multihead_attn = MultiheadAdapter(luna()), MultiheadAdapter(luna())
+    u, target = signal(), signal(4)
+    mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
+    for layer in (encoder, decoder):
+        outs = []
+        for training in (True, False):  # in eval torch would take a fused path of its own weights
+            layer.train(training)
+            outs.append(layer(u) if layer is encoder else layer(target, u, tgt_mask=mask, tgt_is_causal=True))
+        assert_close(*outs)
+
+
+def test_the_adapter_agrees_with_torch_where_both_are_softmax():
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
+    ours = SoftmaxAttention(DIM, HEADS).double()
+    with torch.no_grad():
+        for i, part in enumerate((ours.kernel.query, ours.kernel.key, ours.kernel.value)):
+            part.weight.copy_(theirs.in_proj_weight.chunk(3)[i])
+            part.bias.copy_(theirs.in_proj_bias.chunk(3)[i])
+        ours.projection.load_state_dict(theirs.out_proj.state_dict())
+    u, query = signal(), signal(4)
+    padding = torch.zeros(2, N, dtype=torch.bool)
+    padding[1, 6:] = True
+    for a, b in zip(MultiheadAdapter(ours)(query, u, u, padding), theirs(query, u, u, padding)):
+        assert_close(a, b)

@@ -1,0 +1,153 @@
+"""Banks of scalar networks: the piecewise linear form and the chunks are the literal networks, values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fredholm.errors import OptionError, ShapeError
+from fredholm.ops.feature_map import Bank, chunked, piecewise, scalar_bank, scalar_bank_naive, segments
+from fredholm.ops.feature_map.library import piecewise_linear_op, scalar_bank_op
+
+from ..tolerances import assert_close
+
+R, S, T, HIDDEN = 2, 3, 11, 5
+SHAPES = {"separate": (4, 1), "shared": (1, 4), "both": (2, 2)}
+
+
+def bank(groups=4, outputs=1, sets=S, hidden=HIDDEN, dtype=torch.float64):
+    shapes = (sets, groups, hidden), (sets, groups, hidden), (sets, groups, outputs, hidden), (sets, groups, outputs)
+    return Bank(*(torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes))
+
+
+def scalars(n=T, sets=S, dtype=torch.float64):
+    return torch.randn(R, sets, n, dtype=dtype, requires_grad=True)
+
+
+def assert_same(u, parts, **options):
+    found, expected = scalar_bank(u, parts, **options), scalar_bank_naive(u, parts, **options)
+    assert_close(found, expected)
+    direction = torch.randn_like(expected)
+    both = [torch.autograd.grad(y, [u, *parts], direction) for y in (found, expected)]
+    for name, a, b in zip(("u", *Bank._fields), *both):
+        assert_close(a, b, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("nonneg", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_it_is_the_literal_bank(shape, activation, nonneg, monkeypatch):
+    u, parts = scalars(), bank(*SHAPES[shape])
+    assert_same(u, parts, activation=activation, nonneg=nonneg)
+    monkeypatch.setattr(piecewise, "CHUNK", 4)  # parts of a row
+    monkeypatch.setattr(chunked, "ELEMENTS", 4 * parts.weight[0].numel())
+    assert_same(u, parts, activation=activation, nonneg=nonneg)
+    monkeypatch.setattr(piecewise, "CHUNK", T + 1)  # whole rows, one at a time
+    assert_same(u, parts, activation=activation, nonneg=nonneg)
+
+
+@pytest.mark.parametrize("where", ["spread", "one place", "outside", "one cell"])
+def test_the_grid_search_is_the_binary_search(where):
+    u = torch.randn(5000)
+    knots = (
+        {
+            "spread": torch.randn(40),
+            "one place": torch.full((40,), 0.25),
+            "outside": torch.cat([torch.randn(20), torch.tensor([-1e6, 1e6, torch.inf])]),
+            "one cell": 1e-6 * torch.randn(40),
+        }[where]
+        .sort()
+        .values
+    )
+    u[:100] = knots[torch.randint(0, len(knots), (100,))].clamp(-3, 3)
+    search = piecewise.Search(knots, u)
+    assert (search.start is None) == (where in ("one place", "one cell"))
+    assert torch.equal(search(u), torch.searchsorted(knots, u, out_int32=True))
+
+
+def test_many_scalars_take_the_grid():
+    u, parts = scalars(4000, sets=1), bank(2, 1, sets=1)
+    knots = segments(parts)[0][0]
+    assert piecewise.Search(knots, u.detach()[:, 0]).start is not None
+    assert_same(u, parts)
+
+
+def test_units_without_slope_and_equal_knots():
+    parts = bank()
+    with torch.no_grad():
+        parts.weight[:, 0, :2] = 0.0
+        parts.weight[:, 1, 2] = 1e-300
+        parts.bias[:, 2] = 0.0  # all knots of this network at 0
+    u = scalars()
+    assert_close(scalar_bank(u, parts), scalar_bank_naive(u, parts))
+    grads = [torch.autograd.grad(f(u, parts).sum(), u)[0] for f in (scalar_bank, scalar_bank_naive)]
+    assert_close(*grads, "gradient of u")
+
+
+def test_scalars_far_away_and_nothing_at_all():
+    parts = bank(sets=1)
+    far = torch.tensor([[[-1e9, 1e9, 0.0]]], dtype=torch.float64)
+    assert_close(scalar_bank(far, parts), scalar_bank_naive(far, parts))
+    assert scalar_bank(far[..., :0], parts).shape == (1, 1, 4, 0)
+    spoiled = torch.randn(1, 1, 6000, dtype=torch.float64)
+    spoiled[..., 7] = torch.nan
+    out = scalar_bank(spoiled, parts)
+    assert out[..., 7].isnan().all(), "a scalar that is not finite spoils itself"
+    assert out[..., 8:].isfinite().all(), "and nothing else"
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_gradcheck(activation):
+    u, parts = scalars(), bank(2, 2)
+    call = lambda u, *p: scalar_bank(u, Bank(*p), activation=activation)  # noqa: E731
+    assert torch.autograd.gradcheck(call, (u, *parts), fast_mode=True)
+
+
+def test_single_precision():
+    u, parts = scalars(3000, dtype=torch.float32), bank(8, 1, hidden=64, dtype=torch.float32)
+    exact = scalar_bank_naive(u.double(), Bank(*(x.double() for x in parts)))
+    assert_close(scalar_bank(u, parts).double(), exact, dtype=torch.float32)
+    half = scalar_bank(u.bfloat16(), parts)
+    assert half.dtype == torch.bfloat16
+    assert_close(half.double(), scalar_bank(u.bfloat16().float(), parts).double(), dtype=torch.bfloat16)
+
+
+def test_custom_ops_are_registered_soundly():
+    u, parts = scalars(), bank(2, 2)
+    for nonneg in (False, True):
+        torch.library.opcheck(
+            piecewise_linear_op, (u, *(x.detach().requires_grad_(i > 0) for i, x in enumerate(segments(parts))), nonneg)
+        )
+        torch.library.opcheck(scalar_bank_op, (u, *parts, "gelu", nonneg))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_no_hidden_unit_is_saved_for_the_backward(activation):
+    saved, u, parts = [], scalars(64), bank(2, 2, hidden=50)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        out = scalar_bank(u, parts, activation=activation)
+    assert max(saved) <= max(out.numel(), 2 * S * 4 * 101)
+    assert out.numel() < R * S * 64 * 100
+
+
+def test_flops_do_not_grow_with_the_hidden_width():
+    u, counts = scalars(), {}
+    for hidden in (3, 30):
+        for activation in ("relu", "gelu"):
+            with FlopCounterMode(display=False) as counter:
+                torch.ops.aten.alias(scalar_bank(u, bank(hidden=hidden), activation=activation)).sum().backward()
+            counts[activation, hidden] = counter.get_flop_counts()["Global"]
+    lines = [counts["relu", h][torch.ops.fredholm.piecewise_linear] for h in (3, 30)]
+    assert lines == [2 * R * S * T * 4] * 2
+    assert counts["gelu", 30][torch.ops.fredholm.scalar_bank] == 2 * R * S * T * (120 + 120)
+
+
+def test_bad_input_is_named():
+    u, parts = scalars(), bank()
+    with pytest.raises(OptionError, match=r"'rleu'.*did you mean 'relu'"):
+        scalar_bank(u, parts, activation="rleu")
+    with pytest.raises(ShapeError, match=r"u is \(R, S, T\)"):
+        scalar_bank(u[:, :2], parts)
+    with pytest.raises(ShapeError, match="readout"):
+        scalar_bank(u, parts._replace(bias=parts.bias[..., :-1]))
