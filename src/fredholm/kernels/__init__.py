@@ -28,6 +28,7 @@ from .periodic import PeriodicKernel
 from .pointwise import PointwiseKernel
 from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .position_network import PositionNetwork
+from .proposal import Proposal, add_proposal, auxiliary_loss
 from .recurrent import RecurrentKernel
 from .rotary import Rotary
 from .selective import SelectiveKernel
@@ -96,6 +97,7 @@ __all__ = [
     "PositionNetwork",
     "PositiveRandomFeatures",
     "Problem",
+    "Proposal",
     "RecurrentKernel",
     "Rotary",
     "SelectiveKernel",
@@ -112,6 +114,8 @@ __all__ = [
     "WeightedValue",
     "Window",
     "ablations",
+    "add_proposal",
+    "auxiliary_loss",
     "has_trait",
     "register_feature_map",
 ]

@@ -10,12 +10,12 @@ from .linear_attention import LinearAttention
 from .linear_infsa import LinearInfSA
 from .luna import LunaAttention
 from .multihead import MultiheadAdapter
-from .multihead import MultiheadAdapter
 from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
 from .softmax import SoftmaxAttention
-from .strategies import Exact, Linear, Neumann, Plan, Resolvent, Strategy
+from .strategies import Anchors, Exact, Linear, MonteCarlo, Neumann, Plan, Resolvent, Strategy
 
 __all__ = [
+    "Anchors",
     "CKConv",
     "CausalState",
     "CompressionReport",
@@ -28,7 +28,7 @@ __all__ = [
     "LinearInfSA",
     "LowRankITNetOperator",
     "LunaAttention",
-    "MultiheadAdapter",
+    "MonteCarlo",
     "MultiheadAdapter",
     "Neumann",
     "Plan",

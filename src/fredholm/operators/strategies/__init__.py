@@ -4,8 +4,21 @@ from .base import Plan, Strategy, resolve
 from .exact import Exact
 from .fft import FFT
 from .linear import Linear
+from .monte_carlo import Anchors, MonteCarlo
 from .neumann import Neumann
 from .resolvent import Resolvent
 from .scan import Scan
 
-__all__ = ["FFT", "Exact", "Linear", "Neumann", "Plan", "Resolvent", "Scan", "Strategy", "resolve"]
+__all__ = [
+    "FFT",
+    "Anchors",
+    "Exact",
+    "Linear",
+    "MonteCarlo",
+    "Neumann",
+    "Plan",
+    "Resolvent",
+    "Scan",
+    "Strategy",
+    "resolve",
+]

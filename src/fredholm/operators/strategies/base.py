@@ -101,6 +101,7 @@ def resolve(strategy: Strategy | str, kernel: Kernel, layout: Layout) -> Strateg
     from .exact import Exact
     from .fft import FFT
     from .linear import Linear
+    from .monte_carlo import MonteCarlo
     from .neumann import Neumann
     from .resolvent import Resolvent
     from .scan import Scan
@@ -109,7 +110,15 @@ def resolve(strategy: Strategy | str, kernel: Kernel, layout: Layout) -> Strateg
         return strategy
     if strategy == "auto":
         return next((found for found in (Linear(), FFT(), Scan()) if found.suits(kernel, layout)), Exact())
-    known = {"exact": Exact, "linear": Linear, "fft": FFT, "scan": Scan, "neumann": Neumann, "resolvent": Resolvent}
+    known = {
+        "exact": Exact,
+        "linear": Linear,
+        "fft": FFT,
+        "scan": Scan,
+        "monte_carlo": MonteCarlo,
+        "neumann": Neumann,
+        "resolvent": Resolvent,
+    }
     if strategy in known:
         return known[strategy]()
     raise OptionError(f"unknown strategy {strategy!r}{suggest(strategy, ('auto', *known))}, or pass a Strategy object")

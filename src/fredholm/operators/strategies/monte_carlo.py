@@ -1,0 +1,306 @@
+"""The integral from few keys: importance sampling in training, clusters of positions in evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ...domain import Domain
+from ...errors import DomainError, OptionError, StrategyError
+from ...kernels import (
+    GraphDiffusion,
+    HiddenReadout,
+    Kernel,
+    Layout,
+    OwnForm,
+    Problem,
+    SplitHidden,
+    WeightedValue,
+    has_trait,
+)
+from ...ops.anchors import Mixture, Table, draw, sampled_mlp_kernel, spread_anchors, take_keys
+from ...quadrature import Quadrature
+from .base import Keys, Strategy, with_offset
+from .exact import Exact
+
+SAMPLES, ANCHORS = "sampled keys", "anchors"
+REASONS = {
+    SAMPLES: "in training each query draws keys from the proposal, which is unbiased",
+    ANCHORS: "in evaluation clusters of positions stand for all keys, which is deterministic",
+}
+BYTES = 1 << 26  # of one query block's sampled terms
+
+
+class Samples(NamedTuple):
+    """Keys of each query and what they count: ``weight`` = quadrature weight / (S·q), both (B, H, Nq, S)."""
+
+    index: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """Points that stand for clusters of a domain's points: made once for a domain, by the caller, and passed to ``MonteCarlo``.
+
+    Attributes:
+        index: the anchors among the points, (1 | B, S).
+        cluster: the number of each point's anchor, (1 | B, N).
+
+    Example:
+        >>> Anchors.of(Domain.line(6), 2).cluster.tolist()
+        [[0, 0, 0, 1, 1, 1]]
+    """
+
+    index: Tensor
+    cluster: Tensor
+
+    @classmethod
+    def of(cls, domain: Domain, samples: int) -> Anchors:
+        """k-means of a domain's positions; see :func:`fredholm.ops.anchors.spread_anchors`."""
+        _check_count(samples, domain.size)
+        mass = domain.quadrature().mass
+        positions = domain.positions if domain.positions.dim() == 3 else domain.positions[None]
+        if domain.valid is not None:
+            positions = torch.where(domain.valid[..., None], positions, 0.0)
+        return cls.among(positions, mass, samples)
+
+    @classmethod
+    def among(cls, positions: Tensor, mass: Tensor, samples: int) -> Anchors:
+        """The same from positions (1 | B, N, p) and masses (1 | B, N)."""
+        n = positions.shape[1]
+        if samples == n:  # every point stands for itself, coinciding ones too
+            every = torch.arange(n, device=positions.device)[None]
+            return cls(every, every)
+        b = max(positions.shape[0], mass.shape[0])
+        return cls(*spread_anchors(positions.expand(b, -1, -1), mass.to(positions.dtype).expand(b, -1), samples))
+
+
+@dataclass(frozen=True)
+class MonteCarlo(Strategy):
+    r"""S keys a query instead of N: :math:`\int K u\,d\mu \approx \frac1S \sum_s \frac{\mu(y_s)}{q(y_s|x)} K(x, y_s) u(y_s)`.
+
+    While the kernel is in training mode keys are drawn, with replacement, from its proposal (:func:`fredholm.kernels.add_proposal`)
+    or, where it has none, by measure, mixed with ``floor`` of the uniform distribution over the keys a query sees. The estimate
+    and its gradients are unbiased. A proposal is trained by :func:`fredholm.kernels.auxiliary_loss`, left behind by each forward.
+    In evaluation mode anchors stand for clusters of positions, so that the result is deterministic: in causal order the earliest
+    point of each cluster, which counts for what the query sees of it.
+
+    Args:
+        samples: S, at most N.
+        floor: ε.
+        anchors: clusters of the domain that is evaluated, made once by ``Anchors.of(domain, samples)``; without them each call makes
+            its own.
+        loss_weight: λ.
+        loss_queries: queries, drawn at random from all of the batch, over which the proposal's loss is averaged: each costs S whole
+            kernel matrices a head.
+
+    Cost: O(N·S·w·d) for an MLP kernel and O(N·A) for a proposal of A components; pairs, and an order across two domains, O(N²·A)
+    for the proposal. Blocks of queries are recomputed in the backward.
+
+    Raises:
+        OptionError: more samples than points.
+        StrategyError: kernels that are not a function of two ends (a normaliser, a trajectory); ``step``; traced code.
+        DomainError: anchors on a domain with pairs; anchors of another domain.
+
+    Reference: ITNet §3.2, Eqs. 13, 14, 207-210.
+
+    Example:
+        >>> MonteCarlo(samples=32).exact
+        False
+    """
+
+    exact: ClassVar[bool] = False
+    samples: int = 128
+    floor: float = 0.1
+    anchors: Anchors | None = None
+    loss_weight: float = 0.1
+    loss_queries: int = 16
+
+    def __post_init__(self):
+        if self.samples < 1 or self.loss_queries < 1:
+            raise OptionError(f"samples and loss_queries are at least 1, got {self.samples} and {self.loss_queries}")
+        if not 0.0 < self.floor <= 1.0:
+            raise OptionError(f"the proposal's floor lies in (0, 1], got {self.floor}")
+
+    def path(self, kernel: Kernel, layout: Layout) -> str:
+        if layout.stepping:
+            raise StrategyError("MonteCarlo has no causal step; set op.strategy = 'exact' to generate")
+        if has_trait(kernel, OwnForm) or has_trait(kernel, GraphDiffusion) or has_trait(kernel, WeightedValue):
+            raise self.refuse(
+                kernel, "a kernel that is a function of two ends: forward, or hidden and readout", "'auto'"
+            )
+        if kernel.training:
+            return SAMPLES
+        if layout.pairs:
+            raise DomainError(
+                "anchors stand for points that all queries see alike, which pairs forbid; use 'exact' to evaluate"
+            )
+        return ANCHORS
+
+    def reason(self, path: str) -> str:
+        return REASONS[path]
+
+    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
+        _check_count(self.samples, problem.uy.shape[2])
+        if torch.compiler.is_compiling() and (path == SAMPLES or self.anchors is None):
+            raise StrategyError("MonteCarlo is eager only, but for evaluation with anchors=Anchors.of(domain, samples)")
+        if path == ANCHORS:
+            part = self.anchored(problem)
+            exact = Exact()
+            return exact.respond(kernel, part, exact.path(kernel, part.layout))
+        proposal = self.proposal(kernel, problem)
+        samples = self.draw(problem, proposal)
+        network: Any = getattr(kernel, "proposal", None)
+        if network is not None and torch.is_grad_enabled():
+            network.leave_loss(self.loss_weight * self.proposal_loss(kernel, problem, proposal, samples))
+        return self.estimate(kernel, problem, samples)
+
+    # --- sampling -----------------------------------------------------------------------------------------------------
+
+    def proposal(self, kernel: Kernel, problem: Problem) -> Mixture | Table:
+        """The distribution that keys are drawn from, the floor included."""
+        p, q = problem, problem.quadrature
+        shape = (p.uy.shape[0], kernel.heads)
+        network: Any = getattr(kernel, "proposal", None)
+        if network is None:
+            share, score = q.mass.new_ones(*shape, p.ux.shape[2], 1), q.mass.new_zeros(*shape, 1, p.uy.shape[2])
+        else:
+            share, score = network(p.x, p.y, p.ux, p.uy)
+            share, score = share.expand(*shape, -1, -1), score.expand(*shape, -1, -1)
+        mass = q.mass.detach()[:, None, None].to(score.dtype)
+        some = (mass > 0).to(score.dtype)
+        parts = (score + mass.log()).softmax(-1).nan_to_num(0.0)
+        even = some / some.sum(-1, keepdim=True).clamp(min=1.0)
+        if q.density is None and (q.query_time is None or q.triangular):
+            share = torch.cat([(1.0 - self.floor) * share, torch.full_like(share[..., :1], self.floor)], -1)
+            return Mixture(share, torch.cat([parts, even.expand(*shape, -1, -1)], 2), ordered=q.triangular)
+        weight = torch.ones_like(some) if q.density is None else q.density.detach().to(score.dtype)
+        order = q.order()
+        weight = weight if order is None else weight * order[:, None]
+        mixed, even = share @ parts * weight, some * (weight > 0)
+        mixed = mixed / mixed.sum(-1, keepdim=True).clamp(min=torch.finfo(mixed.dtype).tiny)
+        even = even / even.sum(-1, keepdim=True).clamp(min=1.0)
+        return Table((1.0 - self.floor) * mixed + self.floor * even)
+
+    def draw(self, problem: Problem, proposal: Mixture | Table, generator: torch.Generator | None = None) -> Samples:
+        """Keys and weights: constants to the kernel's gradient, but for the measure and the pairs' density."""
+        index = draw(proposal, self.samples, generator)
+        with torch.no_grad():
+            probability = proposal.density(index)
+        q = problem.quadrature
+        weight = take_keys(q.mass[:, None, :, None], index)[..., 0]
+        if q.density is not None:
+            weight = weight * q.density.expand(*index.shape[:3], -1).gather(-1, index)
+        if q.query_time is not None and not q.triangular:
+            key = take_keys(q.key_time[:, None, :, None], index)[..., 0]  # type: ignore[index]
+            weight = torch.where(key <= q.query_time[:, None, :, None], weight, 0.0)
+        weight = torch.where(probability > 0, weight / torch.where(probability > 0, probability, 1.0), 0.0)
+        if q.scale is not None:
+            weight = weight * q.scale[..., None]
+        return Samples(index, weight / self.samples)
+
+    def estimate(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
+        """The estimator for given samples, a block of queries at a time."""
+        p, n = problem, problem.ux.shape[2]
+        split = has_trait(kernel, SplitHidden) and has_trait(kernel, HiddenReadout)
+        width = getattr(kernel, "width", 64) + 4 * kernel.d_in + 64 if split else kernel.d_in * kernel.d_out
+        block = max(1, BYTES // (4 * samples.index[:, :, 0].numel() * width))
+        run = _split if split else _pairs
+        keys = kernel.key_terms(p.y, p.uy, columns=True) if split else {}  # type: ignore[attr-defined]
+        if block >= n:
+            return with_offset(run(kernel, p, samples, keys), kernel, p)
+        outs = []
+        for start in range(0, n, block):
+            rows = torch.arange(start, min(n, start + block), device=p.uy.device)
+            part = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
+            outs.append(checkpoint(run, kernel, p.rows(rows), part, keys, use_reentrant=False))
+        return with_offset(torch.cat(outs, 2), kernel, p)
+
+    def proposal_loss(self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples) -> Tensor:
+        r""":math:`-\sum_s \hat p_s \log q(y_s|x)`, :math:`\hat p_s \propto |K u|\,\mu / q`; mean over heads and some queries."""
+        b, n = problem.uy.shape[0], problem.ux.shape[2]
+        chosen = torch.randperm(b * n, device=problem.uy.device)[: self.loss_queries]
+        batch, rows = chosen // n, chosen % n
+        index, weight = (x[batch, :, rows][:, :, None] for x in samples)
+        with torch.no_grad():
+            sizes = [
+                torch.linalg.vector_norm(_messages(kernel, _one(problem, e, r), index[i : i + 1]), dim=-1)
+                for i, (e, r) in enumerate(zip(batch.tolist(), rows.tolist()))
+            ]
+            target = F.normalize(torch.cat(sizes) * weight.detach(), p=1.0, dim=-1)
+        found = proposal.density_at(batch, rows, index).clamp(min=torch.finfo(weight.dtype).tiny)
+        return -(target.to(found.dtype) * found.log()).sum(-1).mean()
+
+    # --- anchors ------------------------------------------------------------------------------------------------------
+
+    def anchored(self, problem: Problem) -> Problem:
+        """The same integral with anchors for keys, each of its cluster's mass as the query sees it."""
+        p, q, n = problem, problem.quadrature, problem.uy.shape[2]
+        anchors = Anchors.among(p.y, q.mass, self.samples) if self.anchors is None else self.anchors
+        if anchors.cluster.shape[-1] != n:
+            raise DomainError(f"these anchors are of a domain of {anchors.cluster.shape[-1]} points, the call has {n}")
+        if anchors.index.shape[0] not in (1, p.uy.shape[0]):
+            raise DomainError(f"these anchors are of a batch of {anchors.index.shape[0]}, the call has {p.uy.shape[0]}")
+        b = max(anchors.index.shape[0], q.mass.shape[0], p.y.shape[0])
+        index, cluster = anchors.index.expand(b, -1), anchors.cluster.expand(b, -1)
+        member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype) * q.mass[..., None]
+        quadrature = Quadrature(mass=member.sum(1))
+        if q.query_time is not None and q.key_time is not None:
+            seen = member.cumsum(1) if q.triangular else q.order().to(member.dtype) @ member  # type: ignore[union-attr]
+            quadrature = Quadrature(torch.ones_like(member[:, 0]), q.scale, density=seen[:, None])
+            time = torch.where(member > 0, q.key_time[..., None], torch.inf)
+            index = torch.where((member > 0).any(1), time.argmin(1), index)
+        pick = index[:, None].expand(max(b, p.uy.shape[0]), p.uy.shape[1], -1)[..., None]
+        return Problem(
+            x=p.x,
+            y=p.y.expand(b, -1, -1).gather(1, index[..., None].expand(-1, -1, p.y.shape[-1])),
+            ux=p.ux,
+            uy=p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1])),
+            quadrature=quadrature,
+            layout=replace(
+                p.layout, keys=None, cross=True, causal=False, pairs=quadrature.density is not None, padded=False
+            ),
+        )
+
+    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
+        raise StrategyError("MonteCarlo draws keys for each query and caches none")
+
+
+def _split(kernel: Any, problem: Problem, samples: Samples, keys: Keys) -> Tensor:
+    """Hidden units of the drawn pairs from split terms."""
+    readout, bias = kernel.readout()
+    queries = kernel.query_terms(problem.x, problem.ux, columns=True)
+    return sampled_mlp_kernel(samples.index, samples.weight, problem.uy, readout, bias, keys, queries)
+
+
+def _pairs(kernel: Kernel, problem: Problem, samples: Samples, keys: Keys) -> Tensor:
+    """The kernel's matrices at the drawn pairs."""
+    messages = _messages(kernel, problem, samples.index)
+    return (messages * samples.weight[..., None].to(messages.dtype)).sum(3)
+
+
+def _one(problem: Problem, element: int, row: int) -> Problem:
+    """One query of one element of the batch."""
+
+    def pick(x: Tensor) -> Tensor:
+        return x if x.shape[0] == 1 else x[element : element + 1]
+
+    p = problem.rows([row])
+    return replace(p, x=pick(p.x), y=pick(p.y), ux=pick(p.ux), uy=pick(p.uy))
+
+
+def _messages(kernel: Kernel, problem: Problem, index: Tensor) -> Tensor:
+    """K(x, y_s) u(y_s), (B, H, Nq, S, d_out)."""
+    p, signal = problem, take_keys(problem.uy, index)
+    matrix = kernel(p.x[:, None, :, None], take_keys(p.y[:, None], index), p.ux[:, :, :, None], signal)
+    return (matrix @ signal[..., None])[..., 0]
+
+
+def _check_count(samples: int, points: int) -> None:
+    if samples > points:
+        raise OptionError(f"samples={samples} exceeds the {points} points of the domain; use 'exact', or fewer samples")

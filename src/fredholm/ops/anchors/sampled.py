@@ -1,0 +1,64 @@
+"""An MLP kernel's integral over keys drawn for each query, hidden units first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..mlp_kernel import ACTIVATIONS
+
+
+def take_keys(x: Float[Tensor, "#b #h k c"], index: Int[Tensor, "b h q s"]) -> Float[Tensor, "b h q s c"]:
+    """What belongs to keys, at the keys drawn for each query. O(B·H·Nq·S·c).
+
+    Example:
+        >>> take_keys(torch.tensor([[[[1.0], [2.0]]]]), torch.tensor([[[[1, 1, 0]]]])).flatten().tolist()
+        [2.0, 2.0, 1.0]
+    """
+    b, h, q, s = index.shape
+    flat = index.flatten(2)[..., None].expand(-1, -1, -1, x.shape[-1])
+    return x.expand(b, h, -1, -1).gather(2, flat).unflatten(2, (q, s))
+
+
+def sampled_mlp_kernel(
+    index: Int[Tensor, "b h q s"],
+    weight: Float[Tensor, "b h q s"],
+    signal: Float[Tensor, "#b #h k d"],
+    readout: Float[Tensor, "h o d w"],
+    bias: Float[Tensor, "h o d"] | None,
+    keys: dict[str, Tensor],
+    queries: dict[str, Any],
+) -> Float[Tensor, "b h q o"]:
+    r""":math:`\sum_s c_{qs} K(x_q, y_{qs}) u(y_{qs})` with hidden units summed before the readout.
+
+    Args:
+        index, weight: keys y of each query and their coefficients c.
+        signal: u at all keys.
+        readout, bias: R and R_0 of :class:`fredholm.kernels.HiddenReadout`.
+        keys, queries: the terms of :class:`fredholm.kernels.SplitHidden` with appended columns, for all keys and these queries.
+
+    Cost: O(Nq·S·w·(c + d)) time for c columns, O(Nq·(w·(c + S + d) + S·(c + d))) memory.
+    """
+    units = take_keys(keys["key_bias"], index) + queries["query_bias"][:, :, :, None]
+    if "query" in queries:
+        coefficient = queries["query"][:, :, :, None] * queries["scale"][:, None]
+        if "query2" in queries:
+            tail = queries["query2"][:, :, :, None] * queries["scale2"][:, None]
+            coefficient = coefficient + F.pad(tail, (coefficient.shape[-1] - tail.shape[-1], 0))
+        units = units + take_keys(keys["key"], index) @ coefficient.mT.to(units.dtype)
+    if "distance_scale" in queries:
+        apart = queries["query_positions"][:, None, :, None] - take_keys(keys["key_positions"][:, None], index)
+        square = apart.square().sum(-1, keepdim=True)
+        far = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+        units = units + (far * queries["distance_scale"][:, None, None]).to(units.dtype)
+    function = ACTIVATIONS[queries["activation"]].function
+    hidden = function(units)
+    for matrix, shift in queries.get("mid", ()):
+        hidden = function(F.linear(hidden, matrix, shift))
+    drawn = weight[..., None].to(signal.dtype) * take_keys(signal, index)
+    out = torch.einsum("bhqwi,hoiw->bhqo", hidden.mT @ drawn, readout)
+    return out if bias is None else out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), drawn.sum(3))

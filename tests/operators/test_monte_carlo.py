@@ -1,0 +1,381 @@
+"""Monte Carlo: the estimator is unbiased in values and gradients, its variance is the formula's, and anchors become exact."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError, StrategyError
+from fredholm.kernels import add_proposal, auxiliary_loss
+from fredholm.operators import Anchors, ITNetOperator, MonteCarlo, SoftmaxAttention, create_operator
+from fredholm.operators.strategies.monte_carlo import Samples, _messages, _pairs, _split
+from fredholm.ops.anchors import spread_anchors
+
+from ..contracts.cases import OperatorCase
+from ..tolerances import assert_close
+
+DIM, HEADS, N = 8, 2, 6
+DOMAINS = OperatorCase("itnet").standard_domains()
+UNPAIRED = [name for name, domain in DOMAINS.items() if domain.pairs is None]
+
+
+def operator(samples: int = 4, proposal: bool = True, name: str = "itnet", **options):
+    strategy = MonteCarlo(samples=samples, loss_queries=2)
+    options = {"width": 5, "frequencies": 3, "sigma": 1.0, "strategy": strategy} | options
+    built = create_operator(name, DIM, HEADS, **options).double()
+    if proposal:
+        add_proposal(built, components=3, width=4, frequencies=2)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return built
+
+
+def signal(n: int = N):
+    return torch.randn(2, n, DIM, dtype=torch.float64, requires_grad=True)
+
+
+def repeated(domain, u, times):
+    """The same problem many times in one batch: as many independent estimates."""
+    parts = {
+        name: getattr(domain, name).repeat(times, *[1] * (getattr(domain, name).dim() - 1))
+        for name, dims in (("positions", 3), ("measure", 2), ("valid", 2), ("pairs", 4))
+        if getattr(domain, name) is not None
+        and getattr(domain, name).dim() == dims
+        and getattr(domain, name).shape[0] > 1
+    }
+    return replace(domain, **parts), u.repeat(times, 1, 1)
+
+
+@pytest.mark.parametrize("where", list(DOMAINS))
+def test_values_and_gradients_are_unbiased(where):
+    op, domain, u = operator(samples=3), DOMAINS[where], signal().detach()
+    direction, times = torch.randn(2, N, DIM, dtype=torch.float64), 400
+    many, v = repeated(domain, u, times)
+    v.requires_grad_()
+    out = op(v, many)
+    (grad,) = torch.autograd.grad((out * direction.repeat(times, 1, 1)).sum(), v)
+    u.requires_grad_()
+    expected = op.dense(u, domain)
+    (wanted,) = torch.autograd.grad((expected * direction).sum(), u)
+    for name, found, truth in (("value", out, expected), ("gradient", grad, wanted)):
+        found = found.detach().unflatten(0, (times, 2))
+        error = (found.mean(0) - truth).abs()
+        bound = 4 * found.std(0) / times**0.5 + 1e-9
+        assert (error > bound).double().mean() < 0.002, f"{name}: {error.max():.2e} beyond 4 standard errors"
+
+
+def test_gradients_of_the_kernel_are_unbiased():
+    op, domain, u = operator(samples=3), DOMAINS["lattice"], signal().detach()
+    names, parameters = zip(*[(n, p) for n, p in op.named_parameters() if "proposal" not in n])
+    found = [torch.cat([g.flatten() for g in torch.autograd.grad(op(u, domain).sum(), parameters)]) for _ in range(300)]
+    found, truth = torch.stack(found), torch.autograd.grad(op.dense(u, domain).sum(), parameters)
+    truth = torch.cat([g.flatten() for g in truth])
+    error = (found.mean(0) - truth).abs()
+    assert (error > 4 * found.std(0) / 150**0.5 + 1e-9).double().mean() < 0.002, names
+
+
+def probabilities(op, domain, u):
+    """q (B, H, Nq, Nk) in full, and the messages' sizes against it."""
+    problem, _, _ = op._problem(u, domain, None, None)
+    proposal = op.strategy.proposal(op.kernel, problem)
+    every = torch.arange(domain.size).expand(u.shape[0], HEADS, domain.size, -1)
+    seen = problem.quadrature.visible()
+    density = proposal.density(every)
+    density = density if seen is None else torch.where(seen, density, 0.0)
+    return problem, density, _messages(op.kernel, problem, every)
+
+
+@pytest.mark.parametrize("where", list(DOMAINS))
+def test_the_proposal_is_a_distribution_above_its_floor(where):
+    op, domain = operator(), DOMAINS[where]
+    problem, q, _ = probabilities(op, domain, signal().detach())
+    weights = problem.quadrature.weights().expand_as(q)
+    some = (weights > 0).any(-1)
+    assert_close(q.sum(-1)[some], torch.ones_like(q.sum(-1)[some]))
+    assert (q[weights > 0] >= op.strategy.floor / N - 1e-12).all()
+    drawn = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    visible = problem.quadrature.visible()
+    if visible is not None:
+        seen = visible.expand_as(q).gather(-1, drawn.index)
+        assert (drawn.weight[~seen] == 0).all()
+        assert seen[some].all()
+
+
+def variance_formula(problem, q, messages, samples):
+    """Equation 208: (Σ_y |μ K u|² / q - |∫ K u|²) / S, a query and head."""
+    terms = problem.quadrature.weights()[..., None] * messages
+    second = (terms.square().sum(-1) / q).sum(-1)
+    return (second - terms.sum(3).square().sum(-1)) / samples, terms
+
+
+@torch.no_grad()
+def test_the_variance_is_the_formula():
+    op, u = operator(samples=3), signal().detach()
+    problem, q, messages = probabilities(op, DOMAINS["masses"], u)
+    formula, terms = variance_formula(problem, q, messages, 3)
+    times = 4000
+    many, _, _ = op._problem(*reversed(repeated(DOMAINS["masses"], u, times)), None, None)
+    found = op.strategy.estimate(op.kernel, many, op.strategy.draw(many, op.strategy.proposal(op.kernel, many)))
+    assert abs(found.unflatten(0, (times, 2)).var(0).sum() / formula.sum() - 1) < 0.05
+    # 209, 210: q* is proportional to the terms' sizes, reaches (Σ|μ K u|)² and nothing is below
+    size = torch.linalg.vector_norm(terms, dim=-1)
+    optimal = size / size.sum(-1, keepdim=True)
+    best, _ = variance_formula(problem, optimal, messages, 3)
+    bound = (size.sum(-1).square() - terms.sum(3).square().sum(-1)) / 3
+    assert_close(best, bound)
+    assert (formula >= bound - 1e-12).all()
+    for _ in range(5):
+        other = torch.rand_like(q)
+        assert (variance_formula(problem, other / other.sum(-1, keepdim=True), messages, 3)[0] >= bound - 1e-12).all()
+
+
+@torch.no_grad()
+def test_the_error_falls_as_one_over_the_root_of_samples():
+    op, n = operator(proposal=False), 64
+    u, domain = signal(n), Domain.line(n, dtype=torch.float64)
+    exact, errors = op.dense(u, domain), []
+    counts = (4, 16, 64)
+    for samples in counts:
+        op.strategy = MonteCarlo(samples=samples)
+        errors.append(torch.stack([(op(u, domain) - exact).square().mean() for _ in range(20)]).mean().sqrt().log())
+    slope = (errors[-1] - errors[0]) / torch.tensor(counts[-1] / counts[0]).log()
+    assert abs(float(slope) + 0.5) < 0.06
+
+
+@pytest.mark.parametrize("where", ["causal padded", "masses"])
+def test_gradcheck_with_the_samples_held_fixed(where):
+    op, u, domain = operator(), signal(), DOMAINS[where]
+    op.strategy = MonteCarlo(samples=3)
+    problem, _, _ = op._problem(u.detach(), domain, None, None)
+    samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    samples = Samples(samples.index, samples.weight.detach())
+    names = [n for n, _ in op.kernel.named_parameters()]
+    parameters = [p.detach().requires_grad_() for p in op.kernel.parameters()]
+
+    def call(u, *values):
+        own = copy.copy(op.kernel)
+        problem, _, _ = op._problem(u, domain, None, None)
+        return torch.func.functional_call(
+            Estimate(own), {f"kernel.{n}": v for n, v in zip(names, values)}, (problem, samples)
+        )
+
+    assert torch.autograd.gradcheck(call, (u, *parameters), fast_mode=True)
+
+
+class Estimate(torch.nn.Module):
+    def __init__(self, kernel):
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, problem, samples):
+        return MonteCarlo(samples=3).estimate(self.kernel, problem, samples)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"depth": 3},
+        {"output": "compact"},
+        {"groups": ("relative", "query")},
+        {"groups": ("distance",)},
+        {"groups": ()},
+    ],
+    ids=str,
+)
+def test_the_split_form_is_the_pairs_form(options):
+    op, u, domain = operator(proposal=False, **options), signal(), DOMAINS["causal padded"]
+    problem, _, _ = op._problem(u, domain, None, None)
+    samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    keys = op.kernel.key_terms(problem.y, problem.uy, columns=True)
+    fast, plain = _split(op.kernel, problem, samples, keys), _pairs(op.kernel, problem, samples, {})
+    assert_close(fast, plain)
+    leaves = [u, *op.kernel.parameters()]
+    for g, e in zip(
+        *(torch.autograd.grad(x.square().sum(), leaves, allow_unused=True, retain_graph=True) for x in (fast, plain))
+    ):
+        assert (g is None or g.abs().max() == 0) if e is None else True
+        if e is not None and g is not None:
+            assert_close(g, e, "gradient")
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    op, u, domain = operator(), signal(), DOMAINS["causal"]
+    problem, _, _ = op._problem(u, domain, None, None)
+    samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    whole = op.strategy.estimate(op.kernel, problem, samples)
+    monkeypatch.setattr("fredholm.operators.strategies.monte_carlo.BYTES", 1)
+    parts = op.strategy.estimate(op.kernel, problem, samples)
+    assert_close(parts, whole)
+    for a, b in zip(*(torch.autograd.grad(x.square().sum(), u, retain_graph=True) for x in (parts, whole))):
+        assert_close(a, b, "gradient")
+
+
+@pytest.mark.parametrize("what", ["positions", "measure"])
+def test_positions_and_measure_get_gradients(what):
+    op, domain, u = operator(samples=3), DOMAINS["masses"], signal().detach()
+    leaf = getattr(domain, what).clone().requires_grad_()
+    torch.manual_seed(1)
+    times = 150
+    found = torch.stack(
+        [torch.autograd.grad(op(u, domain.replace(**{what: leaf})).sum(), leaf)[0] for _ in range(times)]
+    )
+    (truth,) = torch.autograd.grad(op.dense(u, domain.replace(**{what: leaf})).sum(), leaf)
+    assert ((found.mean(0) - truth).abs() < 4.5 * found.std(0) / times**0.5).all()
+
+
+# --- the proposal -----------------------------------------------------------------------------------------------------
+
+
+def test_the_auxiliary_loss_trains_the_proposal_and_nothing_else():
+    op, u, domain = operator(samples=5), signal(), DOMAINS["causal"]
+    assert auxiliary_loss(op) is None
+    out = op(u, domain)
+    of_task = torch.autograd.grad(out.square().sum(), list(op.kernel.proposal.parameters()), allow_unused=True)
+    assert all(g is None for g in of_task), "samples and weights are constants of the task's gradient"
+    loss = auxiliary_loss(op)
+    assert auxiliary_loss(op) is None, "a loss is taken once"
+    for name, parameter in op.named_parameters():
+        (g,) = torch.autograd.grad(loss, parameter, retain_graph=True, allow_unused=True)
+        assert (g is not None and g.abs().max() > 0) == ("proposal" in name), name
+    assert torch.autograd.grad(loss, u, allow_unused=True)[0] is None
+
+
+def test_the_auxiliary_loss_lowers_the_variance():
+    op, u = operator(samples=16, name="itnet"), signal(24).detach()
+    u[:, :3] *= 6  # few keys matter
+    op.strategy, domain = MonteCarlo(samples=16, loss_queries=12), Domain.line(24, dtype=torch.float64)
+    optimizer = torch.optim.Adam(op.kernel.proposal.parameters(), lr=0.03)
+
+    def variance():
+        with torch.no_grad():
+            problem, q, messages = probabilities(op, domain, u)
+            return variance_formula(problem, q, messages, 16)[0].sum()
+
+    before = variance()
+    for _ in range(50):
+        op(u, domain)
+        optimizer.zero_grad()
+        auxiliary_loss(op).backward()
+        optimizer.step()
+    assert variance() < 0.7 * before
+
+
+def test_layers_are_averaged_and_evaluation_leaves_no_loss():
+    layers = torch.nn.ModuleList([operator(samples=3), operator(samples=3)])
+    u = signal()
+    for layer in layers:
+        layer(u)
+    parts = [layer.kernel.proposal._loss for layer in layers]
+    assert_close(auxiliary_loss(layers), sum(parts) / 2)
+    for layer in layers.eval():
+        layer(u)
+    assert auxiliary_loss(layers) is None
+
+
+def test_copies_carry_no_graph():
+    op = operator()
+    op(signal())
+    for twin in (copy.deepcopy(op), pickle.loads(pickle.dumps(op))):
+        assert auxiliary_loss(twin) is None
+        twin.load_state_dict(op.state_dict(), strict=True)
+    assert auxiliary_loss(op) is not None
+
+
+# --- anchors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", UNPAIRED)
+@pytest.mark.parametrize("name", ["itnet", "itnet_low_rank"])
+def test_n_anchors_are_exact(where, name):
+    op, u, domain = operator(samples=N, name=name).eval(), signal(), DOMAINS[where]
+    assert op.plan(domain).path == "anchors"
+    found, truth = op(u, domain), op.dense(u, domain)
+    assert_close(found, truth)
+    leaves = [u, *(p for n, p in op.named_parameters() if "proposal" not in n)]
+    for g, e in zip(*(torch.autograd.grad(x.square().sum(), leaves) for x in (found, truth))):
+        assert_close(g, e, "gradient")
+
+
+@pytest.mark.parametrize("where", UNPAIRED)
+def test_anchors_count_for_their_clusters(where):
+    op, u, domain = operator(samples=3).eval(), signal().detach(), DOMAINS[where]
+    anchors = Anchors.of(domain, 3)
+    problem, _, _ = op._problem(u, domain, None, None)
+    part = op.strategy.anchored(problem)
+    found, total = torch.broadcast_tensors(*(p.quadrature.weights().sum(-1) for p in (part, problem)))
+    assert_close(found, total, "mass a query sees")
+    expected = op(u, domain)
+    op.strategy = MonteCarlo(samples=3, anchors=anchors)
+    assert_close(op(u, domain), expected, "anchors made once")
+    assert_close(op(u, domain), expected, "and again")
+
+
+def test_causal_anchors_see_no_future():
+    op, u, domain = operator(samples=3).eval(), signal(), DOMAINS["causal"]
+    for t in range(N - 1):
+        (g,) = torch.autograd.grad(op(u, domain)[:, t].sum(), u)
+        assert g[:, t + 1 :].abs().max() == 0
+        assert g[:, : t + 1].abs().max() > 0
+
+
+def test_a_kernel_that_is_constant_on_clusters_needs_no_more():
+    op = operator(samples=2, groups=("key_position",)).eval()
+    x = torch.tensor([0.1, 0.1, 0.1, 0.8, 0.8, 0.8], dtype=torch.float64)[:, None]
+    u = torch.randn(1, 2, DIM, dtype=torch.float64).repeat_interleave(3, 1)
+    assert_close(op(u, Domain.points(x)), op.dense(u, Domain.points(x)))
+
+
+def test_clusters_of_duplicates_and_massless_points():
+    x = torch.tensor([[[0.0], [0.0], [0.0], [1.0]]])
+    index, cluster = spread_anchors(x, torch.tensor([[1.0, 1.0, 1.0, 1.0]]), 3)
+    assert set(index[0].tolist()) <= {0, 3}
+    assert cluster.tolist() == [[0, 0, 0, cluster[0, 3]]]
+    index, _ = spread_anchors(x, torch.tensor([[0.0, 1.0, 1.0, 0.0]]), 2)
+    assert set(index[0].tolist()) <= {1, 2}, "an anchor has mass"
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_refusals():
+    op, u = operator(samples=7), signal()
+    assert not MonteCarlo().exact
+    for mode in (True, False):
+        with pytest.raises(OptionError, match="samples=7 exceeds the 6 points"):
+            op.train(mode)(u)
+    with pytest.raises(OptionError, match="samples=7 exceeds"):
+        Anchors.of(DOMAINS["lattice"], 7)
+    with pytest.raises(DomainError, match="pairs forbid"):
+        operator().eval()(u, DOMAINS["bias"])
+    small = operator(samples=2).eval()
+    small.strategy = MonteCarlo(samples=2, anchors=Anchors.of(Domain.line(9), 2))
+    with pytest.raises(DomainError, match="domain of 9 points, the call has 6"):
+        small(u)
+    with pytest.raises(StrategyError, match=r"MonteCarlo cannot integrate SoftmaxKernel.*two ends"):
+        SoftmaxAttention(DIM, HEADS, strategy="monte_carlo").double()(u)
+    causal = DOMAINS["causal"]
+    with pytest.raises(StrategyError, match="no causal step"):
+        op.step(u[:, 0], op.init_state(2, causal))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "at least 1, got 0"),
+        ({"floor": 0.0}, r"\(0, 1\], got 0"),
+        ({"floor": 1.5}, "got 1.5"),
+        ({"loss_queries": 0}, "at least 1"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(OptionError, match=message):
+        MonteCarlo(**options)
+    with pytest.raises(OptionError, match="components"):
+        add_proposal(ITNetOperator(8, 2, width=4), components=0)
