@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fredholm.kernels import auxiliary_loss
 from fredholm.training.failures import TrainingFailed
 from fredholm.training.recipe import Recipe
 from fredholm.training.tasks import Task
@@ -103,7 +104,8 @@ class Classifier(pl.LightningModule):
             )
         self._add("train", loss.detach() * len(inputs), len(inputs))
         self.log("train_loss_step", loss.detach(), prog_bar=True, logger=True)
-        return loss
+        extra = auxiliary_loss(self.model)
+        return loss if extra is None else loss + extra
 
     def validation_step(self, batch, batch_idx: int) -> None:
         inputs, labels = batch
