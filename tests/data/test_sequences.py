@@ -87,3 +87,77 @@ def test_labels_and_tasks_are_checked():
         make(torch.tensor([0, 2]), "classification")
     with pytest.raises(DataError, match="task: received 'sorting'"):
         make(torch.tensor([0]), "sorting")
+
+
+HEADER = "#a comment\n@problemName CharacterTrajectories\n@timeStamps false\n@classLabel true a b\n@data\n"
+ROWS = ["1,2,3,4:5,6,7,8:a", "1,?,3:4,5,6:b", "2,3:0,1:a", "9,8,7,6,5:1,1,1,1,2:b"] * 3
+
+
+@pytest.fixture
+def trajectories(tmp_path):
+    for part, rows in (("TRAIN", ROWS), ("TEST", ROWS[:4])):
+        (tmp_path / f"CharacterTrajectories_{part}.ts").write_text("\ufeff" + HEADER + "\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_ts_files(trajectories):
+    train = data.create_dataset("ts-folder", "train", path=trajectories, val_fraction=0.25)
+    assert train.classes == ("a", "b")
+    assert (train.length, train.channels, train.timed) == (5, 2, False)
+    test = data.create_dataset("ts-folder", "test", path=trajectories)
+    values, labels = test.batch([0, 1])
+    assert labels.tolist() == [0, 1]
+    assert values.shape == (2, 4, 2)
+    assert values[1, 3].isnan().all(), "padding"
+    assert values[1, 1].isnan().tolist() == [True, False], "a missing value"
+    whole = data.create_dataset("ts-folder", "train", path=trajectories, val_fraction=0)
+    rows = whole.batch(range(len(whole)))[0].flatten(0, 1)
+    assert_close(rows.nanmean(0), torch.zeros(2), dtype=torch.bfloat16)
+    assert_close((rows - rows.nanmean(0)).square().nanmean(0), torch.ones(2), dtype=torch.bfloat16)
+
+
+def test_times_of_what_is_left(trajectories):
+    options = {"timed": True, "drop": 0.5}
+    timed = data.create_dataset("ts-folder", "test", path=trajectories, options=options)
+    gaps = data.create_dataset("ts-folder", "test", path=trajectories, options={"drop": 0.5})
+    full = data.create_dataset("ts-folder", "test", path=trajectories)
+    for i in range(4):
+        (a, _), (b, _), (whole, _) = timed.batch([i]), gaps.batch([i]), full.batch([i])
+        places = a[0, :, 0].long()
+        assert_close(a[0, :, 1:].nan_to_num(), whole[0, places].nan_to_num())
+        assert places.tolist() == (~b[0].isnan().all(-1)).nonzero().flatten().tolist()
+    assert timed.timed
+    assert torch.equal(
+        timed.batch([3])[0], data.create_dataset("ts-folder", "test", path=trajectories, options=options).batch([3])[0]
+    )
+    coarse = data.create_dataset("ts-folder", "test", path=trajectories, options={"every": 2})
+    assert coarse.spacing == 2.0
+    assert_close(coarse.batch([3])[0], full.batch([3])[0][:, ::2])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("@problemName X\n1,2:a\n", "no line @data"),
+        (HEADER, "holds no series"),
+        (HEADER + "1,2:c\n", r"line 6 ends in 'c'; needs one of the classes a, b"),
+        (HEADER + "1,x:a\n", "could not convert"),
+        (HEADER + "1,2:3:a\n", r"dimensions of \[2, 1\] samples"),
+        (HEADER + "1:a\n1:2:a\n", "one number of them"),
+        ("@classLabel false\n@data\n1:a\n", "have no classes"),
+    ],
+)
+def test_broken_ts_files(tmp_path, content, message):
+    (tmp_path / "X_TRAIN.ts").write_text(content)
+    with pytest.raises(DataError, match=message):
+        data.create_dataset("ts-folder", "train", path=tmp_path)
+
+
+def test_folders_without_series(tmp_path):
+    with pytest.raises(DataError, match=r"0 files \*_TRAIN\.ts; needs one"):
+        data.create_dataset("ts-folder", "train", path=tmp_path)
+    with pytest.raises(DataError, match="give path=FOLDER"):
+        data.create_dataset("ts-folder", "train")
+    for options, message in (({"every": 0}, "every: received 0"), ({"drop": 1.0}, "drop: received 1.0")):
+        with pytest.raises(OptionError, match=message):
+            data.create_dataset("ts-folder", "train", path=tmp_path, options=options)

@@ -59,6 +59,7 @@ class SequenceDataset(LabelledDataset):
             raise DataError(f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}")
         self.values, self.length, self.channels = values, *shape
         self.task, self.timed = task, timed
+        self.spacing = 1.0  # steps of the full rate between two samples
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
@@ -76,8 +77,8 @@ class SequenceDataset(LabelledDataset):
         return f"SequenceDataset({self.name!r}, {self.split!r}, {len(self)} sequences, {size}, {self.task})"
 
 
-def padded(rows: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "b m c"]:
-    """Sequences of different lengths as one tensor, NaN where the shorter ones have ended.
+def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:
+    """Sequences (n, C) of different lengths as one tensor, NaN where the shorter ones have ended.
 
     Example:
         >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()

@@ -101,6 +101,7 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
         return {"encoder": "text", "vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
     if isinstance(dataset, data.SequenceDataset):
         fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
+        fields |= {"spacing": dataset.spacing} if dataset.spacing != 1 else {}
         return fields | ({"timed": True} if dataset.timed else {})
     image, _ = dataset[0]
     return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}

@@ -9,8 +9,11 @@ from fredholm.data.catalogue import (
     image_folder,
     mnist,
     movie_reviews,
+    time_series,
 )
 from fredholm.data.registry import register_dataset
 
 for _module in (digits, fashion_mnist, mnist, cifar10, image_folder, movie_reviews, copy_memory, adding):
     register_dataset(_module.ENTRY)
+for _entry in (time_series.JAPANESE_VOWELS, time_series.PLAID, time_series.TS_FOLDER):
+    register_dataset(_entry)

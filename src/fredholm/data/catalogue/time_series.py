@@ -1,0 +1,248 @@
+"""Labelled time series in the ``.ts`` files of the UEA and UCR archives: JapaneseVowels, PLAID, and any other from a user's folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fredholm.data.counter import uniform
+from fredholm.data.create import source_folder
+from fredholm.data.formats import read_bytes
+from fredholm.data.registry import Entry, Package, PinnedFile, Request
+from fredholm.data.sequences import SequenceDataset, padded
+from fredholm.data.splits import SPLITS, stratified
+from fredholm.errors import DataError, OptionError
+
+STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
+
+
+@dataclass(frozen=True)
+class TimeSeriesOptions:
+    """``every``: keep each n-th sample, from the first on; ``drop``: the share of observations that is lost, drawn by ``seed`` and index;
+    ``timed``: what is left brings its times, in steps of the full rate, otherwise what is lost is a gap of NaN.
+
+    Raises:
+        OptionError: a rate below 1, or a share outside [0, 1).
+    """
+
+    every: int = 1
+    drop: float = 0.0
+    timed: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
+            raise OptionError(f"every: received {self.every!r}; needs an integer of 1 or more")
+        if not isinstance(self.drop, int | float) or not 0 <= self.drop < 1:
+            raise OptionError(f"drop: received {self.drop!r}; needs a share in [0, 1)")
+
+
+def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
+    """Series (N, C), each series' class, and the classes that the header lists (none where it lists none).
+
+    A series is a line: dimensions divided by colons, the class last. A dimension is numbers divided by commas, ``?`` where one is
+    missing (NaN here); stamped values ``(time,value)`` are read where all dimensions have the same times, which are dropped.
+
+    Raises:
+        DataError: a missing file, no @data, a line without a class, or values that are no numbers.
+    """
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file") from error
+    classes: tuple[str, ...] = ()
+    start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)
+    if start is None:
+        raise DataError(f"{path}: has no line @data; it is truncated or no .ts file")
+    for line in lines[:start]:
+        words = line.split()
+        if words[:1] and words[0].lower() == "@classlabel":
+            if words[1:2] != ["true"]:
+                raise DataError(
+                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); needs labelled ones"
+                )
+            classes = tuple(words[2:])
+    series, labels = [], []
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        if line.strip():
+            *dimensions, label = line.strip().split(":")
+            if not dimensions or (classes and label.strip() not in classes):
+                raise DataError(
+                    f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes {', '.join(classes)}"
+                )
+            series.append(_series(dimensions, f"{path}: line {number}"))
+            labels.append(label.strip())
+    if not series:
+        raise DataError(f"{path}: holds no series; it is truncated")
+    if len({s.shape[1] for s in series}) > 1:
+        raise DataError(
+            f"{path}: series of {sorted({s.shape[1] for s in series})} dimensions; needs one number of them"
+        )
+    return series, labels, classes
+
+
+def _series(dimensions: list[str], where: str) -> Float[Tensor, "n c"]:
+    columns = []
+    for text in dimensions:
+        cells = [cell for _, cell in STAMPED.findall(text)] if "(" in text else text.split(",")
+        try:
+            columns.append(torch.tensor([torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells]))
+        except ValueError as error:
+            raise DataError(f"{where}: {error}; needs numbers divided by commas") from error
+    if len({len(column) for column in columns}) > 1 or not len(columns[0]):
+        raise DataError(f"{where}: dimensions of {[len(c) for c in columns]} samples; needs one length, at least 1")
+    return torch.stack(columns, 1)
+
+
+def observed(series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int) -> Float[Tensor, "m d"]:
+    """What is left of a series at the rate and with the losses of the options; see :class:`TimeSeriesOptions`.
+
+    Example:
+        >>> observed(torch.arange(6.0)[:, None], TimeSeriesOptions(every=2, timed=True)).tolist()
+        [[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]
+    """
+    times = torch.arange(0, len(series), options.every)
+    kept = series[:: options.every]
+    here = uniform(options.seed, *key, times) >= options.drop
+    if not bool(here.any()):
+        here[0] = True
+    if options.timed:
+        return torch.cat([times[here, None].float(), kept[here]], 1)
+    return torch.where(here[:, None], kept, torch.nan)
+
+
+def create(request: Request) -> SequenceDataset:
+    """The data set of a request: series scaled by the training file's mean and standard deviation of each channel."""
+    options = request.options
+    if request.entry.package is None and request.path is None:
+        raise DataError(
+            f"{request.entry.name}: has no files of its own; give path=FOLDER with NAME_TRAIN.ts and NAME_TEST.ts"
+        )
+    folder = source_folder(request, lambda file: True)
+    train, labels, classes = read_ts(find(folder, "TRAIN"))
+    longest = max(len(s) for s in train)
+    pooled = torch.cat(train)
+    mean, std = pooled.nanmean(0), ((pooled - pooled.nanmean(0)).square().nanmean(0)).sqrt().clamp(min=1e-6)
+    classes = classes or tuple(sorted(set(labels)))
+    series = train
+    if request.split == "test":
+        series, labels, _ = read_ts(find(folder, "TEST"))
+    if series[0].shape[1] != train[0].shape[1] or not set(labels) <= set(classes):
+        raise DataError(f"{folder}: the test file has other dimensions or classes than the training file")
+    numbers = torch.tensor([classes.index(label) for label in labels])
+    if request.split != "test":
+        fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        rest, held = stratified(numbers, fraction)
+        chosen = held if request.split == "val" else rest
+        series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
+    key = SPLITS.index(request.split)
+    rows = [observed((s - mean) / std, options, key, i) for i, s in enumerate(series)]
+    found = SequenceDataset(
+        request.entry.name,
+        request.split,
+        numbers,
+        classes,
+        lambda indices: padded([rows[i] for i in indices.tolist()]),
+        shape=(longest, train[0].shape[1]),
+        timed=options.timed,
+    )
+    found.spacing = 1.0 if options.timed else float(options.every)
+    return found
+
+
+def find(folder: Path, part: str) -> Path:
+    """The one file NAME_TRAIN.ts or NAME_TEST.ts of a folder.
+
+    Raises:
+        DataError: none, or several.
+    """
+    files = sorted(folder.glob(f"*_{part}.ts"))
+    if len(files) != 1:
+        raise DataError(f"{folder}: has {len(files)} files *_{part}.ts; needs one")
+    return files[0]
+
+
+def _entry(name: str, folder: str, title: str, classes: tuple[str, ...], licence: str, notes: str, files) -> Entry:
+    pinned = tuple(
+        PinnedFile(
+            name=f"{folder}_{part}.ts",
+            member=f"sktime/datasets/data/{folder}/{folder}_{part}.ts",
+            bytes=size,
+            sha256=digest,
+        )
+        for part, size, digest in files
+    )
+    return Entry(
+        name=name,
+        title=title,
+        source="PyPI package sktime 1.2.0",
+        licence_package="BSD-3-Clause",
+        licence_data=licence,
+        samples={"JapaneseVowels": {"train": 270, "test": 370}, "PLAID": {"train": 537, "test": 537}}[folder],
+        classes=classes,
+        shape=None,
+        mean=(),
+        std=(),
+        create=create,
+        package=Package(
+            client="pip",
+            name="sktime",
+            version="1.2.0",
+            archive_bytes=8201107,
+            archive_sha256="dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae",
+            files=pinned,
+        ),
+        official=f"{folder}_TRAIN.ts and {folder}_TEST.ts of the UEA and UCR archives",
+        val_fraction=0.2,
+        notes=f"{notes}; options: every, drop, timed, seed",
+        kind="sequence",
+        options=TimeSeriesOptions,
+    )
+
+
+JAPANESE_VOWELS = _entry(
+    "japanese-vowels",
+    "JapaneseVowels",
+    "Japanese vowels: two vowels by nine speakers, 12 channels (Kudo, Toyama and Shimbo, 1999)",
+    tuple("123456789"),
+    "CC BY 4.0 (UCI repository)",
+    "lengths 7 to 29",
+    (
+        ("TRAIN", 487971, "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd"),
+        ("TEST", 649132, "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462"),
+    ),
+)
+PLAID = _entry(
+    "plaid",
+    "PLAID",
+    "PLAID: electric current of 11 kinds of household appliances (Gao et al., 2014)",
+    tuple(str(i) for i in range(11)),
+    "CC BY 4.0 (PLAID)",
+    "lengths 100 to 1,344",
+    (
+        ("TRAIN", 1491100, "40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344"),
+        ("TEST", 1503139, "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d"),
+    ),
+)
+TS_FOLDER = Entry(
+    name="ts-folder",
+    title="Labelled time series from your own folder of .ts files, such as CharacterTrajectories",
+    source="your folder: NAME_TRAIN.ts and NAME_TEST.ts",
+    licence_package="yours",
+    licence_data="yours",
+    samples={},
+    classes=(),
+    shape=None,
+    mean=(),
+    std=(),
+    create=create,
+    official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
+    notes="options: every, drop, timed, seed",
+    kind="sequence",
+    options=TimeSeriesOptions,
+)
