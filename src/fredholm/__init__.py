@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from .models import create_model as create_model
     from .models import list_models as list_models
     from .operators import CKConv as CKConv
+    from .operators import InfSA as InfSA
     from .operators import IntegralOperator as IntegralOperator
     from .operators import ITNetOperator as ITNetOperator
+    from .operators import LinearInfSA as LinearInfSA
     from .operators import LunaAttention as LunaAttention
     from .operators import SoftmaxAttention as SoftmaxAttention
     from .operators import create_operator as create_operator
@@ -26,7 +28,9 @@ _PLACES = {
     "CKConv": "operators",
     "Domain": "domain",
     "ITNetOperator": "operators",
+    "InfSA": "operators",
     "IntegralOperator": "operators",
+    "LinearInfSA": "operators",
     "LunaAttention": "operators",
     "SoftmaxAttention": "operators",
     "as_operator": "convert",

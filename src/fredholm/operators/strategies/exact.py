@@ -100,8 +100,8 @@ class Exact(Strategy):
         if path == HOP:
             return respond_hops(kernel, problem, 1, self.memory)
         if path == FUSED and has_trait(kernel, JointScores) and not problem.layout.cross:
-            joint = kernel.project(problem.y, problem.uy)  # type: ignore[attr-defined]
-            return with_offset(attention(*joint, problem.quadrature), kernel, problem)
+            query, key, value = kernel.project(problem.y, problem.uy)  # type: ignore[attr-defined]
+            return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
         return super().respond(kernel, problem, path)
 
     def step(
