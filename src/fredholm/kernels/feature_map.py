@@ -49,7 +49,12 @@ class FeatureMap(nn.Module):
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
-    return F.elu(x) + 1.0
+    return F.elu(x.contiguous()) + 1.0  # torch traces elu's backward with other strides than it returns
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), a positive feature map."""
+    return F.softplus(x.contiguous())  # as in elu_plus_one
 
 
 def orthogonal_draws(rows: int, width: int) -> Tensor:
@@ -197,7 +202,7 @@ class HedgehogFeatures(HeadLinear):
 FEATURE_MAPS: dict[str, Callable[..., Tensor] | type[FeatureMap]] = {
     "elu": elu_plus_one,
     "relu": torch.relu,
-    "softplus": F.softplus,
+    "softplus": softplus,
     "performer": PositiveRandomFeatures,
     "rff": FourierRandomFeatures,
     "t2r": T2RFeatures,

@@ -58,6 +58,15 @@ class LunaMap(FeatureMap):
         torch.Size([1, 2, 5, 8])
     """
 
+    weight: Tensor
+    bias: Tensor
+    bank_weight: Tensor
+    bank_bias: Tensor
+    bank_readout: Tensor
+    bank_shift: Tensor
+    coefficient: Tensor | None
+    gate: Tensor | None
+    gate_bias: Tensor | None
     mean_square: Tensor
 
     def __init__(
@@ -88,7 +97,7 @@ class LunaMap(FeatureMap):
             raise OptionError(f"unknown preset {preset!r}{suggest(preset, PRESETS)}")
         chosen = PRESETS[preset]
         envelope = chosen["envelope"] if envelope is None else None if envelope == "none" else envelope
-        init = init or chosen["init"]
+        init = str(init or chosen["init"])
         for name, value, known in (("envelope", envelope, ENVELOPES), ("cap", cap, CAPS), ("init", init, INITS)):
             if value not in known:
                 raise OptionError(f"unknown {name} {value!r}{suggest(str(value), [str(k) for k in known])}")
@@ -133,7 +142,7 @@ class LunaMap(FeatureMap):
         if self.cap is not None:
             y = self._capped(y, scale)
         if self.gate is not None:
-            y = y * self._envelope(x)
+            y = y * self._envelope(x, self.gate, self.gate_bias)
         return y.flatten(2, 3).mT
 
     def _scale(self, dtype: torch.dtype) -> Tensor:
@@ -155,9 +164,10 @@ class LunaMap(FeatureMap):
             self.mean_square.lerp_(size.to(self.mean_square.dtype), 0.1)
         return y
 
-    def _envelope(self, x: Tensor) -> Tensor:
+    def _envelope(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """h, (B, H, 1 | L, 1, N)."""
-        gate = self.gate.to(x.dtype) @ x.mT + self.gate_bias.to(x.dtype)[..., None]
+        assert bias is not None
+        gate = weight.to(x.dtype) @ x.mT + bias.to(x.dtype)[..., None]
         gate = nn.functional.softplus(gate) if self.envelope == "scalar" else gate.sigmoid()
         return gate[:, :, :, None]
 
