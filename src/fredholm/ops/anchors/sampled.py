@@ -19,9 +19,10 @@ def take_keys(x: Float[Tensor, "#b #h k c"], index: Int[Tensor, "b h q s"]) -> F
         >>> take_keys(torch.tensor([[[[1.0], [2.0]]]]), torch.tensor([[[[1, 1, 0]]]])).flatten().tolist()
         [2.0, 2.0, 1.0]
     """
-    b, h, q, s = index.shape
-    flat = index.flatten(2)[..., None].expand(-1, -1, -1, x.shape[-1])
-    return x.expand(b, h, -1, -1).gather(2, flat).unflatten(2, (q, s))
+    b, h, n, c = x.shape
+    first = torch.arange(b, device=x.device)[:, None] * h + torch.arange(h, device=x.device)
+    rows = index + n * first[:, :, None, None]
+    return x.reshape(-1, c).index_select(0, rows.flatten()).unflatten(0, index.shape)  # whole rows: faster than gather
 
 
 def sampled_mlp_kernel(
