@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -210,14 +211,17 @@ FEATURE_MAPS: dict[str, Callable[..., Tensor] | type[FeatureMap]] = {
 }
 
 
-def register_feature_map(name: str) -> Callable[[type[FeatureMap]], type[FeatureMap]]:
+Map = TypeVar("Map", bound=FeatureMap)
+
+
+def register_feature_map(name: str) -> Callable[[type[Map]], type[Map]]:
     """Decorator that makes a :class:`FeatureMap` known by name in every linear operator.
 
     Raises:
         OptionError: the name is taken.
     """
 
-    def register(found: type[FeatureMap]) -> type[FeatureMap]:
+    def register(found: type[Map]) -> type[Map]:
         known = FEATURE_MAPS.get(name)
         if known is not None and getattr(known, "__qualname__", known) != found.__qualname__:
             raise OptionError(f"feature map name {name!r} is taken by {known}; choose another name")
