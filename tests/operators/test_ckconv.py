@@ -204,3 +204,88 @@ def test_the_direct_form_keeps_no_pairs_for_the_backward():
         warnings.simplefilter("ignore")
         small, large = held(1024), held(4096)
     assert large < 6 * small
+
+
+def steps(operator: CKConv, u: torch.Tensor, domain: Domain) -> torch.Tensor:
+    state, outs = operator.init_state(len(u), domain), []
+    for t in range(u.shape[1]):
+        y, state = operator.step(u[:, t], state)
+        outs.append(y)
+    assert {v.shape[1] for v in state.keys.values()} <= {operator.kernel.memory}
+    return torch.stack(outs, 1)
+
+
+@pytest.mark.parametrize("horizon", [1, 3, 20])
+def test_a_horizon_ends_the_kernel(horizon):
+    operator, u = layer(horizon=horizon), torch.randn(2, 12, 2, **DOUBLE)
+    whole = layer()
+    whole.load_state_dict(operator.state_dict(), strict=True)
+    out = operator(u)
+    assert operator.plan(line(12)).path == "FFT convolution, hidden units first"
+    assert_close(out, operator.dense(u))
+    band = torch.ones(12, 12).tril().triu(1 - horizon).bool()
+    assert_close(out, whole(u, line(12).replace(pairs=band)))
+    assert_close(steps(operator, u, line(12)), out)
+
+
+def test_steps_through_padding_timestamps_and_renormalised_masses():
+    operator, u = layer(horizon=4), torch.randn(2, 9, 2, **DOUBLE)
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    valid[1, [2, 3, 8]] = False
+    times = torch.cat([torch.zeros(2, 1), (1 + torch.rand(2, 8)).cumsum(1)], 1).double() / 16
+    for domain in (
+        line(9).replace(valid=valid),
+        Domain.timestamps(times, step=1 / 16, valid=valid),
+        Domain.line(9, length=16, causal=True, **DOUBLE),
+    ):
+        assert_close(steps(operator, u, domain), operator(u, domain))
+
+
+def test_more_points_than_memory_within_the_horizon():
+    u, fine = torch.randn(1, 12, 2, **DOUBLE), line(12, 32)
+    with pytest.raises(DomainError, match="more than 4 points lie within the horizon of 4 steps"):
+        steps(layer(horizon=4), u, fine)
+    operator = layer(horizon=4, memory=8)
+    assert_close(steps(operator, u, fine), operator(u, fine))
+    for options in ({"horizon": 0}, {"horizon": 2, "memory": 0}, {"horizon": 2, "position_dim": 2}):
+        with pytest.raises(OptionError, match="horizon"):
+            layer(**options)
+
+
+def test_blur_is_a_gaussian_over_the_samples():
+    operator = layer(length=16, omega=8.0)
+    kernel, lags = operator.kernel, torch.arange(12, **DOUBLE)[:, None] / 32
+    plain = kernel.lag_features
+    kernel.blur = 0.5
+    weights = torch.exp(-2.0 * torch.arange(-2, 3, **DOUBLE).square())
+    blurred = kernel.lag_features(lags)
+    kernel.blur = None
+    expected = sum(w * plain(lags + k / 32) for k, w in zip(range(-2, 3), weights / weights.sum()))
+    assert_close(blurred, expected)
+    with pytest.raises(OptionError, match=r"blur: received 2\.0"):
+        layer(blur=2.0)
+    with pytest.raises(OptionError, match="for 2 axes"):
+        layer(blur=0.5, position_dim=2, origin="centre")
+
+
+def test_blur_takes_out_what_is_finer_than_the_training_grid():
+    """A kernel that alternates between samples of the finer grid is not seen by training, and not by the blurred kernel."""
+    operator = layer(dim=1, out_dim=1, length=32)
+    kernel = operator.kernel
+    kernel._features = lambda d: torch.cos(torch.pi * 64 * d)  # (-1)^k at 64 samples
+    fine = torch.arange(64, **DOUBLE)[:, None] / 64
+    assert float(kernel.lag_features(fine).abs().min()) > 0.99
+    kernel.blur = 0.5
+    assert float(kernel.lag_features(fine).abs().max()) < 0.6
+
+
+def test_separable():
+    operator, u = layer(dim=4, out_dim=6, separable=True), torch.randn(2, 9, 4, **DOUBLE)
+    assert operator.heads == 4
+    assert operator.kernel.readout_layer.direction.shape == (4, 8)
+    assert_close(operator(u), operator.dense(u))
+    taps = operator.kernel.matrix(operator._problem(u, line(9), None, None)[0])[0, :, 8, :, 0, 0]  # ψ_c(8 - j)
+    last = torch.einsum("cj,bjc->bc", taps, u) + operator.kernel.bias
+    assert_close(operator(u)[:, 8], last @ operator.projection.weight.mT + operator.projection.bias)
+    with pytest.raises(OptionError, match="received 2 for a separable"):
+        layer(dim=4, heads=2, separable=True)

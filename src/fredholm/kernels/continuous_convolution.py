@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -32,15 +33,17 @@ class ContinuousConvolutionKernel(Kernel):
         origin: ``"start"`` maps displacement 0 to z = -1 (causal lags fill [-1, 1]); ``"centre"`` maps it to 0, z = (x - y) / extent.
         bias: a constant response of every output channel.
         unit_variance: see ``length``.
+        blur: spacing of the samples in steps of training where that is below 1, or None: ψ is then smoothed by a Gaussian of half a sample,
+            which takes out what is too fast to have been seen in training; one axis. It is no parameter and may be changed.
         network_options: of :class:`PositionNetwork`: ``width``, ``depth``, ``activation``, ``omega``, ``learned_omega``, ``knots``,
             ``preset``.
 
     Cost: by FFT on a regular grid O(N log N), hidden units first; anywhere else O(N²), with memory O(N).
 
     Raises:
-        OptionError: an unknown origin, or a non-positive extent or length.
+        OptionError: an unknown origin, a non-positive extent or length, or a blur outside (0, 1].
 
-    Reference: CKConv Eqs. 1-4, §4.1-4.2, E.1-E.2.
+    Reference: CKConv Eqs. 1-4, §4.1-4.2, E.1-E.3.
 
     Example:
         >>> kernel = ContinuousConvolutionKernel(1, 2, 3, length=16)
@@ -62,6 +65,7 @@ class ContinuousConvolutionKernel(Kernel):
         origin: str = "start",
         bias: bool = True,
         unit_variance: bool = True,
+        blur: float | None = None,
         **network_options,
     ):
         super().__init__(heads, d_in, d_out)
@@ -69,6 +73,11 @@ class ContinuousConvolutionKernel(Kernel):
             raise OptionError(f"origin is one of {', '.join(ORIGINS)}, got {origin!r}")
         if not extent > 0 or length < 1:
             raise OptionError(f"extent and length must be positive, got {extent} and {length}")
+        if blur is not None and not (0 < blur <= 1 and position_dim == 1):
+            raise OptionError(
+                f"blur: received {blur!r} for {position_dim} axes; needs a spacing in (0, 1], or None; one axis"
+            )
+        self.blur = blur
         self.network = PositionNetwork(position_dim, **network_options)
         self.readout_layer = WeightNormLinear(self.network.width, heads * self.d_out * d_in)
         self.bias = nn.Parameter(torch.zeros(heads * self.d_out)) if bias else None
@@ -94,6 +103,16 @@ class ContinuousConvolutionKernel(Kernel):
     def lag_features(self, displacements: Tensor) -> Tensor:
         """h at displacements (..., p): (..., w)."""
         self._look(displacements)
+        if self.blur is None:
+            return self._features(displacements)
+        reach = round(1 / self.blur)
+        weights = [math.exp(-2.0 * k * k) for k in range(-reach, reach + 1)]  # a standard deviation of half a sample
+        sample, total = self.blur * self.extent / self.length, torch.zeros((), device=displacements.device)
+        for k, weight in zip(range(-reach, reach + 1), weights):
+            total = total + weight / sum(weights) * self._features(displacements + k * sample)
+        return total
+
+    def _features(self, displacements: Tensor) -> Tensor:
         z = displacements / self.extent.to(displacements.dtype)
         return self.network(2 * z - 1 if self.origin == "start" else z)
 

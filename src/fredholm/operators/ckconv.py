@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..errors import OptionError
 from ..kernels import ContinuousConvolutionKernel
 from ..kernels.base import head_width
+from ..kernels.finite_horizon import FiniteHorizonKernel
 from .integral import IntegralOperator
 from .registry import register_operator
 from .strategies import Strategy
@@ -23,13 +25,19 @@ class CKConv(IntegralOperator):
         out_dim: channels of the output.
         position_dim: dimension p of positions.
         length: samples of a training sequence; positions of 0 to ``extent`` (below).
+        horizon: steps of training after which ψ ends, or None; a causal step then keeps that many points, see
+            :class:`fredholm.kernels.finite_horizon.FiniteHorizonKernel`.
+        separable: one kernel a channel (heads = dim), then a matrix: 1/dim of the kernel's outputs.
         strategy: ``"auto"`` takes the FFT on regular grids, hidden units first, and direct evaluation elsewhere.
         kernel_options: further options of :class:`fredholm.kernels.ContinuousConvolutionKernel`: ``extent``, ``origin``, ``bias``,
-            ``unit_variance``, ``width``, ``depth``, ``activation``, ``omega``, ``learned_omega``, ``knots``, ``preset``.
+            ``unit_variance``, ``blur``, ``width``, ``depth``, ``activation``, ``omega``, ``learned_omega``, ``knots``, ``preset``.
 
     Shape: (B, N, dim) to (B, N, out_dim).
 
     Cost: O(N log N) time and O(N) memory by FFT; O(N²) time and O(N) memory on irregular points.
+
+    Raises:
+        OptionError: heads that do not divide the widths, or heads of a separable convolution.
 
     Reference: CKConv Eqs. 1-5, 8.
 
@@ -48,18 +56,23 @@ class CKConv(IntegralOperator):
         out_dim: int | None = None,
         position_dim: int = 1,
         length: int = 1024,
+        horizon: int | None = None,
+        separable: bool = False,
         strategy: Strategy | str = "auto",
         **kernel_options,
     ):
         out_dim = out_dim or dim
-        kernel = ContinuousConvolutionKernel(
-            heads,
-            head_width(dim, heads),
-            head_width(out_dim, heads),
-            position_dim=position_dim,
-            length=length,
-            **kernel_options,
-        )
+        if separable and heads not in (1, dim):
+            raise OptionError(
+                f"heads: received {heads} for a separable convolution; it has one a channel, leave it out"
+            )
+        heads = dim if separable else heads
+        d_in, d_out = (1, 1) if separable else (head_width(dim, heads), head_width(out_dim, heads))
+        kernel_options |= {"position_dim": position_dim, "length": length}
+        if horizon is None:
+            kernel = ContinuousConvolutionKernel(heads, d_in, d_out, **kernel_options)
+        else:
+            kernel = FiniteHorizonKernel(heads, d_in, d_out, horizon=horizon, **kernel_options)
         super().__init__(
-            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False, projection=False
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False, projection=separable
         )

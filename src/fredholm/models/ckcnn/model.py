@@ -195,6 +195,8 @@ def make_block(c: CKCNNConfig, d_in: int, d_out: int) -> CKBlock:
     options: dict[str, Any] = {"length": {"image": prod(size), "text": c.max_length}.get(c.encoder, c.length)}
     options |= {"position_dim": 2} if c.encoder == "image" else {}
     options |= {} if c.ordered else {"origin": "centre"}
+    if c.encoder == "sequence" and c.spacing < 1:
+        options |= {"blur": c.spacing}  # finer than in training
     options |= c.operator_options
     operators = [create_operator(c.operator, d, 1, out_dim=d_out, **options) for d in (d_in, d_out)]
     norm = nn.LayerNorm if c.norm == "paper" else WholeNorm

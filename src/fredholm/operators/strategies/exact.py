@@ -69,7 +69,7 @@ class Exact(Strategy):
     memory: int | None = None
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
-        if layout.stepping and has_trait(kernel, CausalTransition):
+        if layout.stepping and not layout.pairs and has_trait(kernel, CausalTransition):
             return STATE
         if not layout.stepping and has_trait(kernel, OwnForm) and kernel.evaluates(layout):  # type: ignore[attr-defined]
             return OWN
