@@ -11,7 +11,7 @@ import torch
 
 from fredholm.operators import import_file
 
-from . import hidden_first, memory, operators  # noqa: F401  registers the cases
+from . import ckconv, hidden_first, memory, operators  # noqa: F401  registers the cases
 from .machine import describe, matrix_rate
 from .registry import makers
 from .runner import run

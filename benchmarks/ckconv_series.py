@@ -1,0 +1,161 @@
+"""Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on JapaneseVowels.
+
+``python -m benchmarks.ckconv_series --out docs/results/ckconv-series.json [--seeds 3] [--epochs 60]``; a run that is in the file is not
+repeated. Every model sees the whole training file, the same batches, AdamW and schedule; what is reported is the last epoch's accuracy on
+the test file. The GRU and the TCN see values (zero where lost), whether they are there, and the time since the last sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fredholm import data
+from fredholm.data import SequenceDataset
+from fredholm.models import create_model
+
+DATASET, OMEGA, BATCH = "japanese-vowels", 8.0, 32
+LOSSES = (0.0, 0.3, 0.5, 0.7)
+MODELS = ("ckcnn timestamps", "ckcnn gaps", "gru", "tcn")
+
+
+class Prepared(nn.Module):
+    """Values, presence, and time since the last sample, of sequences with times; and the last real point's features at the end."""
+
+    def __init__(self, body: nn.Module, width: int, classes: int):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        times, values = inputs[..., :1], inputs[..., 1:]
+        gaps = torch.cat([torch.zeros_like(times[:, :1]), times.diff(dim=1)], 1)
+        known = (~values.isnan()).any(-1, keepdim=True).float()
+        out = self.body(torch.cat([values.nan_to_num(), known, gaps.nan_to_num()], -1))
+        last = (~times[..., 0].isnan()).sum(1) - 1
+        return self.head(out[torch.arange(len(out)), last])
+
+
+class Recurrent(nn.Module):
+    def __init__(self, d_in: int, width: int):
+        super().__init__()
+        self.gru = nn.GRU(d_in, width, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gru(x)[0]
+
+
+class Dilated(nn.Module):
+    """Residual blocks of two causal convolutions, kernel 3, dilation doubling."""
+
+    def __init__(self, d_in: int, width: int, levels: int = 4):
+        super().__init__()
+        widths = [d_in, *[width] * levels]
+        pairs = [(a, b, 2**i) for i, (a, b) in enumerate(pairwise(widths))]
+        self.first = nn.ModuleList(nn.Conv1d(a, b, 3, dilation=d) for a, b, d in pairs)
+        self.second = nn.ModuleList(nn.Conv1d(b, b, 3, dilation=d) for _, b, d in pairs)
+        self.skip = nn.ModuleList(nn.Conv1d(a, b, 1) for a, b, _ in pairs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = x.mT
+        for first, second, skip in zip(self.first, self.second, self.skip):
+            pad = 2 * first.dilation[0], 0  # type: ignore[operator]
+            out = functional.dropout(functional.pad(first(functional.pad(u, pad)).relu(), pad), 0.2, self.training)
+            u = (second(out).relu() + skip(u)).relu()
+        return u.mT
+
+
+def make_model(name: str, train: SequenceDataset) -> nn.Module:
+    """A model of about 110,000 parameters for a data set."""
+    classes, d_in = len(train.classes), train.channels + 2
+    if name == "gru":
+        return Prepared(Recurrent(d_in, 184), 184, classes)
+    if name == "tcn":
+        return Prepared(Dilated(d_in, 68), 68, classes)
+    shape: Any = {"channels": train.channels, "length": train.length, "num_classes": classes}
+    timing: Any = {"timed": train.timed, "spacing": train.spacing}
+    return create_model(
+        "ckcnn_small", **shape, **timing, dropout=0.2, input_dropout=0.1, operator_options={"omega": OMEGA}
+    )
+
+
+def load(split: str, model: str, drop: float = 0.0, every: int = 1, seed: int = 0) -> SequenceDataset:
+    """Training or test file with losses, as times where the model reads them."""
+    options = {"drop": drop, "every": every, "seed": seed, "timed": model != "ckcnn gaps"}
+    found: Any = data.create_dataset(DATASET, split, val_fraction=0, options=options)
+    return found
+
+
+def fit(name: str, train: SequenceDataset, seed: int, epochs: int) -> nn.Module:
+    """One model trained on all of a file."""
+    torch.manual_seed(seed)
+    model = make_model(name, train)
+    loader = data.make_loader(train, BATCH, seed=seed, shuffle=True, drop_last=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=epochs * len(loader), pct_start=0.05)
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    return model.eval()
+
+
+@torch.inference_mode()
+def accuracy(model: nn.Module, test: SequenceDataset) -> float:
+    """Share of a file's series that are classified rightly."""
+    pairs = [(model(inputs).argmax(-1) == labels) for inputs, labels in data.make_loader(test, 128)]
+    return float(torch.cat(pairs).float().mean())
+
+
+def at_rate(model: nn.Module, name: str, train: SequenceDataset, every: int) -> nn.Module:
+    """The same weights for another rate: a CKCNN on a grid is told the spacing, the others see times or nothing."""
+    if name != "ckcnn gaps":
+        return model
+    other: Any = load("test", name, every=every)
+    shape: Any = {"channels": train.channels, "length": train.length, "num_classes": len(train.classes)}
+    fresh = create_model("ckcnn_small", **shape, spacing=other.spacing, operator_options={"omega": OMEGA})
+    fresh.load_state_dict(model.state_dict())
+    return fresh.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ckconv_series", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = json.loads(args.out.read_text()) if args.out.is_file() else []
+    done = {(r["model"], r["drop"], r["trained"], r["tested"], r["seed"]) for r in rows}
+    for seed in range(args.seeds):
+        for name in args.models:
+            jobs = [(drop, 1, (1,)) for drop in LOSSES[1:]] + [(0.0, 1, (1, 2)), (0.0, 2, (1, 2))]
+            for drop, trained, tests in jobs:
+                if all((name, drop, trained, tested, seed) in done for tested in tests):
+                    continue
+                start = time.perf_counter()
+                train = load("train", name, drop, trained, seed)
+                model = fit(name, train, seed, args.epochs)
+                minutes = (time.perf_counter() - start) / 60
+                for tested in tests:
+                    score = accuracy(at_rate(model, name, train, tested), load("test", name, drop, tested, seed))
+                    row = {"model": name, "drop": drop, "trained": trained, "tested": tested, "seed": seed}
+                    row |= {"accuracy": score, "parameters": sum(p.numel() for p in model.parameters())}
+                    rows.append(row | {"minutes": round(minutes, 2), "epochs": args.epochs})
+                    print(rows[-1], flush=True)
+                args.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
