@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .operators import IntegralOperator as IntegralOperator
     from .operators import ITNetOperator as ITNetOperator
     from .operators import LinearInfSA as LinearInfSA
+    from .operators import LowRankITNetOperator as LowRankITNetOperator
     from .operators import LunaAttention as LunaAttention
     from .operators import SoftmaxAttention as SoftmaxAttention
     from .operators import create_operator as create_operator
@@ -31,6 +32,7 @@ _PLACES = {
     "InfSA": "operators",
     "IntegralOperator": "operators",
     "LinearInfSA": "operators",
+    "LowRankITNetOperator": "operators",
     "LunaAttention": "operators",
     "SoftmaxAttention": "operators",
     "as_operator": "convert",

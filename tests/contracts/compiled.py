@@ -62,11 +62,15 @@ def main() -> None:
     parser.add_argument("backend", choices=("aot_eager", "inductor", "export"))
     parser.add_argument("--import", action="append", default=[], dest="files")
     parser.add_argument("--operator", action="append", default=[], dest="names")
+    parser.add_argument("--shard", default="0/1", help="I/N: every N-th family of cases from the I-th on")
     args = parser.parse_args()
+    shard, shards = map(int, args.shard.split("/"))
     for path in args.files:
         import_file(path)
     done = set()
-    for case in filter(lambda case: case.traced, cases(args.names or None)):
+    traced = [case for case in cases(args.names or None) if case.traced]
+    names = list(dict.fromkeys(case.name for case in traced))[shard::shards]
+    for case in (case for case in traced if case.name in names):
         if args.backend == "inductor" and case.name in done:  # slow: once a family
             continue
         done.add(case.name)

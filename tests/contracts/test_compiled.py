@@ -9,15 +9,20 @@ from pathlib import Path
 
 import pytest
 
+SHARDS = 3  # of the cases, so that the workers of a parallel run share the wait
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.compile
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("backend", ["aot_eager", "export", "inductor"])
-def test_compiled_and_exported(backend, request):
-    command = [sys.executable, "-m", "tests.contracts.compiled", backend]
+def test_compiled_and_exported(backend, shard, request):
+    if request.config.getoption("operator") and shard:
+        pytest.skip("one family is one shard")
+    shards = 1 if request.config.getoption("operator") else SHARDS
+    command = [sys.executable, "-m", "tests.contracts.compiled", backend, "--shard", f"{shard}/{shards}"]
     for path in request.config.getoption("user_files"):
         command += ["--import", str(Path(path).resolve())]
     for name in request.config.getoption("operator"):
