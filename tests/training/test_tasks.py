@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fredholm.errors import OptionError, RecipeError, ShapeError
-from fredholm.training import evaluate, load_recipe, predict, train
+from fredholm.training import evaluate, load_recipe, predict, sweep, train
 from fredholm.training.evaluate import summarise_task
 from fredholm.training.tasks import NOT_ASKED, Task
 
@@ -84,3 +84,10 @@ def test_adding_from_its_recipe(tmp_path):
 def test_options_of_other_data_are_refused(override, message):
     with pytest.raises(RecipeError, match=message):
         load_recipe("ckcnn-copy-memory", [override])
+
+
+def test_a_regression_is_swept_by_its_loss(tmp_path):
+    cells, table = sweep("ckcnn-adding", [*SMALL, "data.options.length=8", "operator.omega=1.0,10.0"], tmp_path)
+    assert [row["metric"] for row in table] == ["loss", "loss"]
+    assert table[0]["mean"] == cells[0]["loss"]
+    assert "| cell | test loss |" in (tmp_path / "table.md").read_text()

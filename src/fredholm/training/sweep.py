@@ -92,7 +92,9 @@ def sweep(
     for number, (label, seed, recipe, place) in enumerate(plan, 1):
         cell = {"cell": label, "seed": seed, "folder": str(place), **_run_cell(recipe, place, say)}
         cells.append(cell)
-        outcome = f"failed: {cell['error']}" if "error" in cell else f"test accuracy {cell['accuracy']:.4f}"
+        outcome = (
+            f"failed: {cell['error']}" if "error" in cell else f"test {_metric([cell])} {cell[_metric([cell])]:.4g}"
+        )
         say(f"[{number}/{len(plan)}] {label} seed {seed}: {outcome}")
         _write(folder, cells)
     return cells, tabulate(cells)
@@ -118,16 +120,20 @@ def _run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
         text = str(error) if isinstance(error, FredholmError) else f"{type(error).__name__}: {error}"
         return {"error": text.partition("\n")[0]}
     return {
-        "accuracy": scores["accuracy"],
-        "loss": scores["loss"],
+        **{key: scores[key] for key in ("accuracy", "loss") if key in scores},
         "parameters": result.parameters,
         "minutes": result.minutes,
         "epochs": result.epochs,
     }
 
 
+def _metric(good: list[Cell]) -> str:
+    """What a table is about: accuracy, or the loss of a regression."""
+    return "accuracy" if all("accuracy" in cell for cell in good) else "loss"
+
+
 def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
-    """One row a combination: mean and sample standard deviation of the test accuracy over its seeds.
+    """One row a combination: mean and sample standard deviation of the test accuracy (of a regression, loss) over its seeds.
 
     Example:
         >>> cells = [{"cell": "a", "seed": s, "accuracy": v, "parameters": 5, "minutes": 1.0} for s, v in enumerate([0.9, 0.8])]
@@ -139,12 +145,14 @@ def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
     for label in dict.fromkeys(cell["cell"] for cell in cells):
         mine = [cell for cell in cells if cell["cell"] == label]
         good = [cell for cell in mine if "error" not in cell]
-        scores = [cell["accuracy"] for cell in good]
+        metric = _metric(good)
+        scores = [cell[metric] for cell in good]
         mean = sum(scores) / len(scores) if scores else None
         spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (len(scores) - 1)) if len(scores) > 1 else None
         rows.append(
             {
                 "cell": label,
+                "metric": metric,
                 "mean": mean,
                 "sd": spread,
                 "n": len(good),
@@ -157,11 +165,16 @@ def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """The table of a sweep, test accuracy in percent."""
-    lines = ["| cell | test accuracy (%) | n | parameters | minutes |", "|---|---|---|---|---|"]
+    """The table of a sweep: test accuracy in percent, or the loss of a regression."""
+    loss = any(row.get("metric") == "loss" for row in rows)
+    lines = [
+        f"| cell | {'test loss' if loss else 'test accuracy (%)'} | n | parameters | minutes |",
+        "|---|---|---|---|---|",
+    ]
+    shown = (lambda x: f"{x:.3g}") if loss else (lambda x: f"{100 * x:.2f}")
     for row in rows:
-        score = "failed" if row["mean"] is None else f"{100 * row['mean']:.2f}"
-        score += f" ± {100 * row['sd']:.2f}" if row["sd"] is not None else ""
+        score = "failed" if row["mean"] is None else shown(row["mean"])
+        score += f" ± {shown(row['sd'])}" if row["sd"] is not None else ""
         count = f"{row['n']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
         size = "" if row["parameters"] is None else f"{row['parameters']:,}"
         minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
