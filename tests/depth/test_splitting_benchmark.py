@@ -35,3 +35,15 @@ def test_the_page_quotes_the_committed_orders():
     page = (Path(__file__).parents[2] / "docs" / "splitting.md").read_text(encoding="utf-8")
     for row in json.loads((splitting.FOLDER / "splitting.json").read_text(encoding="utf-8"))["orders"]:
         assert f"| {row['scheme']} | {row['order']:.2f} |" in page
+
+
+def test_the_page_states_the_measured_speed():
+    page = (splitting.FOLDER.parent / "splitting.md").read_text(encoding="utf-8")
+    cases = json.loads((splitting.FOLDER / "splitting.json").read_text(encoding="utf-8"))["cases"]
+    found = {(row["case"], row["way"]): row for row in cases}
+    for n in (64, 196, 512):
+        ratios = [found[f"encoder N={n}", way]["ratio"] for way in ("lie", "relaxed")]
+        assert f"| {n} | {ratios[0]:.2f} | {ratios[1]:.2f} |" in page
+    for norm in ("post", "pre"):
+        strang, lie = found[f"{norm}-norm strang", "strang"], found[f"{norm}-norm lie", "lie"]
+        assert f"{strang['milliseconds'] / lie['milliseconds']:.2f} times" in page
