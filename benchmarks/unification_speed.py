@@ -25,8 +25,10 @@ from fredholm.convert import as_operator
 from .machine import describe, matrix_rate
 from .registry import Case, Entry, with_gradients
 from .runner import run
+from .theorems.drawing import write_block
 
 OUT = Path(__file__).parent / "results" / "unification_speed.json"
+PAGE = Path(__file__).parents[1] / "docs" / "unification.md"
 Row = tuple[str, Callable[[], torch.nn.Module], Callable[[], Any], Callable[..., Tensor], Callable[..., Tensor]]
 
 
@@ -70,6 +72,20 @@ def cases(row: Row, repeats: int = 21) -> Iterator[Case]:
     yield Case(name, step["layer"].run, step, tolerance=1e-3, repeats=repeats)  # type: ignore[arg-type]
 
 
+def table(found: dict[str, Any]) -> str:
+    """The figures as the documentation shows them: one row a layer."""
+    ratio = {row["case"]: row["ratio"] for row in found["cases"] if row["way"] == "operator"}
+    labels = dict.fromkeys(case.rsplit(": ", 1)[0] for case in ratio)
+    rows = [
+        f"| {label} | {ratio[f'{label}: forward']:.2f} | {ratio[f'{label}: forward+backward']:.2f} |"
+        for label in labels
+    ]
+    machine = (
+        f"{found['machine']['processor']}, {found['machine']['threads']} threads, torch {found['machine']['torch']}."
+    )
+    return "\n".join(["| layer | forward | forward and backward |", "|---|---|---|", *rows, "", machine])
+
+
 def main() -> None:
     known = families()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unification_speed", description=__doc__)
@@ -95,6 +111,8 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {args.out}")
+    if args.out == OUT:
+        write_block(PAGE, "speed", table(result))
 
 
 if __name__ == "__main__":

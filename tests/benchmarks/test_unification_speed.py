@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from benchmarks.unification_speed import cases, families, on_points
 from torch import nn
 
-from benchmarks import runner
+from benchmarks import runner, unification_speed
 
 
 def row(reference):
@@ -54,3 +56,10 @@ def test_families_are_found_and_have_their_own_rows():
     labels = [row[0] for rows in found.values() for row in rows]
     assert len(labels) == len(set(labels))
     assert all(len(row) == 5 for rows in found.values() for row in rows)
+
+
+def test_the_page_states_the_committed_speed():
+    found = json.loads(unification_speed.OUT.read_text(encoding="utf-8"))
+    assert unification_speed.table(found) in unification_speed.PAGE.read_text(encoding="utf-8")
+    slowest = max(row["ratio"] for row in found["cases"] if row["case"].endswith(": forward"))
+    assert slowest <= 1.2  # what the documentation promises of the forward pass
