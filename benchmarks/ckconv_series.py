@@ -129,14 +129,36 @@ def at_rate(model: nn.Module, name: str, train: SequenceDataset, every: int) -> 
     return fresh.eval()
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Test accuracy in percent, mean ± sample standard deviation over seeds: a row a model, a column a condition."""
+    seen = dict.fromkeys((r["drop"], r["trained"], r["tested"]) for r in rows)
+    conditions = sorted(seen, key=lambda c: (c[1] != 1 or c[2] != 1, *c))
+    heads = [f"{d:.0%} lost" if t == s == 1 else f"rate 1/{t} → 1/{s}" for d, t, s in conditions]
+    lines = [f"| model | parameters | {' | '.join(heads)} | seeds |", "|---" * (len(heads) + 3) + "|"]
+    for name in dict.fromkeys(r["model"] for r in rows):
+        mine = [r for r in rows if r["model"] == name]
+        cells = []
+        for condition in conditions:
+            values = torch.tensor([r["accuracy"] for r in mine if (r["drop"], r["trained"], r["tested"]) == condition])
+            spread = f" ± {100 * float(values.std()):.1f}" if len(values) > 1 else ""
+            cells.append(f"{100 * float(values.mean()):.1f}{spread}" if len(values) else "not run")
+        seeds = len({r["seed"] for r in mine})
+        lines.append(f"| {name} | {mine[0]['parameters']:,} | {' | '.join(cells)} | {seeds} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ckconv_series", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
+    parser.add_argument("--table", action="store_true", help="print the table of what is in the file, run nothing")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(args.out.read_text()) if args.out.is_file() else []
+    if args.table:
+        print(table(rows))
+        return
     done = {(r["model"], r["drop"], r["trained"], r["tested"], r["seed"]) for r in rows}
     for seed in range(args.seeds):
         for name in args.models:
