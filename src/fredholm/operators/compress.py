@@ -104,7 +104,10 @@ def compress(
         student = _student(teacher, rank, batches[0], kernel_options)
         taken = _fit(teacher, student, batches, steps, lr, patience, progress)
     student.eval().to(dtype)
-    student.residual, student.projection = deepcopy(exact.residual), deepcopy(exact.projection)  # not rounded on the way
+    student.residual, student.projection = (
+        deepcopy(exact.residual),
+        deepcopy(exact.projection),
+    )  # not rounded on the way
     unseen = [(u.to(device, dtype), domain.to(device, dtype)) for u, domain in held_out]
     was = exact.training
     report = _report(exact.eval(), student, unseen, taken)
