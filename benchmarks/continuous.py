@@ -24,7 +24,7 @@ from fredholm.depth.splitting.controls import resolve_controls
 from fredholm.models.continuous import ContinuousTransformer, trajectory
 from fredholm.training import load_recipe, train
 from fredholm.training.build import build_dataset
-from fredholm.training.evaluate import load_run
+from fredholm.training.evaluation import load_run
 
 from .machine import describe
 

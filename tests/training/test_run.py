@@ -13,7 +13,7 @@ from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.training import evaluate, load_run, predict, train
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
-from fredholm.training.evaluate import summarise
+from fredholm.training.evaluation import summarise
 from fredholm.training.module import Classifier, warmup_cosine
 
 
@@ -216,3 +216,13 @@ def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recip
     with pytest.raises(RecipeError, match=r"heads must divide dim"):
         train(recipe("model.heads=3"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_public_names_are_not_shadowed_by_modules():
+    """Importing a module of the package binds it there; no public name may be called like one."""
+    from pathlib import Path
+
+    from fredholm import training
+
+    modules = {path.stem for path in Path(training.__file__).parent.glob("*.py")}
+    assert not modules & set(training.__all__)

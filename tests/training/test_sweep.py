@@ -10,7 +10,7 @@ import pytest
 from fredholm.errors import RecipeError
 from fredholm.training import sweep
 from fredholm.training.module import Classifier
-from fredholm.training.sweep import expand, split_values, tabulate, to_markdown
+from fredholm.training.sweeps import expand, split_values, tabulate, to_markdown
 from tests.training.conftest import SMALL
 
 BASE = [*SMALL, "training.epochs=2"]

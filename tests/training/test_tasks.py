@@ -9,7 +9,7 @@ import torch
 
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
-from fredholm.training.evaluate import summarise_task
+from fredholm.training.evaluation import summarise_task
 from fredholm.training.tasks import NOT_ASKED, Task
 
 from ..tolerances import assert_close

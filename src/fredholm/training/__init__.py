@@ -17,11 +17,11 @@ _PUBLIC = {
     "list_recipes": ("recipe_files", "yaml"),
     "RunResult": ("folder", "pydantic"),
     "train": ("run", "lightning"),
-    "evaluate": ("evaluate", "lightning"),
-    "predict": ("evaluate", "lightning"),
-    "explain": ("evaluate", "matplotlib"),
-    "load_run": ("evaluate", "lightning"),
-    "sweep": ("sweep", "lightning"),
+    "evaluate": ("evaluation", "lightning"),
+    "predict": ("evaluation", "lightning"),
+    "explain": ("evaluation", "matplotlib"),
+    "load_run": ("evaluation", "lightning"),
+    "sweep": ("sweeps", "lightning"),
     "Interrupted": ("failures", "yaml"),
     "TrainingFailed": ("failures", "yaml"),
 }
@@ -35,5 +35,5 @@ def __getattr__(name: str):
     module, package = _PUBLIC[name]
     require(package, "train", f"fredholm.training.{name}")
     value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value  # also undoes the import system's binding of a submodule of the same name
+    globals()[name] = value
     return value

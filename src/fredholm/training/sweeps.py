@@ -13,7 +13,7 @@ from typing import Any
 
 from fredholm.errors import FredholmError, RecipeError
 from fredholm.training.callbacks import write_json
-from fredholm.training.evaluate import evaluate
+from fredholm.training.evaluation import evaluate
 from fredholm.training.failures import Interrupted
 from fredholm.training.folder import RunFolder
 from fredholm.training.recipe_files import load_recipe
