@@ -60,7 +60,7 @@ def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
 
 def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
     """The table of a sweep."""
-    from fredholm.training.sweep import to_markdown
+    from fredholm.training.sweeps import to_markdown
 
     typer.echo(to_markdown(rows))
     typer.echo(f"tables: {folder / 'table.md'}, table.csv, table.json, cells.json")
