@@ -33,7 +33,8 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal
+	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal tests src
+	$(BIN)/python -m pytest README.md docs  # the code blocks of a page share their names: one process
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --out benchmarks/results/cpu.json
