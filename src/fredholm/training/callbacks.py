@@ -42,8 +42,33 @@ class Patience(EarlyStopping):
             trainer.should_stop = True
 
 
-class History(Callback):
+class Table(Callback):
+    """A CSV file of the run, one row a record, kept in checkpoints; a subclass sets ``path``, ``rows`` and ``columns``."""
+
+    columns: tuple[str, ...]
+    path: Path
+    rows: list[dict[str, Any]]
+
+    def write(self) -> None:
+        """Write the whole table anew, so that a resumed run's file has each epoch once."""
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            table: Any = csv.DictWriter(file, self.columns)
+            table.writeheader()
+            table.writerows(self.rows)
+        os.replace(temporary, self.path)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
+
+
+class History(Table):
     """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the checkpoint."""
+
+    columns = COLUMNS
 
     def __init__(self, path: Path, timer: Timer, report: Callable[[str], None] | None = None):
         self.path, self.timer, self.report = path, timer, report
@@ -67,21 +92,6 @@ class History(Callback):
                 self.report(
                     f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4g}  {shown}  {row['seconds']:.0f} s"
                 )
-
-    def write(self) -> None:
-        """Write the whole table anew, so that a resumed run's file has each epoch once."""
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            table: Any = csv.DictWriter(file, COLUMNS)
-            table.writeheader()
-            table.writerows(self.rows)
-        os.replace(temporary, self.path)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rows": [dict(row) for row in self.rows]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = state_dict["rows"]
 
 
 class KeepModel(Callback):
