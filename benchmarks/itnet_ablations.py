@@ -1,0 +1,93 @@
+"""Evidence on ITNet: ``python -m benchmarks.itnet_ablations SECTION ... [--runs runs/itnet] [--seeds N]``.
+
+Trains a recipe with each variant's overrides and each seed, evaluates it on the test split and adds a row to docs/results/itnet.json
+after every run; rows that are there are not run again, and an unfinished run is resumed. Sections are listed in
+``benchmarks/itnet_sections.py``; ``python -m benchmarks.itnet_report`` writes the page from the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fredholm.training import evaluate, load_recipe, train
+from fredholm.training.callbacks import write_json
+from fredholm.training.folder import RunFolder
+
+from .itnet_sections import SECTIONS, Section
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "itnet.json"
+SHOWN = ("accuracy", "loss", "n", "bits", "pearson", "spearman", "absolute_error", "variance", "f1", "matthews")
+
+
+def read(path: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every section so far."""
+    return json.loads(path.read_text(encoding="utf-8"))["sections"] if path.is_file() else {}
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes two runs the same run."""
+    return row["variant"], row["seed"], row["recipe"], tuple(row["overrides"])
+
+
+def add(path: Path, section: str, row: dict[str, Any]) -> None:
+    """Put one row into the file, which another process may be writing to as well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = read(path)
+        rows = [old for old in found.get(section, []) if key(old) != key(row)]
+        write_json(path, {"sections": found | {section: [*rows, row]}})
+    path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def plan(section: Section, seeds: int) -> Iterator[dict[str, Any]]:
+    """The runs of a section, seed by seed, so that a part of them compares all variants."""
+    for seed in range(seeds):
+        for variant, overrides in section.variants.items():
+            chosen = [*section.common, *overrides]
+            yield {"variant": variant, "seed": seed, "recipe": section.recipe, "overrides": chosen}
+
+
+def run(name: str, row: dict[str, Any], runs: Path) -> dict[str, Any]:
+    """Train and evaluate one run; the row with its numbers."""
+    label = f"{name}-{row['variant']}-{row['seed']}".replace(" ", "-")
+    label = "".join(c for c in label if c.isalnum() or c in "._=+-")
+    recipe = load_recipe(row["recipe"], [*row["overrides"], f"seed={row['seed']}", f"name={label}"])
+    place = RunFolder(runs / label)
+    resume = place.finished or any(place.checkpoints.glob("step-*.ckpt"))
+    done = train(
+        recipe, place.root, resume, overwrite=place.started and not resume, report=lambda x: print(x, flush=True)
+    )
+    found = evaluate(place.root)
+    scores = {name: found[name] for name in SHOWN if name in found}
+    return {**row, **scores, "parameters": done.parameters, "epochs": done.epochs, "threads": torch.get_num_threads()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.itnet_ablations", description=__doc__)
+    parser.add_argument("sections", nargs="+", choices=sorted(SECTIONS))
+    parser.add_argument("--runs", type=Path, default=Path("runs/itnet"))
+    parser.add_argument("--seeds", type=int, help="of every section (default: its own)")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    for name in options.sections:
+        section = SECTIONS[name]
+        for row in plan(section, options.seeds or section.seeds):
+            if key(row) in {key(old) for old in read(options.out).get(name, [])}:
+                continue
+            found = run(name, row, options.runs)
+            add(options.out, name, found)
+            print(
+                f"{name}: {row['variant']} seed {row['seed']}: {found.get('accuracy', found['loss']):.4f}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
