@@ -27,6 +27,7 @@ from fredholm.data.registry import Package
 from fredholm.errors import DataError
 
 _HINTS = {
+    "apt-lists": "run `apt-get update` once (the package lists may be empty)",
     "apt": "run `apt-get update` once (the package lists may be empty or old), and check the network",
     "npm": "check the network and npm's configuration",
     "pip": "check the network and pip's configuration",
@@ -79,8 +80,14 @@ def _pip(package: str, version: str | None, folder: Path) -> list[str]:
     ]
 
 
+def _apt_lists(package: str, version: str | None, folder: Path) -> list[str]:
+    """What apt knows of every available package, as one file."""
+    return ["sh", "-c", "apt-cache dumpavail > available.txt"]
+
+
 CLIENTS = {
     "apt": Client("apt", ("apt-get", "dpkg-deb"), _apt, "*.deb", r"Version .* was not found"),
+    "apt-lists": Client("apt-lists", ("apt-cache",), _apt_lists, "available.txt", r"(?!)"),
     "npm": Client("npm", ("npm",), _npm, "*.tgz", r"ETARGET|No matching version"),
     "pip": Client("pip", (), _pip, "*.*", r"No matching distribution found for \S+=="),
 }
@@ -158,7 +165,7 @@ def _arrived(folder: Path) -> int:
 
 
 @contextmanager
-def _tar_stream(archive: Path, client: str) -> Iterator[tarfile.TarFile]:
+def tar_stream(archive: Path, client: str) -> Iterator[tarfile.TarFile]:
     if client != "apt":
         with tarfile.open(archive, "r:*") as tar:
             yield tar
@@ -185,7 +192,7 @@ def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int
                     with packed.open(member) as source:
                         _copy(source, folder / wanted.pop(member), advance)
         else:
-            with _tar_stream(archive, package.client) as tar:
+            with tar_stream(archive, package.client) as tar:
                 for member in tar:
                     name = wanted.pop(member.name.removeprefix("./"), None) if member.isfile() else None
                     source = tar.extractfile(member) if name else None

@@ -14,7 +14,7 @@ import torch
 from fredholm.data.counter import permutation
 from fredholm.data.datasets import ArrayDataset, LabelledDataset, resize
 from fredholm.data.fetching import fetch
-from fredholm.data.install import has_files, verify_installed
+from fredholm.data.install import has_files, installed_files, verify_installed
 from fredholm.data.registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
 from fredholm.data.sequences import SequenceDataset, image_sequences
 from fredholm.data.splits import check_fraction, check_split, stratified
@@ -183,5 +183,6 @@ def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) ->
         raise DataError(
             f"{entry.name}: not in {folder}; fix: `fredholm data fetch {entry.name}`, or put the original files there: {entry.official}"
         )
-    verify_installed(entry.name, entry.package, folder, tuple(file for file in entry.package.files if part_files(file)))
+    files = tuple(file for file in installed_files(entry.package, folder) if part_files(file))
+    verify_installed(entry.name, entry.package, folder, files)
     return folder

