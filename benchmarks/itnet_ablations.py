@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,14 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 def add(path: Path, section: str, row: dict[str, Any]) -> None:
     """Put one row into the file, which another process may be writing to as well."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
+    lock = os.open(path.parent, os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = read(path)
         rows = [old for old in found.get(section, []) if key(old) != key(row)]
         write_json(path, {"sections": found | {section: [*rows, row]}})
-    path.with_suffix(".lock").unlink(missing_ok=True)
+    finally:
+        os.close(lock)  # and with it the lock
 
 
 def plan(section: Section, seeds: int) -> Iterator[dict[str, Any]]:

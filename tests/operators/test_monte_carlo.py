@@ -13,6 +13,7 @@ from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, StrategyError
 from fredholm.kernels import add_proposal, auxiliary_loss
 from fredholm.operators import Anchors, ITNetOperator, MonteCarlo, SoftmaxAttention, create_operator
+from fredholm.operators.strategies.anchors import at_anchors
 from fredholm.operators.strategies.monte_carlo import Samples, _messages, _pairs, _split
 from fredholm.ops.anchors import spread_anchors
 
@@ -308,7 +309,7 @@ def test_anchors_count_for_their_clusters(where):
     op, u, domain = operator(samples=3).eval(), signal().detach(), DOMAINS[where]
     anchors = Anchors.of(domain, 3)
     problem, _, _ = op._problem(u, domain, None, None)
-    part = op.strategy.anchored(problem)
+    part = at_anchors(problem, None, op.strategy.samples)
     found, total = torch.broadcast_tensors(*(p.quadrature.weights().sum(-1) for p in (part, problem)))
     assert_close(found, total, "mass a query sees")
     expected = op(u, domain)

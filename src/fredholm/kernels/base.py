@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..domain import Domain
@@ -85,6 +85,7 @@ class Problem:
         layout: its static facts.
         index: which of the layout's queries these are, or None for all.
         whole: the problem that these queries were taken from, for kernels with a functional of all pairs; or None.
+        real: queries that are no padding, or None where all are.
     """
 
     x: Float[Tensor, "#b q p"]
@@ -95,6 +96,7 @@ class Problem:
     layout: Layout = field(default_factory=Layout)
     index: Tensor | None = None
     whole: Problem | None = None
+    real: Bool[Tensor, "#b q"] | None = None
 
     def rows(self, rows: Rows) -> Problem:
         """The same problem for some of the queries."""
@@ -110,6 +112,7 @@ class Problem:
             layout=replace(self.layout, cross=True),
             index=index if self.index is None else self.index[index],
             whole=self if self.whole is None else self.whole,
+            real=None if self.real is None else take_rows(self.real, rows, 1),
         )
 
 

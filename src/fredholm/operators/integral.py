@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..kernels import Kernel, Layout, Problem, WeightedValue, has_trait
 from ..kernels.base import head_width, merge_heads, split_heads
 from ..ops.integral import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
-from .strategies import Plan, Strategy, resolve
+from .strategies import Plan, Strategy, read_strategy, resolve
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,8 @@ class IntegralOperator(nn.Module):
         dim: width of u.
         heads: H; a kernel that is not ``whole`` reads and writes a slice of width dim / H a head.
         kernel: K, a :class:`fredholm.kernels.Kernel` for the same number of heads.
-        strategy: ``"auto"``, a name, or a :class:`Strategy`. It has no parameters and may be replaced: ``op.strategy = ...``.
+        strategy: ``"auto"``, a name, ``{"name": ..., option: ...}`` as in a recipe, or a :class:`Strategy`. It has no parameters and may
+            be replaced: ``op.strategy = ...``.
         out_dim: width of the output, default ``dim``.
         residual: the pointwise term W, initialised to the identity (Xavier-uniform where widths differ).
         projection: the output projection P: a layer of your own, or True for one with bias, Xavier-uniform; without it the heads
@@ -64,7 +66,7 @@ class IntegralOperator(nn.Module):
         heads: int = 1,
         *,
         kernel: Kernel,
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         residual: bool = True,
         projection: bool | nn.Linear = True,
@@ -76,8 +78,8 @@ class IntegralOperator(nn.Module):
             raise OptionError(f"{type(kernel).__name__} has {got} features, the operator needs {want}")
         self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
         self.kernel = kernel
-        resolve(strategy, kernel, Layout())  # an unknown name is refused here, not at the first call
-        self.strategy = strategy
+        self.strategy = read_strategy(strategy)
+        resolve(self.strategy, kernel, Layout())  # an unknown name is refused here, not at the first call
         width = heads * kernel.d_out
         if isinstance(projection, nn.Linear):
             if (projection.in_features, projection.out_features) != (width, self.out_dim):
@@ -244,6 +246,7 @@ class IntegralOperator(nn.Module):
             uy=self._split(u),
             quadrature=domain.quadrature(query_domain).to(u.dtype),
             layout=layout,
+            real=target.valid,
         )
         return problem, query, target.valid
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ..kernels import GROUPS, MLPKernel
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import OptionError
+from ..kernels import GROUPS, MLPKernel, add_proposal
 from ..kernels.base import head_width
 from .integral import IntegralOperator
 from .registry import register_operator
@@ -22,6 +26,8 @@ class ITNetOperator(IntegralOperator):
         position_dim: dimension p of the domain's positions.
         width: hidden width w of the kernel network.
         strategy, out_dim: see :class:`IntegralOperator`.
+        proposal: options of the :class:`fredholm.kernels.Proposal` that ``MonteCarlo`` draws keys from; True for its defaults, False for
+            none.
         kernel_options: further options of :class:`fredholm.kernels.MLPKernel`: ``depth``, ``groups``, ``frequencies``, ``sigma``,
             ``learned_frequencies``, ``per_head_hidden``, ``output``, ``rank``, ``activation``.
 
@@ -44,11 +50,21 @@ class ITNetOperator(IntegralOperator):
         position_dim: int = 1,
         width: int = 128,
         groups: tuple[str, ...] | list[str] = GROUPS,
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
+        proposal: bool | Mapping[str, Any] = False,
         **kernel_options,
     ):
         kernel = MLPKernel(
             heads, head_width(dim, heads), position_dim=position_dim, width=width, groups=groups, **kernel_options
         )
         super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
+        if proposal is not False:
+            add_proposal(self, position_dim, **({} if proposal is True else _proposal_options(proposal)))
+
+
+def _proposal_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("components", "width", "frequencies", "sigma")
+    if not all(key in known for key in given):
+        raise OptionError(f"proposal: received {given!r}; needs true, or options among {', '.join(known)}")
+    return dict(given)

@@ -1,10 +1,11 @@
 """How an integral is computed: one strategy a file. A strategy is frozen and has no parameters."""
 
-from .base import Plan, Strategy, resolve
+from .anchors import Anchors
+from .base import Plan, Strategy, read_strategy, resolve
 from .exact import Exact
 from .fft import FFT
 from .linear import Linear
-from .monte_carlo import Anchors, MonteCarlo
+from .monte_carlo import MonteCarlo
 from .neumann import Neumann
 from .resolvent import Resolvent
 from .scan import Scan
@@ -20,5 +21,6 @@ __all__ = [
     "Resolvent",
     "Scan",
     "Strategy",
+    "read_strategy",
     "resolve",
 ]

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...domain import Domain
 from ...errors import DomainError, OptionError, StrategyError
 from ...kernels import (
     GraphDiffusion,
@@ -23,8 +22,8 @@ from ...kernels import (
     WeightedValue,
     has_trait,
 )
-from ...ops.anchors import Mixture, Table, draw, sampled_mlp_kernel, spread_anchors, take_keys
-from ...quadrature import Quadrature
+from ...ops.anchors import Mixture, Table, draw, sampled_mlp_kernel, take_keys
+from .anchors import Anchors, at_anchors, check_count
 from .base import Keys, Strategy, with_offset
 from .exact import Exact
 
@@ -41,43 +40,6 @@ class Samples(NamedTuple):
 
     index: Tensor
     weight: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Anchors:
-    """Points that stand for clusters of a domain's points: made once for a domain, by the caller, and passed to ``MonteCarlo``.
-
-    Attributes:
-        index: the anchors among the points, (1 | B, S).
-        cluster: the number of each point's anchor, (1 | B, N).
-
-    Example:
-        >>> Anchors.of(Domain.line(6), 2).cluster.tolist()
-        [[0, 0, 0, 1, 1, 1]]
-    """
-
-    index: Tensor
-    cluster: Tensor
-
-    @classmethod
-    def of(cls, domain: Domain, samples: int) -> Anchors:
-        """k-means of a domain's positions; see :func:`fredholm.ops.anchors.spread_anchors`."""
-        _check_count(samples, domain.size)
-        mass = domain.quadrature().mass
-        positions = domain.positions if domain.positions.dim() == 3 else domain.positions[None]
-        if domain.valid is not None:
-            positions = torch.where(domain.valid[..., None], positions, 0.0)
-        return cls.among(positions, mass, samples)
-
-    @classmethod
-    def among(cls, positions: Tensor, mass: Tensor, samples: int) -> Anchors:
-        """The same from positions (1 | B, N, p) and masses (1 | B, N)."""
-        n = positions.shape[1]
-        if samples == n:  # every point stands for itself, coinciding ones too
-            every = torch.arange(n, device=positions.device)[None]
-            return cls(every, every)
-        b = max(positions.shape[0], mass.shape[0])
-        return cls(*spread_anchors(positions.expand(b, -1, -1), mass.to(positions.dtype).expand(b, -1), samples))
 
 
 @dataclass(frozen=True)
@@ -146,11 +108,11 @@ class MonteCarlo(Strategy):
         return REASONS[path]
 
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
-        _check_count(self.samples, problem.uy.shape[2])
+        check_count(self.samples, problem.uy.shape[2])
         if torch.compiler.is_compiling() and (path == SAMPLES or self.anchors is None):
             raise StrategyError("MonteCarlo is eager only, but for evaluation with anchors=Anchors.of(domain, samples)")
         if path == ANCHORS:
-            part = self.anchored(problem)
+            part = at_anchors(problem, self.anchors, self.samples)
             exact = Exact()
             return exact.respond(kernel, part, exact.path(kernel, part.layout))
         proposal = self.proposal(kernel, problem)
@@ -222,11 +184,17 @@ class MonteCarlo(Strategy):
         return with_offset(torch.cat(outs, 2), kernel, p)
 
     def proposal_loss(self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples) -> Tensor:
-        r""":math:`-\sum_s \hat p_s \log q(y_s|x)`, :math:`\hat p_s \propto |K u|\,\mu / q`; mean over heads and some queries."""
+        r""":math:`-\sum_s \hat p_s \log q(y_s|x)`, :math:`\hat p_s \propto |K u|\,\mu / q`; mean over heads and some real queries, zero
+        where there are none."""
         b, n = problem.uy.shape[0], problem.ux.shape[2]
-        chosen = torch.randperm(b * n, device=problem.uy.device)[: self.loss_queries]
+        real = torch.arange(b * n, device=problem.uy.device)
+        if problem.real is not None:
+            real = real[problem.real.expand(b, -1).flatten()]
+        chosen = real[torch.randperm(len(real), device=real.device)[: self.loss_queries]]
         batch, rows = chosen // n, chosen % n
         index, weight = (x[batch, :, rows][:, :, None] for x in samples)
+        if not len(real):
+            return weight.new_zeros(())
         with torch.no_grad():
             sizes = [
                 torch.linalg.vector_norm(_messages(kernel, _one(problem, e, r), index[i : i + 1]), dim=-1)
@@ -235,37 +203,6 @@ class MonteCarlo(Strategy):
             target = F.normalize(torch.cat(sizes) * weight.detach(), p=1.0, dim=-1)
         found = proposal.density_at(batch, rows, index).clamp(min=torch.finfo(weight.dtype).tiny)
         return -(target.to(found.dtype) * found.log()).sum(-1).mean()
-
-    # --- anchors ------------------------------------------------------------------------------------------------------
-
-    def anchored(self, problem: Problem) -> Problem:
-        """The same integral with anchors for keys, each of its cluster's mass as the query sees it."""
-        p, q, n = problem, problem.quadrature, problem.uy.shape[2]
-        anchors = Anchors.among(p.y, q.mass, self.samples) if self.anchors is None else self.anchors
-        if anchors.cluster.shape[-1] != n:
-            raise DomainError(f"these anchors are of a domain of {anchors.cluster.shape[-1]} points, the call has {n}")
-        if anchors.index.shape[0] not in (1, p.uy.shape[0]):
-            raise DomainError(f"these anchors are of a batch of {anchors.index.shape[0]}, the call has {p.uy.shape[0]}")
-        b = max(anchors.index.shape[0], q.mass.shape[0], p.y.shape[0])
-        index, cluster = anchors.index.expand(b, -1), anchors.cluster.expand(b, -1)
-        member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype) * q.mass[..., None]
-        quadrature = Quadrature(mass=member.sum(1))
-        if q.query_time is not None and q.key_time is not None:
-            seen = member.cumsum(1) if q.triangular else q.order().to(member.dtype) @ member  # type: ignore[union-attr]
-            quadrature = Quadrature(torch.ones_like(member[:, 0]), q.scale, density=seen[:, None])
-            time = torch.where(member > 0, q.key_time[..., None], torch.inf)
-            index = torch.where((member > 0).any(1), time.argmin(1), index)
-        pick = index[:, None].expand(max(b, p.uy.shape[0]), p.uy.shape[1], -1)[..., None]
-        return Problem(
-            x=p.x,
-            y=p.y.expand(b, -1, -1).gather(1, index[..., None].expand(-1, -1, p.y.shape[-1])),
-            ux=p.ux,
-            uy=p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1])),
-            quadrature=quadrature,
-            layout=replace(
-                p.layout, keys=None, cross=True, causal=False, pairs=quadrature.density is not None, padded=False
-            ),
-        )
 
     def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
         raise StrategyError("MonteCarlo draws keys for each query and caches none")
@@ -299,8 +236,3 @@ def _messages(kernel: Kernel, problem: Problem, index: Tensor) -> Tensor:
     p, signal = problem, take_keys(problem.uy, index)
     matrix = kernel(p.x[:, None, :, None], take_keys(p.y[:, None], index), p.ux[:, :, :, None], signal)
     return (matrix @ signal[..., None])[..., 0]
-
-
-def _check_count(samples: int, points: int) -> None:
-    if samples > points:
-        raise OptionError(f"samples={samples} exceeds the {points} points of the domain; use 'exact', or fewer samples")
