@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 import pytest
+import torch
+
+# Without a GPU, Triton kernels run on the CPU. Triton asks for this when a kernel is defined, so it is set before any is.
+if torch.cuda.is_available():
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products need
+else:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so what compiles or exports is
 # tested by a script in a process of its own.
-from jaxtyping import install_import_hook
+# A bare GPU machine, which tests kernels, may lack the checker.
+if find_spec("beartype"):
+    from jaxtyping import install_import_hook
 
-import tests.typechecker  # noqa: F401  the hook looks it up as an attribute of its package
+    import tests.typechecker  # noqa: F401  the hook looks it up as an attribute of its package
 
-install_import_hook("fredholm", "tests.typechecker.checked")
+    install_import_hook("fredholm", "tests.typechecker.checked")
 
-import torch  # noqa: E402
 
+class TritonKernels(MetaPathFinder):
+    """Modules of Triton kernels are compiled from their source, which must stay as it is written: no checks."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        return (
+            PathFinder.find_spec(fullname, path, target) if re.search(r"^fredholm\.ops\..*\.triton", fullname) else None
+        )
+
+
+sys.meta_path.insert(0, TritonKernels())
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
 

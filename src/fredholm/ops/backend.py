@@ -1,0 +1,98 @@
+"""Which implementation of an op runs: PyTorch's operations, or the op's own Triton kernel.
+
+An op that has a Triton kernel takes ``backend``, and so does the strategy or operator that calls it, as an option of its
+construction. The choice follows static facts alone (device, dtype, shapes), never the values of tensors:
+
+- ``"auto"``: Triton on a CUDA device whose kernel serves the case, PyTorch everywhere else;
+- ``"torch"``: PyTorch's operations;
+- ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands in the way.
+
+Triton is imported by ``ops/<name>/triton.py`` alone, when that kernel is first used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+
+from ..errors import BackendError, OptionError, suggest
+
+BACKENDS = ("auto", "torch", "triton")
+OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
+INSTALLED = find_spec("triton") is not None
+
+
+def check_backend(name: str) -> str:
+    """``name`` where it is one of :data:`BACKENDS`; for the construction of what takes a backend.
+
+    Raises:
+        OptionError: for any other name.
+
+    Example:
+        >>> check_backend("auto")
+        'auto'
+    """
+    if name not in BACKENDS:
+        raise OptionError(f"unknown backend {name!r}{suggest(name, BACKENDS)}")
+    return name
+
+
+def choose_backend(requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]) -> str:
+    """``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
+
+    Args:
+        requested: one of :data:`BACKENDS`.
+        op: the op's name, for the error.
+        device: where its tensors are.
+        refusal: why this op's Triton kernel does not serve the call, or None where it does. Asked only on a machine that runs
+            Triton kernels.
+
+    Raises:
+        OptionError: for an unknown backend.
+        BackendError: where ``"triton"`` was requested and cannot run.
+
+    Example:
+        >>> choose_backend("auto", "an op", torch.device("cpu"), lambda: None)
+        'torch'
+    """
+    check_backend(requested)
+    if requested == "torch" or (requested == "auto" and device.type != "cuda"):
+        return "torch"
+    reason = machine_refusal(device) or refusal()
+    if reason is None:
+        return "triton"
+    if requested == "auto":
+        return "torch"
+    raise BackendError(f"backend='triton' cannot run {op}: {reason}; backend='auto' takes Triton only where it can run")
+
+
+def machine_refusal(device: torch.device) -> str | None:
+    """Why no Triton kernel runs on tensors of ``device`` here, or None.
+
+    Without a GPU, kernels run on the CPU through Triton's interpreter where ``TRITON_INTERPRET=1`` was in the environment
+    before the first of them was imported: slow, for tests.
+    """
+    if not INSTALLED:
+        return "the package triton is not installed (pip install 'fredholm[triton]')"
+    if interpreted():
+        return None if device.type == "cpu" else f"TRITON_INTERPRET=1 runs kernels on CPU tensors, got {device.type}"
+    if device.type != "cuda":
+        return f"the tensors are on {device.type}, it needs a CUDA device (or TRITON_INTERPRET=1, which is for tests)"
+    found = _capability(device.index or 0)
+    if found < OLDEST_CAPABILITY:
+        needed = ".".join(map(str, OLDEST_CAPABILITY))
+        return f"the GPU has compute capability {found[0]}.{found[1]}, it needs {needed} or newer"
+    return None
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels are run by its interpreter, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+@torch.compiler.assume_constant_result
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)

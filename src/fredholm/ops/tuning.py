@@ -1,0 +1,66 @@
+"""Tile sizes of Triton kernels: a table of what measured fastest, and a rule where nothing was measured.
+
+A kernel's table is the JSON file ``tiles.json`` beside it, from a case to a choice of sizes: ``{"forward sm90 d64 w128":
+{"rows": 128, ...}}``. The case names the direction, the device's compute capability and the sizes that matter to the kernel;
+``benchmarks/gpu.py --tune`` measures candidates and writes it. Nothing is tuned while a model runs: a call finds its case in
+the table or follows the kernel's own rule, so that equal calls run equal kernels.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from .backend import interpreted
+
+Tiles = dict[str, int]
+
+
+def case_name(direction: str, device: torch.device, **sizes: int) -> str:
+    """Key of a table: direction, compute capability (``interpreter`` without a GPU) and sizes in the order given.
+
+    Example:
+        >>> case_name("forward", torch.device("cpu"), d=64, w=128)
+        'forward interpreter d64 w128'
+    """
+    where = "interpreter"
+    if device.type == "cuda" and not interpreted():
+        major, minor = torch.cuda.get_device_capability(device)
+        where = f"sm{major}{minor}"
+    return " ".join([direction, where, *(f"{name}{size}" for name, size in sizes.items())])
+
+
+@cache
+def load_table(path: Path) -> dict[str, Tiles]:
+    """The measured table at ``path``, read once; empty where there is none yet."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def choose_tiles(path: Path, case: str, otherwise: Tiles) -> Tiles:
+    """The measured sizes of ``case``, or ``otherwise``; sizes that the table leaves out come from ``otherwise``.
+
+    Example:
+        >>> choose_tiles(Path("nowhere.json"), "forward sm90 d64 w128", {"rows": 64})
+        {'rows': 64}
+    """
+    return otherwise | load_table(path).get(case, {})
+
+
+def save_tiles(path: Path, found: dict[str, Tiles]) -> None:
+    """Add measured cases to the table at ``path``."""
+    table = load_table(path) | found
+    path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    load_table.cache_clear()
+
+
+def power_of_two(n: int, least: int = 16) -> int:
+    """The smallest power of two that is at least ``n`` and at least ``least``: a block's size.
+
+    Example:
+        >>> power_of_two(5), power_of_two(65)
+        (16, 128)
+    """
+    return max(least, 1 << max(n - 1, 0).bit_length())
