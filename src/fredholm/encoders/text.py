@@ -10,7 +10,7 @@ from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..kernels import FourierFeatures
 
-POOLS = ("mean", "cls", "last")
+POOLS = ("mean", "cls", "last", "every")
 POSITIONS = ("fourier", "learned", "none")
 
 
@@ -27,7 +27,7 @@ class TextEncoder(nn.Module):
         positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of ``max_length`` rows; ``none``:
             for operators that read positions themselves.
         pool: ``mean`` over the real tokens; ``cls``: a class token in front with measure 0, it reads the text and no token reads it;
-            ``last``: the last real token.
+            ``last``: the last real token; ``every``: all tokens, each read out by itself.
         causal: a token sees those up to its own.
         frequencies, sigma: of γ.
         dropout: after the embedding.
@@ -97,6 +97,21 @@ class TextEncoder(nn.Module):
             features = features + self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
         return self.dropout(features), domain
 
+    def point(self, numbers: Int[Tensor, "b"], position: Float[Tensor, "1"]) -> Float[Tensor, "b d"]:
+        """Features of one token of each text at one position: what :meth:`forward` gives there.
+
+        Raises:
+            OptionError: learned positions, which are no function of the position.
+        """
+        if self.table is not None:
+            raise OptionError(
+                "positions: a learned table has no value between its rows; use 'fourier' to go token by token"
+            )
+        features = self.embed(numbers)
+        if self.fourier is not None and self.position is not None:
+            features = features + self.position(self.fourier(position).to(self.position.weight.dtype))
+        return self.dropout(features)
+
     def domain(self, numbers: Tensor) -> Domain:
         """The line of these tokens, padding marked, and the class token's point at its start if there is one."""
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
@@ -113,10 +128,12 @@ class TextEncoder(nn.Module):
         return Domain.join(Domain.points(torch.zeros_like(line.positions[:1])), line, balance=(0.0, 1.0))
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The text's one feature vector (B, D): the class token, the mean over real tokens, or the last of them.
+        """The text's one feature vector (B, D): the class token, the mean over real tokens, or the last of them; or every token's.
 
         A text without a token gives zeros (but for the class token).
         """
+        if self.pool == "every":
+            return features
         if self.token is not None:
             return features[:, 0]
         valid = domain.valid

@@ -24,7 +24,8 @@ class ITNetConfig:
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
         drop_path: stochastic depth of the last block; it grows linearly from 0.
-        pool: ``mean`` or ``cls``; of text also ``last``.
+        pool: ``mean`` or ``cls``; of text also ``last``, or ``every``: logits at every token.
+        causal: of text, a token reads those up to its own.
         frequencies, sigma: of the encoder's Fourier features.
     """
 
@@ -46,6 +47,7 @@ class ITNetConfig:
     sigma: float = 10.0
     vocabulary: int = 257
     max_length: int = 256
+    causal: bool = False
 
     def __post_init__(self) -> None:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
@@ -62,6 +64,8 @@ class ITNetConfig:
             raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
         if self.encoder not in ("image", "points", "text"):
             raise OptionError(f"encoder is 'image', 'points' or 'text', got {self.encoder!r}")
+        if self.causal and self.encoder != "text":
+            raise OptionError(f"causal: a text has an order, {self.encoder!r} has none")
         if self.dim % self.heads:
             raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
         if self.encoder == "image" and any(side % self.patch for side in size):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import ImageEncoder, PointEncoder, TextEncoder
+from ...errors import OptionError
+from ...operators.integral import CausalState
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin
@@ -24,7 +27,7 @@ class ITNet(nn.Module, PretrainedMixin):
     The same backbone serves every registered operator (``config.operator``), so that operators can be compared.
 
     Shape: images (B, C, H, W), clouds (B, N, p) with ``config.encoder == "points"``, or token numbers (B, N) with ``"text"``, to logits
-    (B, num_classes).
+    (B, num_classes), or (B, N, num_classes) with ``pool == "every"``.
 
     Initialisation: the operators' and feed-forward networks' output layers are scaled by :math:`1/\sqrt{2L}`; patch embedding
     truncated normal 0.02; the classifier starts at zero.
@@ -70,7 +73,7 @@ class ITNet(nn.Module, PretrainedMixin):
             if block.feed_forward is not None:
                 block.feed_forward.contract.weight.mul_(scale)
 
-    def forward(self, inputs: Tensor) -> Float[Tensor, "b classes"]:
+    def forward(self, inputs: Tensor) -> Float[Tensor, "b *n classes"]:
         tokens, domain = self.features(inputs)
         return self.head(self.encoder.read_out(tokens, domain))
 
@@ -91,6 +94,46 @@ class ITNet(nn.Module, PretrainedMixin):
             tokens = block(tokens, domain)
         return seen
 
+    def init_state(self, length: int, batch: int = 1) -> TextState:
+        """What a causal text model remembers before its first token, for texts of up to ``length`` tokens.
+
+        Raises:
+            OptionError: a model that gives no logits at every token of a causal text, or a longer text than it was built for.
+        """
+        c = self.config
+        if c.encoder != "text" or not c.causal or c.pool != "every":
+            raise OptionError(
+                "init_state: needs encoder='text', causal=True and pool='every', a model of the next token"
+            )
+        if length > c.max_length:
+            raise OptionError(f"length: received {length}; the model was built for texts of {c.max_length} tokens")
+        place = self.head.weight
+        line = Domain.line(length, length=c.max_length, causal=True, device=place.device, dtype=place.dtype)
+        return TextState(0, line, tuple(block.operator.init_state(batch, line) for block in self.blocks))
+
+    def step(self, numbers: Int[Tensor, "b"], state: TextState) -> tuple[Float[Tensor, "b classes"], TextState]:
+        """Logits after one more token, and the state after it: the same as :meth:`forward` of the whole text, at its last token.
+
+        Cost: that of one point of each operator; with a separable kernel it does not grow with the text.
+
+        Example:
+            >>> from fredholm.models import create_model
+            >>> options = {"encoder": "text", "causal": True, "pool": "every", "vocabulary": 9, "num_classes": 9, "max_length": 8}
+            >>> model = create_model("itnet_nano", operator="itnet_low_rank", **options).eval()
+            >>> logits, state = model.step(torch.tensor([3, 4]), model.init_state(8, batch=2))
+            >>> logits.shape, state.seen
+            (torch.Size([2, 9]), 1)
+        """
+        u = self.encoder.point(numbers, state.domain.positions[state.seen])
+        states = []
+        for block, before in zip(self.blocks, state.operators):
+            out, after = block.operator.step(block.norm1(u), before)
+            u = u + out
+            if block.feed_forward is not None:
+                u = u + block.feed_forward(block.norm2(u)[:, None])[:, 0]
+            states.append(after)
+        return self.head(self.norm(u)), TextState(state.seen + 1, state.domain, tuple(states))
+
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """See :func:`fredholm.models.decay.weight_decay_groups`."""
         return weight_decay_groups(self, weight_decay)
@@ -106,6 +149,7 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
             dim=c.dim,
             max_length=c.max_length,
             pool=c.pool,
+            causal=c.causal,
             frequencies=c.frequencies,
             sigma=c.sigma,
             dropout=c.dropout,
@@ -119,6 +163,15 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
         sigma=c.sigma,
         dropout=c.dropout,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class TextState:
+    """What a text model remembers of a text so far: how many tokens came, the line they lie on, and every operator's state."""
+
+    seen: int
+    domain: Domain
+    operators: tuple[CausalState, ...]
 
 
 _FAMILY = register_family("itnet", ITNet, ITNetConfig)

@@ -1,0 +1,58 @@
+"""A text model that goes token by token gives what it gives for the whole text, with a state that does not grow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm.errors import OptionError
+from fredholm.models import create_model
+
+from ..tolerances import assert_close
+
+NEXT = {"encoder": "text", "causal": True, "pool": "every", "vocabulary": 9, "num_classes": 9, "max_length": 12}
+OPTIONS = {
+    "itnet_low_rank": {"rank": 3, "width": 4, "frequencies": 3},
+    "itnet": {"width": 4, "frequencies": 3},
+    "luna": {},
+    "softmax": {},
+}
+
+
+def text_model(operator: str, **changes):
+    torch.manual_seed(0)
+    model = create_model("itnet_nano", operator=operator, operator_options=OPTIONS[operator], **NEXT | changes).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize("operator", OPTIONS)
+def test_token_by_token_is_the_whole_text(operator):
+    model, numbers = text_model(operator), torch.randint(1, 9, (3, 10))
+    whole, state = model(numbers), model.init_state(12, batch=3)
+    assert whole.shape == (3, 10, 9)
+    for t in range(10):
+        logits, state = model.step(numbers[:, t], state)
+        assert_close(logits, whole[:, t], f"token {t}")
+    assert_close(model(numbers[:, :4]), whole[:, :4], "a prefix")
+
+
+def test_the_state_of_a_separable_kernel_does_not_grow():
+    model = text_model("itnet_low_rank")
+    sizes, state = [], model.init_state(12)
+    for t in range(12):
+        _, state = model.step(torch.tensor([3]), state)
+        sizes.append(sum(tensor.numel() for one in state.operators for tensor in one.keys.values()))
+    assert len(set(sizes)) == 1
+    assert sizes[0] == 2 * 2 * 3, "rank numbers a head and block"
+
+
+def test_what_cannot_go_token_by_token_is_refused():
+    for changes in ({"causal": False}, {"pool": "mean"}):
+        with pytest.raises(OptionError, match="a model of the next token"):
+            text_model("itnet_low_rank", **changes).init_state(4)
+    with pytest.raises(OptionError, match="length: received 13; the model was built for texts of 12 tokens"):
+        text_model("itnet_low_rank").init_state(13)
+    with pytest.raises(OptionError, match="causal: a text has an order, 'image' has none"):
+        create_model("itnet_nano", causal=True)
