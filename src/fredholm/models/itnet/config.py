@@ -5,18 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import OptionError
+from ...errors import OptionError, suggest
+
+ENCODERS = ("image", "points", "text", "graph", "multimodal", "field")
 
 
 @dataclass(frozen=True)
 class ITNetConfig:
-    """A classifier of images, point clouds or texts: residual blocks around any registered operator.
+    """A model of images, point clouds, texts, graphs, pictures with questions, or fields: residual blocks around any operator.
 
     Attributes:
-        encoder: ``image``, ``points`` or ``text``; a point cloud has ``channels`` coordinates, a text ``vocabulary`` token numbers of
-            which ``max_length`` are one unit of position; for both the image fields play no role.
+        encoder: ``image``, ``points``, ``text``, ``graph``, ``multimodal`` (a picture and a text) or ``field`` (values on a grid, and
+            as many answers). A text has ``vocabulary`` token numbers of which ``max_length`` are one unit of position. Fields of other
+            encoders play no role.
         image_size: height and width the model is built for (other sizes work where the patch divides them).
-        patch: patch side in pixels.
+        patch: patch side in pixels, or (height, width).
+        scales: of images, two or more patch sizes in one domain instead of ``patch``.
+        position_dim: of points, how many of the channels are coordinates (default all).
+        point_features: ``raw`` or ``fourier``; ``neighbours``: k of the local pre-extraction, 0 for none.
+        node_tokens: whether a graph's nodes are bags of tokens, rather than ``channels`` numbers.
+        eigenvectors, off_edges: of graphs, see :class:`fredholm.encoders.GraphEncoder`.
+        measure: of pictures with questions ``balanced`` (default), ``uniform`` or the picture's share; of several scales ``uniform``
+            (default) or ``balanced``.
+        views: pictures of one sample, each joined with its text; their read-outs are concatenated.
         channels, num_classes: of input and output.
         dim, depth, heads: width d, layers L, heads H.
         operator: a registered operator's name.
@@ -24,14 +35,15 @@ class ITNetConfig:
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
         drop_path: stochastic depth of the last block; it grows linearly from 0.
-        pool: ``mean`` or ``cls``; of text also ``last``, or ``every``: logits at every token.
+        pool: ``mean`` or ``cls``; of text also ``last``, or ``every``: logits at every token; of graphs ``mean``, ``first`` (the node
+            asked about) or ``every``. A field is answered at every point, clouds and several scales are averaged.
         causal: of text, a token reads those up to its own.
         frequencies, sigma: of the encoder's Fourier features.
     """
 
     encoder: str = "image"
     image_size: tuple[int, int] | list[int] | int = (28, 28)
-    patch: int = 4
+    patch: int | tuple[int, int] | list[int] = 4
     channels: int = 1
     num_classes: int = 10
     dim: int = 64
@@ -48,12 +60,36 @@ class ITNetConfig:
     vocabulary: int = 257
     max_length: int = 256
     causal: bool = False
+    scales: tuple[int, ...] | list[int] = ()
+    position_dim: int | None = None
+    point_features: str = "raw"
+    neighbours: int = 0
+    node_tokens: bool = False
+    eigenvectors: int = 8
+    off_edges: str = "learned"
+    measure: str | float | None = None
+    views: int = 1
 
     def __post_init__(self) -> None:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
         object.__setattr__(self, "image_size", size)
-        for name in ("patch", "channels", "num_classes", "dim", "depth", "heads", "vocabulary", "max_length"):
-            value = getattr(self, name)
+        object.__setattr__(self, "scales", tuple(self.scales))
+        patch = (self.patch, self.patch) if isinstance(self.patch, int) else tuple(self.patch)
+        if not isinstance(self.patch, int):
+            object.__setattr__(self, "patch", patch)
+        sizes = (
+            "channels",
+            "num_classes",
+            "dim",
+            "depth",
+            "heads",
+            "vocabulary",
+            "max_length",
+            "eigenvectors",
+            "views",
+        )
+        given = [("patch", side) for side in patch] + [("scales", side) for side in self.scales]
+        for name, value in given + [(name, getattr(self, name)) for name in sizes]:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name} must be a positive integer, got {value!r}")
         for name in ("dropout", "drop_path"):
@@ -62,18 +98,32 @@ class ITNetConfig:
                 raise OptionError(f"{name} is a rate in [0, 1), got {value!r}")
         if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
             raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
-        if self.encoder not in ("image", "points", "text"):
-            raise OptionError(f"encoder is 'image', 'points' or 'text', got {self.encoder!r}")
+        if self.encoder not in ENCODERS:
+            raise OptionError(f"encoder: received {self.encoder!r}{suggest(str(self.encoder), ENCODERS)}")
+        if self.views > 1 and self.encoder != "multimodal":
+            raise OptionError(f"views: received {self.views}; only pictures with a text come in several views")
         if self.causal and self.encoder != "text":
             raise OptionError(f"causal: a text has an order, {self.encoder!r} has none")
         if self.dim % self.heads:
             raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
-        if self.encoder == "image" and any(side % self.patch for side in size):
-            raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
+        if self.encoder in ("image", "multimodal"):
+            for part in [(side, side) for side in self.scales] or [patch]:
+                self._check_patch(size, part)
+
+    def _check_patch(self, size: tuple[int, ...], patch: tuple[int, ...]) -> None:
+        if len(patch) != 2 or any(side % part for side, part in zip(size, patch)):
+            name = patch[0] if len(set(patch)) == 1 else "x".join(map(str, patch))
+            raise OptionError(f"the patch must divide the image: {name} does not divide {size[0]}x{size[1]}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input the model is built for: (C, H, W), 1,024 points (N, p), or the longest text (N,)."""
+        """Shape of one input the model is built for: (C, H, W), 1,024 points (N, p), or the longest text (N,).
+
+        Raises:
+            OptionError: an input of several tensors.
+        """
+        if self.encoder in ("graph", "multimodal"):
+            raise OptionError(f"input_shape: a {self.encoder} input is several tensors, see fredholm.encoders.Inputs")
         if self.encoder == "text":
             return (self.max_length,)
         if self.encoder == "points":
@@ -97,7 +147,9 @@ def _sizes(dim: int, depth: int, heads: int, width: int, drop_path: float, rank:
 
 
 _IMAGENET: dict[str, Any] = {"image_size": (224, 224), "patch": 16, "channels": 3, "num_classes": 1000, "pool": "cls"}
-_MODELNET: dict[str, Any] = {"encoder": "points", "channels": 3, "num_classes": 40}
+_MODELNET: dict[str, Any] = {
+    "encoder": "points", "channels": 3, "num_classes": 40, "point_features": "fourier", "neighbours": 16, "sigma": 1.0
+}  # fmt: skip
 _SMALL: dict[str, Any] = {"dropout": 0.0, "frequencies": 16, "sigma": 3.0}
 
 PRESETS = {

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from ...depth import ResidualBlock
 from ...domain import Domain
-from ...encoders import ImageEncoder, PointEncoder, TextEncoder
-from ...errors import OptionError
+from ...encoders import Inputs
+from ...errors import OptionError, ShapeError
 from ...operators.integral import CausalState
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin
 from ..registry import register_family, register_model
+from .build import make_encoder
 from .config import PRESETS, ITNetConfig
 
 
@@ -26,8 +27,9 @@ class ITNet(nn.Module, PretrainedMixin):
 
     The same backbone serves every registered operator (``config.operator``), so that operators can be compared.
 
-    Shape: images (B, C, H, W), clouds (B, N, p) with ``config.encoder == "points"``, or token numbers (B, N) with ``"text"``, to logits
-    (B, num_classes), or (B, N, num_classes) with ``pool == "every"``.
+    Shape: what ``config.encoder`` reads (images (B, C, H, W), clouds (B, N, p), token numbers (B, N), fields (B, C, n1, n2), or
+    :class:`fredholm.encoders.Inputs` of a graph or of pictures and texts) to logits (B, num_classes); with ``pool == "every"`` and for
+    fields (B, N, num_classes).
 
     Initialisation: the operators' and feed-forward networks' output layers are scaled by :math:`1/\sqrt{2L}`; patch embedding
     truncated normal 0.02; the classifier starts at zero.
@@ -58,7 +60,7 @@ class ITNet(nn.Module, PretrainedMixin):
             for i in range(c.depth)
         )
         self.norm = nn.LayerNorm(c.dim)
-        self.head = nn.Linear(c.dim, c.num_classes)
+        self.head = nn.Linear(c.views * c.dim, c.num_classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self._scale_outputs()
@@ -73,11 +75,21 @@ class ITNet(nn.Module, PretrainedMixin):
             if block.feed_forward is not None:
                 block.feed_forward.contract.weight.mul_(scale)
 
-    def forward(self, inputs: Tensor) -> Float[Tensor, "b *n classes"]:
+    def forward(self, inputs: Tensor | Inputs) -> Float[Tensor, "b *n classes"]:
+        if self.config.views > 1:
+            return self._views(inputs)
         tokens, domain = self.features(inputs)
         return self.head(self.encoder.read_out(tokens, domain))
 
-    def features(self, inputs: Tensor) -> tuple[Tensor, Domain]:
+    def _views(self, inputs: Any) -> Tensor:
+        """Logits of samples with several pictures (B, V, C, H, W) and one text each: each pair by itself, then all read-outs at once."""
+        images, views = inputs["image"], self.config.views
+        if images.dim() != 5 or images.shape[1] != views:
+            raise ShapeError(f"image must have shape (B, {views}, C, H, W), got {tuple(images.shape)}")
+        pairs = Inputs(image=images.flatten(0, 1), tokens=inputs["tokens"].repeat_interleave(views, 0))
+        return self.head(self.encoder.read_out(*self.features(pairs)).unflatten(0, (-1, views)).flatten(1))
+
+    def features(self, inputs: Tensor | Inputs) -> tuple[Tensor, Domain]:
         """Normalised features of the last block (B, N, D) and their domain."""
         tokens, domain = self.encoder(inputs)
         for block in self.blocks:
@@ -85,7 +97,7 @@ class ITNet(nn.Module, PretrainedMixin):
         return self.norm(tokens), domain
 
     @torch.no_grad()
-    def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
+    def trace(self, inputs: Tensor | Inputs) -> list[tuple[nn.Module, Tensor, Domain]]:
         """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
         tokens, domain = self.encoder(inputs)
         seen = []
@@ -137,32 +149,6 @@ class ITNet(nn.Module, PretrainedMixin):
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """See :func:`fredholm.models.decay.weight_decay_groups`."""
         return weight_decay_groups(self, weight_decay)
-
-
-def make_encoder(c: ITNetConfig) -> nn.Module:
-    """The encoder that a configuration names."""
-    if c.encoder == "points":
-        return PointEncoder(channels=c.channels, dim=c.dim, dropout=c.dropout)
-    if c.encoder == "text":
-        return TextEncoder(
-            vocabulary=c.vocabulary,
-            dim=c.dim,
-            max_length=c.max_length,
-            pool=c.pool,
-            causal=c.causal,
-            frequencies=c.frequencies,
-            sigma=c.sigma,
-            dropout=c.dropout,
-        )
-    return ImageEncoder(
-        patch=c.patch,
-        channels=c.channels,
-        dim=c.dim,
-        pool=c.pool,
-        frequencies=c.frequencies,
-        sigma=c.sigma,
-        dropout=c.dropout,
-    )
 
 
 @dataclass(frozen=True, eq=False)
