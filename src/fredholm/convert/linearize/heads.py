@@ -1,0 +1,188 @@
+"""Linear attention on queries, keys and values that a model has made: what takes softmax's place in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import ConversionError, OptionError
+from ...kernels.feature_map import build_feature_map
+from ...ops.linear_attention import linear_attention, linear_density
+from ...quadrature import Quadrature
+from .divergence import divergence
+
+MODES = ("linear", "softmax", "distil")
+CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {"luna": {"per_head": True}}  # each head has queries of its own scale
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Which keys the queries of a call see.
+
+    Attributes:
+        valid: keys that are no padding, (B, Nk), or None for all.
+        causal: query i sees the keys up to i; queries and keys are then the same tokens.
+        pairs: any other mask, boolean or additive, (B | 1, H | 1, Nq, Nk); it takes the quadratic form.
+    """
+
+    valid: Bool[Tensor, "b k"] | None = None
+    causal: bool = False
+    pairs: Tensor | None = None
+
+    def quadrature(self, queries: int, keys: int, like: Tensor) -> Quadrature:
+        """The weights of the sum over keys, equal masses over what a query sees."""
+        options: dict[str, Any] = {"device": like.device, "dtype": torch.promote_types(like.dtype, torch.float32)}
+        domain = Domain.line(keys, causal=self.causal, **options).replace(valid=self.valid, pairs=self.pairs)
+        if self.causal and queries != keys:
+            raise ConversionError(f"causal attention of {queries} queries over {keys} keys needs a mask of pairs")
+        return domain.quadrature(None if queries == keys else Domain.line(queries, **options))
+
+    def bias(self, queries: int, keys: int, like: Tensor) -> Tensor | None:
+        """The same as an additive mask of a softmax, (B | 1, H | 1, Nq, Nk), or None."""
+        seen = self.quadrature(queries, keys, like).visible()
+        if seen is None:
+            return None
+        bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(~seen, -torch.inf)
+        if self.pairs is not None and self.pairs.dtype != torch.bool:
+            bias = bias + self.pairs.to(like.dtype)
+        return bias
+
+
+class LinearHeads(nn.Module):
+    r"""Linear attention of given heads, :math:`\phi(q_i)\cdot\sum_j \psi(k_j) v_j / \phi(q_i)\cdot\sum_j \psi(k_j)`, ψ = φ where tied.
+
+    Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that maps see what they see at
+    the usual factor :math:`1/\sqrt e`.
+
+    Args:
+        heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a group of neighbours.
+        feature_map: a name of :data:`fredholm.kernels.FEATURE_MAPS`.
+        options: of the map; conversions of ``luna`` default to maps of each head's own.
+        tied: one φ for queries and keys, or keys with a map of their own.
+        floor: of the denominator.
+
+    Attributes:
+        mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and ``loss`` is set to the
+            divergence of the two attentions on this call.
+
+    Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query that sees nothing gets zero.
+
+    Cost: O(N·H·r·d); with ``pairs``, and in the modes of the teacher, O(N²).
+
+    Raises:
+        ConversionError: key heads that do not divide the query heads.
+        OptionError: an unknown map or option.
+
+    Example:
+        >>> x = torch.randn(2, 4, 5, 8)
+        >>> LinearHeads(4, 8, feature_map="hedgehog")(x, x, x, Seen()).shape
+        torch.Size([2, 4, 5, 8])
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        width: int,
+        *,
+        feature_map: str = "luna",
+        options: dict[str, Any] | None = None,
+        tied: bool = True,
+        floor: float = 1e-6,
+    ):
+        super().__init__()
+        if not floor > 0:
+            raise OptionError(f"the denominator's floor must be positive, got {floor}")
+        options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
+        if options.get("cap") == "batch":
+            raise OptionError('cap="batch" is a statistic of a call, which counts padding; use cap="running"')
+        self.heads, self.width, self.floor = heads, width, floor
+        self.name = feature_map
+        self.feature_map = build_feature_map(feature_map, width, heads, **options)
+        self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
+        self.mode = "linear"
+        self.loss: Tensor | None = None
+
+    def forward(
+        self,
+        query: Float[Tensor, "b h q e"],
+        key: Float[Tensor, "b g k e"],
+        value: Float[Tensor, "b g k d"],
+        seen: Seen,
+        *,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> Float[Tensor, "b h q d"]:
+        if query.shape[1] != self.heads or query.shape[-1] != self.width:
+            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
+            raise ConversionError(f"these maps are for {self.heads} heads of width {self.width}, the model gives {got}")
+        key, value = (self._share(x) for x in (key, value))
+        scale = self.width**-0.5 if scale is None else scale
+        if self.mode == "linear":
+            return self._linear(query, key, value, seen, scale)
+        if self.mode == "softmax":
+            return softmax_attention(query, key, value, seen, scale, dropout)
+        weights = self.teacher_weights(query, key, seen, scale)
+        real = seen.valid if query.shape[2] == key.shape[2] else None
+        self.loss = divergence(weights, self.student_weights(query, key, seen, scale), real)
+        return weights.to(value.dtype) @ value
+
+    def features(self, query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """φ(q) and ψ(k), in float32 at least."""
+        factor = (scale * self.width**0.5) ** 0.5
+        if abs(factor - 1.0) > 1e-6:
+            query, key = query * factor, key * factor
+        return self.feature_map(query), (self.feature_map if self.key_map is None else self.key_map)(key)
+
+    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+        """What a query gives each key, dense: O(N²)."""
+        left, right = self.features(query, key, scale)
+        weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
+        return linear_density(left, right, weights, self.floor) * weights
+
+    @staticmethod
+    def teacher_weights(query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+        """Softmax's weights; zero in rows that see nothing."""
+        scores = (query.float() @ key.float().mT) * scale
+        bias = seen.bias(query.shape[2], key.shape[2], scores)
+        if bias is None:
+            return scores.softmax(-1)
+        some = (bias > -torch.inf).any(-1, keepdim=True)
+        return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
+
+    def _linear(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
+        if seen.valid is not None:  # padding may hold anything
+            key, value = (torch.where(seen.valid[:, None, :, None], x, torch.zeros_like(x)) for x in (key, value))
+        if seen.pairs is not None:
+            return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
+        left, right = self.features(query, key, scale)
+        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
+        return linear_attention(left, right, value, quadrature, floor=self.floor).to(value.dtype)
+
+    def _share(self, x: Tensor) -> Tensor:
+        if x.shape[1] == self.heads:
+            return x
+        if self.heads % x.shape[1]:
+            raise ConversionError(
+                f"{x.shape[1]} heads of keys and values do not divide {self.heads} heads of queries, so that no group is defined"
+            )
+        return x.repeat_interleave(self.heads // x.shape[1], 1)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, width={self.width}, feature_map={self.name}, tied={self.key_map is None}"
+
+
+def softmax_attention(
+    query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """The teacher's response, by torch's fused attention."""
+    plain = seen.causal and seen.valid is None and seen.pairs is None
+    bias = None if plain else seen.bias(query.shape[2], key.shape[2], query)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=plain, scale=scale
+    )

@@ -1,0 +1,139 @@
+"""Linear attention in the place of a model's softmax, matched by structure; nothing is trained here."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ConversionError, OptionError, suggest
+from ...kernels.feature_map import FEATURE_MAPS
+from .heads import LinearHeads
+from .interface import NAME, SLOT, Call, is_transformers, probe
+from .replaced import Layer, Replaced
+
+
+def replace_attention(
+    model: nn.Module,
+    to: str = "luna",
+    *,
+    options: dict[str, Any] | None = None,
+    tied: bool = True,
+    layers: Sequence[str] | None = None,
+    inputs: dict[str, Any] | None = None,
+    keep_refused: bool = False,
+    copied: bool = True,
+) -> Replaced:
+    """The model with linear attention in place of its softmax: projections, networks and norms are kept, maps are new.
+
+    Args:
+        model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model with ``nn.MultiheadAttention`` or
+            timm's ``Attention`` inside.
+        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`.
+        options: of the map, such as ``{"channels": 16}``.
+        tied: one map for queries and keys, or one for each.
+        layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
+        inputs: arguments of one small call of a transformers model, where its dummy inputs do not suffice.
+        keep_refused: leave attention that cannot be converted as it is, named in ``refused``; otherwise it is an error.
+        copied: convert a copy and leave ``model`` as it is.
+
+    Raises:
+        ConversionError: nothing to convert, or attention that cannot be, by name and reason.
+        OptionError: an unknown map, an option it does not have, or a pattern that fits no layer.
+
+    Example:
+        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+        >>> replaced = replace_attention(encoder, "hedgehog")
+        >>> [layer.name for layer in replaced.layers]
+        ['layers.0.self_attn', 'layers.1.self_attn']
+    """
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"a torch.nn.Module can be converted, got {type(model).__name__}")
+    if to not in FEATURE_MAPS:
+        raise OptionError(f"unknown linear attention to={to!r}{suggest(to, FEATURE_MAPS)}")
+    if copied:
+        model = copy.deepcopy(model)
+    if is_transformers(model):
+        return _transformers(model, to, dict(options or {}), tied, _chooser(layers), inputs, keep_refused)
+    from .modules import replace_modules
+
+    return replace_modules(model, to, dict(options or {}), tied, _chooser(layers), keep_refused)
+
+
+class _chooser:
+    """Which names the caller wants; remembers whether a pattern fitted."""
+
+    def __init__(self, patterns: Sequence[str] | None):
+        self.patterns = None if patterns is None else list(patterns)
+
+    def __call__(self, names: list[str]) -> list[str]:
+        if self.patterns is None:
+            return names
+        for pattern in self.patterns:
+            if not fnmatch.filter(names, pattern):
+                raise OptionError(f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}")
+        return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)]
+
+
+Chooser = Callable[[list[str]], list[str]]
+
+
+def check_found(model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool) -> None:
+    """ConversionError where nothing can be converted, or something cannot and must."""
+    kind = type(model).__name__
+    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    if not found:
+        what = f"none of its attention can be converted ({reasons})" if refused else "it has no attention that is understood"
+        raise ConversionError(
+            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, torch.nn.MultiheadAttention, "
+            "timm's Attention, and softmax operators of fredholm"
+        )
+    if refused and not keep_refused:
+        raise ConversionError(
+            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves these layers as they are"
+        )
+
+
+def _transformers(
+    model: Any, to: str, options: dict[str, Any], tied: bool, choose: Chooser, inputs: Any, keep_refused: bool
+) -> Replaced:
+    calls = {call.name: call for call in probe(model, inputs)}
+    wanted = choose(list(calls))
+    refused = {name: why for name in wanted if (why := _refusal(calls[name]))}
+    names = [name for name in wanted if name not in refused]
+    check_found(model, names, refused, keep_refused)
+    return attach(model, [calls[name] for name in names], to, options, tied, refused)
+
+
+def _refusal(call: Call) -> str:
+    if call.problem:
+        return f"asks for {call.problem}"
+    if call.heads % call.groups:
+        return f"{call.groups} heads of keys do not divide {call.heads} heads of queries"
+    return ""
+
+
+def attach(
+    model: Any, calls: list[Call], to: str, options: dict[str, Any], tied: bool, refused: dict[str, str] | None = None
+) -> Replaced:
+    """Put :class:`LinearHeads` into a transformers model's attention modules and switch the model to them."""
+    layers, parts = [], {}
+    for call in calls:
+        module = model.get_submodule(call.name)
+        kept = tuple(f"{call.name}.{name}" for name, _ in module.named_parameters())
+        part = LinearHeads(call.heads, call.width, feature_map=to, options=options, tied=tied)
+        part.to(next(module.parameters()).device).train(module.training)
+        setattr(module, SLOT, part)
+        new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
+        kind, sizes = type(module).__name__, (call.heads, call.groups, call.width)
+        layers.append(Layer(call.name, kind, *sizes, call.causal, call.dropout, kept, new))
+        parts[call.name] = part
+    model.set_attn_implementation(NAME)
+    roots = [f"{call.name}.{SLOT}" for call in calls]
+    return Replaced(model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots})
+
+

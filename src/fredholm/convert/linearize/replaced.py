@@ -1,0 +1,106 @@
+"""A model whose attention was replaced: its layers, what each kept and what is new, and the switch between teacher and student."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from ...errors import ConversionError
+
+
+class Part(Protocol):
+    """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"`` or ``"distil"``, which sets ``loss``."""
+
+    mode: str
+    loss: Tensor | None
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer of a conversion.
+
+    Attributes:
+        name: the attention module's, in the source model.
+        kind: its class.
+        heads, groups, width: query heads, key and value heads, features of a query.
+        causal: whether a query sees only what came before.
+        dropout: rate on the attention weights, which linear attention does not have: dropped.
+        kept, new: names of parameters taken over as they are, and of those that start anew.
+    """
+
+    name: str
+    kind: str
+    heads: int
+    groups: int
+    width: int
+    causal: bool
+    dropout: float = 0.0
+    kept: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Replaced:
+    """A model with linear attention in the places of ``layers``.
+
+    Attributes:
+        model: the converted model.
+        ecosystem: ``"transformers"``, ``"torch"`` or ``"fredholm"``: whose format it is saved in.
+        to, options, tied: the map, its options, and whether keys share it.
+        layers: those converted, in the order of the forward pass.
+        refused: attention modules that keep their softmax, and why.
+        parts: what stands in each layer, by its name.
+        extra: what loading needs beside.
+    """
+
+    model: Any
+    ecosystem: str
+    to: str
+    options: dict[str, Any]
+    tied: bool
+    layers: list[Layer]
+    refused: dict[str, str]
+    parts: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def switch(self, mode: str) -> None:
+        """Set the mode of every layer."""
+        for part in self.parts.values():
+            part.mode, part.loss = mode, None
+
+    @contextmanager
+    def mode(self, mode: str) -> Iterator[None]:
+        """Every layer in a mode for a while; linear after it."""
+        self.switch(mode)
+        try:
+            yield
+        finally:
+            self.switch("linear")
+
+    def losses(self) -> dict[str, Tensor]:
+        """Each layer's divergence on the last call in the mode ``"distil"``.
+
+        Raises:
+            ConversionError: a layer was not called.
+        """
+        found = {name: part.loss for name, part in self.parts.items()}
+        silent = [name for name, loss in found.items() if loss is None]
+        if silent:
+            raise ConversionError(f"the forward pass did not come through {', '.join(silent)}; nothing to distil there")
+        return found  # type: ignore[return-value]
+
+    def new_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are not the source's, by name."""
+        wanted = {name for layer in self.layers for name in layer.new}
+        return {name: p for name, p in self.model.named_parameters() if name in wanted}
+
+    def new_tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers that are not the source's (random frequencies among them), by name."""
+        roots = tuple(f"{root}." for root in self.extra["roots"])
+        return {name: value for name, value in self.model.state_dict().items() if name.startswith(roots)}

@@ -1,0 +1,161 @@
+"""The conversion report: every layer, what was kept, new and refused, how well attention and task were recovered, speed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .replaced import Replaced
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One layer: its facts, the names of parameters kept and new, and the divergence of its attention from the teacher's in nats.
+
+    ``before`` and ``after`` stage 1; None where it was not measured.
+    """
+
+    name: str
+    kind: str
+    heads: int
+    groups: int
+    width: int
+    causal: bool
+    dropped: float
+    kept: list[str]
+    new: list[str]
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass
+class ConversionReport:
+    """What :func:`fredholm.linearize` did.
+
+    Attributes:
+        source: class of the model.
+        to, options, tied: the map.
+        layers, refused: see :class:`LayerReport`; refused modules with the reason.
+        parameters, new_parameters: numbers of the converted model, and of those that are new.
+        metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled`` (after stage 1) and ``tuned``.
+        epochs: of each stage; ``minutes`` likewise.
+        speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one forward pass of batch 1.
+    """
+
+    source: str
+    to: str
+    options: dict[str, Any]
+    tied: bool
+    layers: list[LayerReport]
+    refused: dict[str, str]
+    parameters: int
+    new_parameters: int
+    metric: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    minutes: dict[str, float] = field(default_factory=dict)
+    speed: list[dict[str, float]] = field(default_factory=list)
+    format: int = FORMAT
+
+    @classmethod
+    def of(cls, replaced: Replaced, source: str) -> ConversionReport:
+        """The report of a model whose attention was replaced and not yet trained."""
+        rows = [
+            LayerReport(
+                *(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout), list(x.kept), list(x.new)
+            )
+            for x in replaced.layers
+        ]
+        return cls(
+            source=source,
+            to=replaced.to,
+            options=replaced.options,
+            tied=replaced.tied,
+            layers=rows,
+            refused=dict(replaced.refused),
+            parameters=sum(p.numel() for p in replaced.model.parameters()),
+            new_parameters=sum(p.numel() for p in replaced.new_parameters().values()),
+        )
+
+    def measured(self, when: str, divergences: dict[str, float]) -> None:
+        """Record the layers' divergences ``"before"`` or ``"after"`` stage 1."""
+        self.layers = [dataclasses.replace(row, **{when: divergences[row.name]}) for row in self.layers]
+
+    @property
+    def recovered(self) -> float | None:
+        """Percent of the teacher's score that the converted model has: tuned, else distilled."""
+        teacher = self.scores.get("teacher")
+        student = self.scores.get("tuned", self.scores.get("distilled"))
+        return 100.0 * student / teacher if teacher and student is not None else None
+
+    @property
+    def crossover(self) -> int | None:
+        """The shortest measured length from which on the converted model is faster; None where there is none."""
+        slower = [row["length"] for row in self.speed if row["student_ms"] >= row["teacher_ms"]]
+        faster = [row["length"] for row in self.speed if row["length"] > max(slower, default=0)]
+        return int(min(faster)) if faster else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in ``conversion.json``."""
+        return {**dataclasses.asdict(self), "recovered": self.recovered, "crossover": self.crossover}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> ConversionReport:
+        """The report that :meth:`to_dict` wrote."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in saved.items() if key in known}
+        return cls(**{**values, "layers": [LayerReport(**row) for row in values["layers"]]})
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON, in one atomic step."""
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+        return path
+
+    def summary(self) -> list[str]:
+        """Lines that say what became of the score and the speed."""
+        lines = [
+            f"{self.source} → {self.to}: {len(self.layers)} attention layers converted, "
+            f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
+        ]
+        lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
+        rates = {row.dropped for row in self.layers if row.dropped}
+        if rates:
+            lines.append(f"dropped: dropout on attention weights ({max(rates):g}), which linear attention does not form")
+        if self.scores:
+            names = {"teacher": "teacher", "before": "replaced", "distilled": "distilled", "tuned": "tuned"}
+            shown = ", ".join(f"{label} {self.scores[key]:.4f}" for key, label in names.items() if key in self.scores)
+            percent = "" if self.recovered is None else f"; {self.recovered:.1f}% recovered"
+            lines.append(f"{self.metric}: {shown}{percent}")
+        if self.speed:
+            where = "none measured" if self.crossover is None else f"{self.crossover} tokens"
+            lines.append(f"faster than its teacher from: {where}")
+        return lines
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and rows of the layers' table."""
+        head = ["layer", "kind", "heads", "kept", "new", "divergence before", "after stage 1"]
+        rows = []
+        for x in self.layers:
+            heads = f"{x.heads}×{x.width}" + (f", {x.groups} of keys" if x.groups != x.heads else "")
+            values = [_number(x.before), _number(x.after)]
+            rows.append([x.name, x.kind, heads, str(len(x.kept)), str(len(x.new)), *values])
+        return head, rows
+
+    def __str__(self) -> str:
+        head, rows = self.table()
+        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in [head, *rows]]
+        return "\n".join([*self.summary(), *table])
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,86 @@
+"""What a conversion learns from: data sets of fredholm as they are, any other with samples put into batches, texts by a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from fredholm.data import LabelledDataset
+from fredholm.errors import DataError, OptionError
+
+
+class Samples:
+    """A torch data set of (inputs, label), handed out in batches."""
+
+    def __init__(self, source: Any):
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
+        """Inputs and labels of ``indices``, collated."""
+        inputs, labels = default_collate([self.source[int(i)] for i in indices])
+        return inputs, labels
+
+
+class TokenTexts(LabelledDataset):
+    """Texts, or pairs of texts, as a transformers tokenizer gives them, padded to the longest of a batch.
+
+    Args:
+        name, split: what this is.
+        texts: strings, or pairs of strings.
+        labels: (N,) class numbers or real targets.
+        tokenizer: called with lists of texts.
+        max_length: tokens kept.
+        classes: names.
+
+    Raises:
+        DataError: a text without tokens.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        labels: Tensor,
+        tokenizer: Callable[..., Any],
+        max_length: int,
+        classes: Sequence[str] = (),
+    ):
+        super().__init__(name, split, labels, classes)
+        if len(texts) != len(labels):
+            raise DataError(f"{name}: received {len(texts)} texts and {len(labels)} labels; needs one each")
+        columns = [list(column) for column in zip(*texts)] if texts and not isinstance(texts[0], str) else [list(texts)]
+        found = tokenizer(*columns, truncation=True, max_length=max_length)
+        self.columns = {key: found[key] for key in found}
+
+    def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[dict[str, Tensor], Tensor]:
+        """A model's arguments (B, N), zero where padded, and labels."""
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        parts = {}
+        for key, column in self.columns.items():
+            rows = [torch.tensor(column[int(i)]) for i in indices]
+            parts[key] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return parts, self.labels[indices]
+
+
+def as_dataset(source: Any) -> Any:
+    """A data set that hands out batches.
+
+    Raises:
+        OptionError: neither has it ``batch``, nor a length and items.
+        DataError: it is empty.
+    """
+    if not hasattr(source, "__len__") or not (hasattr(source, "batch") or hasattr(source, "__getitem__")):
+        raise OptionError(
+            f"data: received {type(source).__name__}; needs a training and a validation data set with a length, of (inputs, label)"
+        )
+    if not len(source):
+        raise DataError("data: a split is empty")
+    return source if hasattr(source, "batch") else Samples(source)

@@ -1,0 +1,47 @@
+"""Scores by name: functions of all outputs and labels of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fredholm.errors import OptionError, suggest
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> float:
+    """Share of samples whose largest logit is their label's.
+
+    Example:
+        >>> accuracy(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+        0.5
+    """
+    return float((outputs.argmax(-1) == labels).double().mean())
+
+
+def spearman(outputs: Tensor, labels: Tensor) -> float:
+    """Spearman's rank correlation; tied values share their mean rank.
+
+    Example:
+        >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
+        1.0
+    """
+    ranks = torch.stack([_ranks(outputs.flatten()), _ranks(labels.flatten())])
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def _ranks(x: Tensor) -> Tensor:
+    _, inverse, counts = x.double().unique(return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    return (last - (counts - 1) / 2)[inverse]
+
+
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "spearman": spearman}
+
+
+def metric_named(name: str) -> Callable[[Tensor, Tensor], float]:
+    """A score by name, or an OptionError."""
+    if name not in METRICS:
+        raise OptionError(f"unknown metric {name!r}{suggest(name, METRICS)}")
+    return METRICS[name]
