@@ -73,15 +73,21 @@ def run(name: str, row: dict[str, Any], runs: Path) -> dict[str, Any]:
     return {**row, **scores, "parameters": done.parameters, "epochs": done.epochs, "threads": torch.get_num_threads()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.itnet_ablations", description=__doc__)
-    parser.add_argument("sections", nargs="+", choices=sorted(SECTIONS))
-    parser.add_argument("--runs", type=Path, default=Path("runs/itnet"))
+def main(
+    sections: dict[str, Section] = SECTIONS,
+    results: Path = RESULTS,
+    prog: str = "itnet_ablations",
+    text: str | None = __doc__,
+) -> None:
+    """The command line over some sections and the file of their results."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{prog}", description=text)
+    parser.add_argument("sections", nargs="+", choices=sorted(sections))
+    parser.add_argument("--runs", type=Path, default=Path("runs") / results.stem)
     parser.add_argument("--seeds", type=int, help="of every section (default: its own)")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=results)
     options = parser.parse_args()
     for name in options.sections:
-        section = SECTIONS[name]
+        section = sections[name]
         for row in plan(section, options.seeds or section.seeds):
             if key(row) in {key(old) for old in read(options.out).get(name, [])}:
                 continue

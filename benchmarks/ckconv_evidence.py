@@ -1,0 +1,86 @@
+"""Trained evidence on CKConv: ``python -m benchmarks.ckconv_evidence SECTION ... [--runs runs/ckconv] [--seeds N]``.
+
+Every run is added to docs/results/ckconv.json when it is evaluated on the test split; what is there is not run again.
+``python -m benchmarks.ckconv_report`` writes the page from the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .itnet_ablations import main
+from .itnet_sections import Section
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "ckconv.json"
+COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (68.69, 10)}
+"""T: the paper's omega, and epochs."""
+ADDING = {100: (14.55, 5), 200: (18.19, 5), 1000: (2.03, 2)}
+DIGITS = (
+    "data=digits",
+    "data.batch_size=32",
+    "data.options.sequence=rows",
+    "operator.omega=10",
+    "schedule.warmup_epochs=1",
+    "training.epochs=30",
+)
+ACTIVATIONS = ("sine", "relu", "leaky_relu", "silu", "gelu", "rff")
+BLOCKS = {2: 30, 4: 20, 8: 14}
+"""Blocks: channels that keep the size near 98k."""
+
+
+def permuted(*common: str) -> tuple[str, ...]:
+    """The same settings with the pixels in a fixed random order."""
+    return tuple(c.replace("=rows", "=permuted") for c in common)
+
+
+SECTIONS = {
+    "copy": Section(
+        "Copy memory",
+        "ckcnn-copy-memory",
+        (),
+        {
+            f"T = {t}": (f"data.options.delay={t}", f"operator.omega={omega}", f"training.epochs={epochs}")
+            for t, (omega, epochs) in COPY.items()
+        },
+        seeds=1,
+    ),
+    "adding": Section(
+        "Adding problem",
+        "ckcnn-adding",
+        (),
+        {
+            f"T = {t}": (f"data.options.length={t}", f"operator.omega={omega}", f"training.epochs={epochs}")
+            for t, (omega, epochs) in ADDING.items()
+        },
+        seeds=1,
+    ),
+    "activation": Section(
+        "Activation of the kernel network, digits pixel by pixel",
+        "ckcnn-smnist",
+        DIGITS,
+        {name: (f"operator.activation={name}",) for name in ACTIVATIONS},
+    ),
+    "activation permuted": Section(
+        "Activation of the kernel network, digits in a fixed random order",
+        "ckcnn-smnist",
+        permuted(*DIGITS),
+        {name: (f"operator.activation={name}",) for name in ACTIVATIONS},
+    ),
+    "blocks": Section(
+        "Blocks at one size, permuted digits",
+        "ckcnn-smnist",
+        permuted(*DIGITS),
+        {f"{n} blocks": (f"model.widths={[width] * n}",) for n, width in BLOCKS.items()},
+    ),
+    "omega": Section(
+        "omega on permuted digits",
+        "ckcnn-smnist",
+        permuted(*DIGITS),
+        {f"omega = {omega:g}": (f"operator.omega={omega:g}",) for omega in (1, 3, 10, 30, 100)},
+        seeds=2,
+    ),
+}
+
+
+if __name__ == "__main__":
+    main(SECTIONS, RESULTS, "ckconv_evidence", __doc__)
