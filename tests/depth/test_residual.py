@@ -80,3 +80,24 @@ def test_feed_forward_starts_xavier_uniform_with_zero_biases():
     for layer in (network.expand, network.contract):
         assert bound * 0.98 < layer.weight.abs().max().item() <= bound
         assert layer.bias.abs().sum() == 0
+
+
+def test_a_chunked_network_is_the_network():
+    whole, part = FeedForward(6, ratio=3), FeedForward(6, ratio=3, chunk=4)
+    part.load_state_dict(whole.state_dict())
+    u = torch.randn(2, 10, 6, requires_grad=True)
+    with torch.no_grad():
+        assert_close(part(u), whole(u))
+    found = [torch.autograd.grad(f(u).square().sum(), [u, *f.parameters()]) for f in (whole, part)]
+    for one, other in zip(*found):
+        assert_close(one, other)
+    dropped = FeedForward(6, dropout=0.5, chunk=4).double()
+    u = u.detach().double().requires_grad_()
+
+    def answer(x):
+        torch.manual_seed(3)
+        return dropped(x).square().sum()
+
+    assert torch.autograd.gradcheck(answer, u)  # the second computation drops the same units
+    with pytest.raises(OptionError, match="1 or more, got 0"):
+        FeedForward(6, chunk=0)

@@ -99,3 +99,26 @@ def test_dropout_after_the_embedding():
     encoder = ImageEncoder(patch=2, channels=1, dim=64, dropout=0.5)
     share = (encoder(torch.rand(8, 1, 8, 8))[0] == 0).float().mean().item()
     assert 0.45 < share < 0.55
+
+
+def test_a_table_of_positions_is_interpolated():
+    encoder = ImageEncoder(patch=2, channels=1, dim=4, positions="learned", grid=(3, 4), pool="cls")
+    images = torch.rand(2, 1, 6, 8)
+    features, _ = encoder(images)
+    patches = encoder.embed(encoder._patches(images)) + encoder.table.flatten(1).mT
+    assert_close(features, torch.cat([encoder.token.expand(2, 1, -1), patches], 1))
+    with torch.no_grad():
+        encoder.table.copy_(torch.linspace(0, 1, 3)[:, None].expand(4, 3, 4))
+    finer = encoder._interpolated((6, 8)).mT.unflatten(1, (6, 8))
+    assert_close(finer, finer[:, :, :1].expand_as(finer))
+    assert (finer[0, :, 0].diff() > 0).all()
+    assert_close(finer[0, 2:4, 0].mean(), torch.tensor(0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"positions": "learnd"}, "did you mean 'learned'"), ({"positions": "learned"}, r"need grid=\(rows, columns\)")],
+)
+def test_positions_that_are_none(options, message):
+    with pytest.raises(OptionError, match=message):
+        ImageEncoder(patch=4, channels=1, dim=8, **options)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from fredholm.data.boxes import box_mask, read_annotation
 from fredholm.errors import DataError, ShapeError, require
 
 Transform = Callable[[Tensor], Tensor]
@@ -51,6 +52,10 @@ class LabelledDataset(Dataset):
     ) -> tuple[Tensor, Tensor]:
         """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first (an augmentation)."""
         raise NotImplementedError
+
+    def masks(self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
+        """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes (``"box"``); None where that is unknown."""
+        return None
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not -len(self) <= index < len(self):
@@ -165,6 +170,7 @@ class FolderDataset(ImageDataset):
         files, labels: the pictures and their class numbers.
         image_size: (H, W).
         threads: how many files are decoded at once (default: the machine's cores, at most 8).
+        annotations: files of boxes by the pictures' names without suffix, see :mod:`fredholm.data.boxes`.
     """
 
     def __init__(
@@ -178,6 +184,7 @@ class FolderDataset(ImageDataset):
         std: Sequence[float],
         image_size: tuple[int, int],
         threads: int | None = None,
+        annotations: Mapping[str, Path] | None = None,
     ):
         require("PIL", "train", "reading pictures")
         super().__init__(name, split, labels.long(), classes, mean, std, (3, *image_size))
@@ -185,6 +192,7 @@ class FolderDataset(ImageDataset):
             raise ShapeError(f"files: received {len(files)}; needs one for each of {len(labels)} labels")
         self.files = list(files)
         self.image_size = image_size
+        self.annotations = annotations
         self.threads = threads or min(8, os.cpu_count() or 1)
         self._pool: ThreadPoolExecutor | None = None
 
@@ -199,6 +207,15 @@ class FolderDataset(ImageDataset):
         images = list(self._pool.map(lambda file: read_picture(file, self.image_size), chosen))
         stacked = torch.stack(images) if images else torch.empty((0, *self.shape), dtype=torch.uint8)
         return stacked, self.labels[indices]
+
+    def masks(self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
+        """The filled boxes of annotated pictures, nothing in the others; None without annotations, and of masks, which boxes are not."""
+        if self.annotations is None or kind != "box":
+            return None
+        files = [self.annotations.get(self.files[i].stem) for i in torch.as_tensor(indices).tolist()]
+        none = torch.zeros(self.image_size, dtype=torch.bool)
+        found = [none if file is None else box_mask(read_annotation(file), self.image_size) for file in files]
+        return torch.stack(found) if found else none[None][:0]
 
 
 def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h w"]:

@@ -40,6 +40,8 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, progress: bool 
         'data'
     """
     entry = get_entry(name)
+    if entry.base:
+        return fetch(entry.base, root, progress, force=force)
     target = dataset_path(name, root)
     package = entry.package
     if package is None:

@@ -75,7 +75,7 @@ class Entry:
     ``official`` tells a user without the registry client which original files to put into the folder. ``mean`` and ``std`` are
     per channel, in units where white is 1. ``val_fraction`` is the share of the training images held out as ``val``. ``kind`` is images,
     text or sequence; of the latter two ``shape``, ``mean`` and ``std`` are None and empty. ``options`` is a dataclass of the set's own
-    options, made from what the caller gave.
+    options, made from what the caller gave. ``base`` is the data set whose files this one is made from.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Entry:
     notes: str = field(default="")
     kind: str = "images"
     options: type | None = None
+    base: str = ""
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -161,6 +162,8 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
         'mnist'
     """
     entry = get_entry(name)
+    if entry.base:
+        return dataset_path(entry.base, root)
     if entry.embedded is not None:
         return entry.embedded()
     if entry.package is None:
@@ -186,7 +189,7 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
     from fredholm.data.install import state_of
 
     entry = get_entry(name)
-    package = entry.package
+    package = get_entry(entry.base).package if entry.base else entry.package
     own = package is None and entry.embedded is None
     state = "your folder" if own else "embedded" if package is None else state_of(package, dataset_path(name, root))
     return {

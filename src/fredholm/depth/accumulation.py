@@ -33,7 +33,7 @@ class Accumulation(nn.Module):
         learned_decay: γ is the sigmoid of a parameter, started at ``decay``.
         residual: see above.
         ratio: expansion of the feed-forward networks of a residual stack; 0 leaves them out.
-        dropout, drop_path: as in :class:`ResidualBlock`; of a residual stack.
+        dropout, drop_path, chunk: as in :class:`ResidualBlock`; of a residual stack.
 
     Raises:
         OptionError: no operator, γ outside (0, 1).
@@ -58,6 +58,7 @@ class Accumulation(nn.Module):
         ratio: float = 4.0,
         dropout: float = 0.0,
         drop_path: float = 0.0,
+        chunk: int | None = None,
     ):
         super().__init__()
         self.operators = nn.ModuleList(operators)
@@ -72,7 +73,9 @@ class Accumulation(nn.Module):
         with_network = blocks if ratio else 0
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(blocks))
         self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(with_network))
-        self.networks = nn.ModuleList(FeedForward(dim, ratio=ratio, dropout=dropout) for _ in range(with_network))
+        self.networks = nn.ModuleList(
+            FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) for _ in range(with_network)
+        )
         self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:

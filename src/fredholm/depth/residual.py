@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..domain import Domain
 from ..errors import OptionError
@@ -38,24 +39,54 @@ class StochasticDepth(nn.Module):
 class FeedForward(nn.Module):
     """Pointwise network d → ratio·d → d with GELU, dropout inside, Xavier-uniform weights.
 
+    Args:
+        dim: d.
+        ratio: expansion.
+        dropout: of the hidden units.
+        chunk: points that are computed at once; without it all. The hidden units then take ``chunk`` · ratio·d numbers a sample
+            whatever N, forward and backward, which computes them a second time. It changes no weight and no output, and may be set later.
+
+    Raises:
+        OptionError: a chunk below one point.
+
     Example:
         >>> FeedForward(8, ratio=4)(torch.zeros(2, 3, 8)).shape
         torch.Size([2, 3, 8])
     """
 
-    def __init__(self, dim: int, *, ratio: float = 4.0, dropout: float = 0.0):
+    def __init__(self, dim: int, *, ratio: float = 4.0, dropout: float = 0.0, chunk: int | None = None):
         super().__init__()
+        if chunk is not None and chunk < 1:
+            raise OptionError(f"chunk is a number of points computed at once, 1 or more, got {chunk}")
         hidden = round(ratio * dim)
         self.expand = nn.Linear(dim, hidden)
         self.activation = nn.GELU()
         self.dropout = nn.Dropout(dropout)
         self.contract = nn.Linear(hidden, dim)
+        self.chunk = chunk
         for layer in (self.expand, self.contract):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, u: Tensor) -> Tensor:
+        if self.chunk is None or u.shape[-2] <= self.chunk:
+            return self._apply_to(u)
+        parts = u.split(self.chunk, dim=-2)
+        if torch.is_grad_enabled():  # the hidden units of a piece are not kept but computed again
+            return torch.cat([checkpoint(self._apply_to, part, use_reentrant=False) for part in parts], dim=-2)
+        out = None
+        for start, part in zip(range(0, u.shape[-2], self.chunk), parts):
+            piece = self._apply_to(part)
+            out = piece.new_empty(u.shape) if out is None else out
+            out[..., start : start + part.shape[-2], :] = piece
+        assert out is not None
+        return out
+
+    def _apply_to(self, u: Tensor) -> Tensor:
         return self.contract(self.dropout(self.activation(self.expand(u))))
+
+    def extra_repr(self) -> str:
+        return "" if self.chunk is None else f"chunk={self.chunk}"
 
 
 class ResidualBlock(nn.Module):
@@ -67,6 +98,7 @@ class ResidualBlock(nn.Module):
         ratio: expansion of the feed-forward network; 0 leaves it out.
         dropout: after the operator and inside the feed-forward network.
         drop_path: stochastic depth of both branches.
+        chunk: points that the feed-forward network computes at once, see :class:`FeedForward`.
 
     Reference: ITNet Eqs. 5, 194.
 
@@ -78,14 +110,21 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self, operator: nn.Module, dim: int, *, ratio: float = 4.0, dropout: float = 0.0, drop_path: float = 0.0
+        self,
+        operator: nn.Module,
+        dim: int,
+        *,
+        ratio: float = 4.0,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        chunk: int | None = None,
     ):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
         self.operator = operator
         self.dropout = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(dim) if ratio else None
-        self.feed_forward = FeedForward(dim, ratio=ratio, dropout=dropout) if ratio else None
+        self.feed_forward = FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) if ratio else None
         self.drop_path = StochasticDepth(drop_path)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:

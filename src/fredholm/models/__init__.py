@@ -1,6 +1,6 @@
 """Models: one folder a family, and a registry that maps a name to a factory."""
 
-from . import ckcnn, continuous, itnet  # noqa: F401  registers their names
+from . import ckcnn, continuous, infvit, itnet  # noqa: F401  registers their names
 from .counting import count
 from .pretrained import from_pretrained, save_pretrained
 from .registry import create_model, list_models, model_config, register_model

@@ -72,11 +72,27 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
 
 
 def operator_options(name: str) -> list[str]:
-    """Names of an operator's options: its own, and those it passes on to its kernel (``kernel_class``)."""
+    """Names of an operator's options: its own, and those it passes on to its kernel (``kernel_class``) and the kernel's bases.
+
+    Example:
+        >>> {"norm", "decay", "strategy"} <= set(operator_options("infsa"))
+        True
+    """
     factory = operator_factory(name)
-    places = [factory, *([factory.kernel_class] if hasattr(factory, "kernel_class") else [])]
-    found = [p for place in places for p in inspect.signature(place).parameters.values()]
+    kernel = getattr(factory, "kernel_class", None)
+    found = [p for place in (factory, *_passed_on(kernel)) for p in inspect.signature(place).parameters.values()]
     return sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY})
+
+
+def _passed_on(kernel: type | None) -> list[Any]:
+    """The constructors that a kernel's options reach: up to the first that takes no others."""
+    reached = []
+    for base in () if kernel is None else kernel.__mro__:
+        if "__init__" in vars(base):
+            reached.append(base.__init__)
+            if all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(base.__init__).parameters.values()):
+                break
+    return reached
 
 
 def import_file(path: str | Path):

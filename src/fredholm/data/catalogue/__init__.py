@@ -3,8 +3,10 @@
 from fredholm.data.catalogue import (
     adding,
     cifar10,
+    cifar_mosaic,
     copy_memory,
     digits,
+    fashion_canvas,
     fashion_mnist,
     image_folder,
     mnist,
@@ -17,3 +19,5 @@ for _module in (digits, fashion_mnist, mnist, cifar10, image_folder, movie_revie
     register_dataset(_module.ENTRY)
 for _entry in (time_series.JAPANESE_VOWELS, time_series.PLAID, time_series.TS_FOLDER):
     register_dataset(_entry)
+for _module in (fashion_canvas, cifar_mosaic):
+    register_dataset(_module.ENTRY)

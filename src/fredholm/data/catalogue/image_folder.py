@@ -6,16 +6,25 @@ With a ``test/`` folder the three folders are the three splits. Without one, ``v
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from fredholm.data.boxes import find_annotations
 from fredholm.data.datasets import FolderDataset
 from fredholm.data.registry import Entry, Request
 from fredholm.data.splits import stratified
 from fredholm.errors import DataError, OptionError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """``boxes``: a folder of annotations in ImageNet's XML format, found by the names of the pictures."""
+
+    boxes: str | None = None
 
 
 def class_names(train: Path) -> tuple[str, ...]:
@@ -81,7 +90,14 @@ def create(request: Request) -> FolderDataset:
         rest, held = stratified(numbers, fraction)
         chosen = held if split == "val" else rest
         files, numbers = [files[i] for i in chosen.tolist()], numbers[chosen]
-    return FolderDataset(name, split, files, numbers, classes, request.entry.mean, request.entry.std, size)
+    given = request.options.boxes
+    boxes = None if given is None else find_annotations(Path(given).expanduser())
+    if boxes is not None and not any(file.stem in boxes for file in files):
+        raise DataError(
+            f"boxes: {given} annotates none of the {len(files)} pictures of {part}/; needs files named as they are"
+        )
+    constants = request.entry.mean, request.entry.std
+    return FolderDataset(name, split, files, numbers, classes, *constants, size, annotations=boxes)
 
 
 ENTRY = Entry(
@@ -96,5 +112,6 @@ ENTRY = Entry(
     mean=(0.485, 0.456, 0.406),  # ImageNet's
     std=(0.229, 0.224, 0.225),
     create=create,
-    notes="needs path= and image_size=; normalised with ImageNet's constants",
+    notes="needs path= and image_size=; normalised with ImageNet's constants; options: boxes, a folder of ImageNet's annotations",
+    options=FolderOptions,
 )

@@ -1,0 +1,164 @@
+"""InfViT: the paper's sizes, what its depth rules add, any resolution, and memory that a chunk bounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm.depth import Accumulation
+from fredholm.errors import OptionError
+from fredholm.models import create_model, from_pretrained, list_models
+
+from ..tolerances import assert_close
+
+NAMES = ("linear", "pure", "softmax")
+
+
+def small(kind="linear", **options):
+    """A model of two layers with a head that answers, on 28x28 images."""
+    torch.manual_seed(0)
+    sizes = {"image_size": (28, 28), "dim": 16, "depth": 2, "heads": 4, "num_classes": 3}
+    model = create_model(f"infvit_{kind}_pico", **{**sizes, **options})
+    torch.nn.init.normal_(model.head.weight)
+    return model.double()
+
+
+def images(*size):
+    return torch.randn(2, 1, *(size or (28, 28)), dtype=torch.float64)
+
+
+def test_names():
+    sizes = [f"infvit_{kind}_{size}" for kind in NAMES for size in ("4", "24", "pico")]
+    assert set(list_models("infvit_*")) == set(sizes)
+
+
+# Table 2's millions of parameters fit a width of 1024 and one more square layer with bias a block and one in all.
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("infvit_linear_4", 53.5), ("infvit_pure_4", 57.7), ("infvit_softmax_4", 57.7),
+        ("infvit_linear_24", 305.4), ("infvit_pure_24", 330.6), ("infvit_softmax_24", 330.6),
+    ],
+)  # fmt: skip
+def test_the_papers_counts(name, millions):
+    with torch.device("meta"):
+        model = create_model(name, dim=1024)
+        text = create_model(name)
+    square = 1024 * 1024 + 1024
+    found = sum(p.numel() for p in model.parameters()) + (model.config.depth + 1) * square
+    assert found / 1e6 == pytest.approx(millions, abs=0.06), "its rounding and a norm or two"
+    assert text.config.dim == 768, "64 heads of 12"
+    assert text.config.heads == (64 if name == "infvit_linear_4" else 16)
+
+
+@pytest.mark.parametrize("kind", ["linear", "pure"])
+def test_block_l_adds_the_lth_power_of_the_decay(kind):
+    model = small(kind, decay=0.5, depth=3)
+    assert [block.operator.kernel.power for block in model.blocks] == [1, 2, 3]
+    assert [block.operator.kernel.gamma for block in model.blocks] == [0.5] * 3
+    seen = model.trace(images())
+    for power, (operator, u, domain) in enumerate(seen, 1):
+        one = type(operator)(16, 4, decay=0.5).double()
+        one.load_state_dict(operator.state_dict())
+        bias = operator.projection.bias
+        assert_close(operator(u, domain) - bias, 0.5 ** (power - 1) * (one(u, domain) - bias))
+    constant = small(kind, depth_rule="constant", learned_decay=True)
+    assert [block.operator.kernel.power for block in constant.blocks] == [1, 1]
+    assert all(block.operator.kernel.decay_logit.requires_grad for block in constant.blocks)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_accumulated_rule_reads_the_class_from_the_decayed_sum(kind):
+    model = small(kind, depth_rule="accumulated", decay=0.6).eval()
+    x = images()
+    tokens, domain = model.encoder(x)
+    stream, total = tokens, 0
+    stack = model.stack
+    assert isinstance(stack, Accumulation)
+    for layer, operator in enumerate(stack.operators):
+        part = 0.6 ** (layer + 1) * operator(stack.norms[layer](stream), domain)
+        stream, total = stream + part, total + part
+        stream = stream + stack.networks[layer](stack.network_norms[layer](stream))
+    assert_close(model(x), model.head(model.norm(total)[:, 0]))
+    assert [operator for operator, _, _ in model.trace(x)] == model.operators
+    model(x).sum().backward()
+    unused = [n for n, p in model.named_parameters() if p.grad is None]
+    last = len(stack.operators) - 1  # what follows the last response is not read
+    assert all(f"networks.{last}." in n or f"network_norms.{last}." in n for n in unused)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("positions", ["learned", "fourier"])
+def test_any_resolution_whose_sides_the_patch_divides(kind, positions):
+    model = small(kind, positions=positions)
+    for size in ((28, 28), (42, 14), (7, 7)):
+        assert model(images(*size)).isfinite().all()
+    model(images()).square().sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0] == []
+
+
+@pytest.mark.parametrize("rule", ["power", "accumulated"])
+def test_a_chunk_changes_nothing_but_memory(rule):
+    x = images()
+    answers = []
+    for chunk in (None, 5):
+        model = small(chunk=chunk, depth_rule=rule)
+        answer = model(x)
+        gradients = torch.autograd.grad(answer.square().sum(), list(model.parameters()), allow_unused=True)
+        with torch.no_grad():
+            assert_close(model(x), answer.detach())
+        answers.append((answer, *(g for g in gradients if g is not None)))
+    for one, other in zip(*answers):
+        assert_close(one, other)
+
+
+def test_a_chunk_bounds_what_the_hidden_units_keep():
+    def kept(chunk):
+        network = small(chunk=chunk, mlp_ratio=8.0).blocks[0].feed_forward
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+            network(torch.randn(1, 400, 16, dtype=torch.float64, requires_grad=True))
+        return max(sizes)
+
+    assert kept(None) == 400 * 16 * 8
+    assert kept(20) <= 16 * 16 * 8, "the weights themselves"
+
+
+def test_kept_and_read_again(tmp_path):
+    model = small("pure", operator_options={"activation": "abs"}, positions="fourier").eval()
+    model.save_pretrained(tmp_path)
+    x = images()
+    again = from_pretrained(tmp_path, overrides={"chunk": 3})
+    assert again.config.chunk == 3
+    assert_close(again(x), model(x))
+
+
+def test_decay_groups():
+    model = small()
+    decayed = {id(p) for p in model.weight_decay_groups(0.1)[0]["params"]}
+    free = [n for n, p in model.named_parameters() if id(p) not in decayed]
+    assert {"encoder.table", "encoder.token", "norm.weight", "head.bias"} <= set(free)
+    assert all("table" in n or "token" in n or "norm" in n or "bias" in n for n in free)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth_rule": "powers"}, "did you mean 'power'"),
+        ({"decay": 1.0}, r"decay is γ in \(0, 1\), got 1.0"),
+        ({"chunk": 0}, "chunk is a number of tokens"),
+        ({"heads": 5}, "5 does not divide 16"),
+        ({"patch": 5}, "5 does not divide 28x28"),
+        ({"operator_options": {"decay": 0.3}}, "give the model's decay"),
+        ({"operator_options": {"activaton": "abs"}}, "did you mean 'activation'"),
+        ({"operator": "infssa"}, "did you mean 'infsa'"),
+        ({"positions": "sine"}, "positions: received 'sine'"),
+        ({"pool": "max"}, "'mean' or 'cls'"),
+        ({"depth": 0}, "depth must be a positive integer"),
+        ({"dropout": 1.0}, "a rate in"),
+        ({"mlp_ratio": -1}, "mlp_ratio must be a number"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(OptionError, match=message):
+        small(**options)
