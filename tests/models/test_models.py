@@ -167,3 +167,18 @@ def test_count_leaves_the_mode_alone_and_scales_with_the_batch():
     assert model.training
     assert one[0] == two[0]
     assert one[1] < two[1] <= 2 * one[1]
+
+
+def test_the_counter_knows_transforms_and_fused_recurrences():
+    from fredholm.models import counter
+
+    with counter() as found:
+        torch.fft.fft(torch.zeros(3, 16, dtype=torch.complex64))
+    assert found.get_total_flops() == 3 * 5 * 16 * 4
+    with counter() as found:
+        torch.fft.irfft(torch.fft.rfft(torch.zeros(2, 16)), n=16)
+    assert found.get_total_flops() == 2 * 5 * 16 * 4  # two real ones
+    lstm = torch.nn.LSTM(3, 5, batch_first=True, bidirectional=True)
+    with counter() as found, torch.no_grad():
+        lstm(torch.zeros(2, 7, 3))
+    assert found.get_total_flops() == 2 * 2 * 7 * 2 * (4 * 5 * 3 + 4 * 5 * 5)

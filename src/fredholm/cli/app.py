@@ -145,6 +145,46 @@ def sweep(
     show.fail_if_any(cells)
 
 
+@app.command(
+    epilog="fredholm compare --task digits,japanese-vowels --seeds 3\n\nfredholm compare --measure-only    # on a quiet machine, afterwards"
+)
+def compare(
+    task: Annotated[
+        str, typer.Option(help="Tasks, with commas: 'all', names that --list shows, or recipes.", metavar="T[,T...]")
+    ] = "digits",
+    operators: Annotated[
+        str | None, typer.Option(help="Operators: itnet,gru,{name: luna, channels: 4} (default: all, and baselines).")
+    ] = None,
+    budget: Annotated[str, typer.Option(help="What is made equal: params, flops or time.")] = "params",
+    minutes: Annotated[float | None, typer.Option(help="Of one training, with --budget time.")] = None,
+    seeds: Annotated[int, typer.Option(help="Repetitions.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A change to every task's recipe.", metavar="KEY=VALUE")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs, tables and the page; run again to resume.")] = Path(
+        "runs/compare"
+    ),
+    measure_only: Annotated[
+        bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
+    ] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
+) -> None:
+    """Train every operator in the same backbone with the same budget, and say what each costs."""
+    from fredholm.training import comparison
+
+    if list_only:
+        show.compared_tasks()
+        return
+    if measure_only:
+        comparison.measure(out, report=typer.echo)
+    else:
+        setting = comparison.Setting(budget, minutes, tuple(change or ()))
+        chosen = comparison.list_tasks() if task == "all" else task.split(",")
+        comparison.compare(chosen, operators, out, setting=setting, seeds=seeds, jobs=jobs, report=typer.echo)
+    show.comparison(out)
+
+
 @app.command(epilog="fredholm models 'itnet_*'")
 def models(pattern: Annotated[str, typer.Argument(help="Names to list, * and ? allowed.")] = "*") -> None:
     """List models with their parameters and FLOPs."""

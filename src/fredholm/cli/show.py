@@ -74,6 +74,20 @@ def fail_if_any(cells: list[dict[str, Any]]) -> None:
         raise typer.Exit(1)
 
 
+def compared_tasks() -> None:
+    """Tasks of ``fredholm compare``."""
+    from fredholm.training import comparison
+
+    for name in comparison.list_tasks():
+        typer.echo(f"{name:<18}{comparison.find_task(name).title}")
+
+
+def comparison(folder: Path) -> None:
+    """The tables of a comparison, and where they lie."""
+    typer.echo((folder / "compare.md").read_text(encoding="utf-8"))
+    typer.echo(f"tables: {folder / 'compare.csv'}, compare.json, compare.md; page: {folder / 'index.html'}")
+
+
 def models_table(pattern: str) -> None:
     """Models with true counts, each at its own input size; a line as soon as its model is counted."""
     import torch

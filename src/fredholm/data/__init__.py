@@ -13,6 +13,8 @@ from fredholm.data.registry import Entry, data_root, dataset_path, describe, get
 from fredholm.data.sequences import SequenceDataset, image_sequences, padded
 from fredholm.data.splits import stratified
 from fredholm.data.texts import TextDataset, encode_texts
+from fredholm.data.subset import limit_samples
+from fredholm.data.tokens import Rows, TokenDataset, image_tokens
 from fredholm.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -24,8 +26,10 @@ __all__ = [
     "ImageDataset",
     "LabelledDataset",
     "ResumableLoader",
+    "Rows",
     "SequenceDataset",
     "TextDataset",
+    "TokenDataset",
     "Vocabulary",
     "create_dataset",
     "cutmix",
@@ -36,6 +40,8 @@ __all__ = [
     "fetch",
     "get_entry",
     "image_sequences",
+    "image_tokens",
+    "limit_samples",
     "list_datasets",
     "make_loader",
     "mixup",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -9,8 +13,54 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 
+def _transform(shape: torch.Size, dims: list[int], size: int, share: float) -> int:
+    """5 N log2 N a complex transform of N points (``share`` 1), half of it a real one, for all signals of a tensor."""
+    points = math.prod(shape[d] for d in dims[:-1]) * size
+    signals = math.prod(shape) // math.prod(shape[d] for d in dims)
+    return round(share * 5 * signals * points * math.log2(max(points, 2)))
+
+
+def _real_to_complex(x: torch.Size, dims: list[int], *_: Any, **__: Any) -> int:
+    return _transform(x, dims, x[dims[-1]], 0.5)
+
+
+def _complex_to_real(x: torch.Size, dims: list[int], norm: int, size: int, **_: Any) -> int:
+    return _transform(x, dims, size, 0.5)
+
+
+def _complex_to_complex(x: torch.Size, dims: list[int], *_: Any, **__: Any) -> int:
+    return _transform(x, dims, x[dims[-1]], 1.0)
+
+
+def _recurrent_layer(x: torch.Size, inputs: torch.Size, hidden: torch.Size, *_: Any, **__: Any) -> int:
+    """Two products a step, as oneDNN's LSTM layer evaluates them in one operation."""
+    return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
+
+
+# What torch's counter does not know. Shapes stand in the place of tensors.
+FORMULAS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._fft_r2c: _real_to_complex,
+    torch.ops.aten._fft_c2r: _complex_to_real,
+    torch.ops.aten._fft_c2c: _complex_to_complex,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent_layer,
+}
+
+
+def counter() -> FlopCounterMode:
+    """torch's FLOP counter, which also knows Fourier transforms (5 N log2 N, half for real signals) and fused LSTM layers.
+
+    Example:
+        >>> with counter() as found:
+        ...     _ = torch.fft.rfft(torch.zeros(3, 8))
+        >>> found.get_total_flops()
+        180
+    """
+    return FlopCounterMode(display=False, custom_mapping=FORMULAS)
+
+
 def count(model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | None = None) -> tuple[int, int]:
-    """Parameters, and FLOPs of one forward pass on ``input_shape`` (2 a multiply-add; matrix products only).
+    """Parameters, and FLOPs of one forward pass on ``input_shape`` (2 a multiply-add; of matrix products
+    and Fourier transforms, not of elementwise functions).
 
     The forward pass is run on tensors without data, so what is counted is what is computed, in no memory and next to no time. The
     model may have no data either: ``with torch.device("meta"): model = create_model("itnet_l")``. The input's ``dtype`` is by
@@ -24,13 +74,13 @@ def count(model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | N
     if dtype is None:
         dtype = torch.int64 if getattr(getattr(model, "config", None), "encoder", "") == "text" else torch.float32
     was_training = model.training
-    counter = FlopCounterMode(display=False)
+    counting = counter()
     try:
         model.eval()
         # Fused attention on a CPU has no FLOP formula; its plain form is the same matrix products.
-        with FakeTensorMode(), torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
+        with FakeTensorMode(), torch.no_grad(), counting, sdpa_kernel(SDPBackend.MATH):
             empty = {name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()}
             torch.func.functional_call(model, empty, (torch.zeros(input_shape, dtype=dtype),))
     finally:
         model.train(was_training)
-    return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
+    return sum(p.numel() for p in model.parameters()), counting.get_total_flops()

@@ -29,7 +29,10 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         value = getattr(recipe.data, key)
         if value is not None:
             options[key] = value
-    return data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
+    found = data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
+    if recipe.data.limit is None or split == "test":
+        return found
+    return data.limit_samples(found, recipe.data.limit)
 
 
 class Batches:
@@ -103,6 +106,9 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
         fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
         fields |= {"spacing": dataset.spacing} if dataset.spacing != 1 else {}
         return fields | ({"timed": True} if dataset.timed else {})
+    if isinstance(dataset, data.TokenDataset):
+        fields = {"encoder": "text", "vocabulary": dataset.tokens, "max_length": dataset.max_length}
+        return fields | ({"pair": True} if dataset.pair else {})
     image, _ = dataset[0]
     return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
 

@@ -17,6 +17,7 @@ _DERIVED = {
     "encoder": "the data set",
     "length": "the data set",
     "timed": "the data set",
+    "pair": "the data set",
     "vocabulary": "the data set",
     "max_length": "data.max_length",
     "operator": "operator.name",
@@ -98,12 +99,12 @@ def _model_problems(recipe: Recipe):
 
 
 def _operator_problems(recipe: Recipe):
-    from fredholm import operators
+    from fredholm import models, operators
 
     name = recipe.operator.name
     if name is None:
         return
-    known = operators.list_operators()
+    known = [*operators.list_operators(), *models.list_baselines()]
     if name not in known:
         yield f"operator.name: received {name!r}; needs an operator{suggest(name, known)}"
 

@@ -55,6 +55,8 @@ class Augment(Section):
 class Data(Section):
     """Which samples, how many at a time, and how images are varied. ``mixup`` and ``cutmix`` are Beta parameters (0: off).
 
+    ``limit`` keeps so many samples of training, and of validation, drawn at random once for all; the test set stays whole.
+
     Of text: ``tokens`` are words or bytes, ``max_length`` of them are kept, a word of the vocabulary occurs ``min_count`` times.
     ``options`` are the data set's own, such as ``delay`` of copy-memory.
     """
@@ -65,6 +67,7 @@ class Data(Section):
     batch_size: Positive = 64
     eval_batch_size: Positive = 256
     val_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    limit: Positive | None = None
     augment: Augment = Field(default_factory=Augment)
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0

@@ -90,7 +90,7 @@ def sweep(
     folder.mkdir(parents=True, exist_ok=True)
     cells: list[Cell] = []
     for number, (label, seed, recipe, place) in enumerate(plan, 1):
-        cell = {"cell": label, "seed": seed, "folder": str(place), **_run_cell(recipe, place, say)}
+        cell = {"cell": label, "seed": seed, "folder": str(place), **run_cell(recipe, place, say)}
         cells.append(cell)
         outcome = (
             f"failed: {cell['error']}" if "error" in cell else f"test {_metric([cell])} {cell[_metric([cell])]:.4g}"
@@ -106,7 +106,7 @@ def _safe(label: str) -> str:
     return ",".join(part for part in kept.split(",") if part)
 
 
-def _run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
+def run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
     """One cell: resumed where there is a checkpoint, begun anew otherwise; its error where it fails."""
     run = RunFolder(place)
     try:

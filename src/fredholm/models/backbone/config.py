@@ -1,0 +1,100 @@
+"""Configuration of the backbone and its named sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import OptionError, suggest
+
+ENCODERS = ("image", "points", "text", "sequence")
+HEADS = ("pooled", "every")
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """Residual blocks around any registered operator or baseline, over images, point clouds, texts or sequences of numbers.
+
+    Attributes:
+        encoder: ``image``, ``points``, ``text`` or ``sequence``; the fields of the others play no role.
+        image_size, patch: of an image, and the side of a patch, in pixels.
+        channels: of an image or a sequence; coordinates of a point.
+        vocabulary, max_length: token numbers of a text, and how many of them are one unit of position.
+        length, timed, spacing: of a sequence, see :class:`fredholm.encoders.SequenceEncoder`.
+        causal: a point sees those up to its own; of texts and sequences.
+        num_classes: outputs; 1 for a regression.
+        head: ``pooled``, one output a sample: the mean over points, or the last one where ``causal``; ``every``: one a point.
+        dim, depth, heads: width d, layers L, heads H.
+        operator: a registered operator, or one of :func:`fredholm.models.list_baselines`.
+        operator_options: its further options; what the data say (``position_dim``, ``length``) is set by the model.
+        mlp_ratio: expansion of the feed-forward networks.
+        dropout: after operators, inside feed-forward networks and after the embedding.
+        frequencies, sigma: of the encoder's Fourier features.
+    """
+
+    encoder: str = "image"
+    image_size: tuple[int, int] | list[int] | int = (28, 28)
+    patch: int = 4
+    channels: int = 1
+    vocabulary: int = 257
+    max_length: int = 256
+    length: int = 784
+    timed: bool = False
+    spacing: float = 1.0
+    causal: bool = False
+    num_classes: int = 10
+    head: str = "pooled"
+    dim: int = 32
+    depth: int = 2
+    heads: int = 2
+    operator: str = "softmax"
+    operator_options: dict[str, Any] = field(default_factory=dict)
+    mlp_ratio: float = 2.0
+    dropout: float = 0.0
+    frequencies: int = 16
+    sigma: float = 3.0
+
+    def __post_init__(self) -> None:
+        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        object.__setattr__(self, "image_size", size)
+        for name, known in (("encoder", ENCODERS), ("head", HEADS)):
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name}: received {getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}")
+        for name in ("patch", "channels", "vocabulary", "max_length", "length", "num_classes", "dim", "depth", "heads"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name}: received {value!r}; needs a positive integer")
+        if self.dim % self.heads:
+            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout: received {self.dropout!r}; needs a rate in [0, 1)")
+        if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
+            raise OptionError(f"mlp_ratio: received {self.mlp_ratio!r}; needs a number, 0 or more")
+        if self.encoder == "image" and any(side % self.patch for side in size):
+            raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
+        if self.causal and self.encoder in ("image", "points"):
+            raise OptionError(f"causal: received True for {self.encoder}, which have no order; needs False")
+
+    @property
+    def points(self) -> int:
+        """Points of one training input: patches, tokens, samples; of a cloud 1,024."""
+        if self.encoder == "image":
+            size: Any = self.image_size
+            return size[0] * size[1] // self.patch**2
+        return {"points": 1024, "text": self.max_length, "sequence": self.length}[self.encoder]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input the model is built for: (C, H, W), (N, p), (N,) of a text, or (N, C)."""
+        if self.encoder == "image":
+            size: Any = self.image_size
+            return (self.channels, *size)
+        if self.encoder == "text":
+            return (self.max_length,)
+        return self.points, self.channels + (self.timed and self.encoder == "sequence")
+
+
+PRESETS = {
+    "backbone_nano": lambda: BackboneConfig(),
+    "backbone_micro": lambda: BackboneConfig(dim=64, depth=3, heads=4, mlp_ratio=4.0),
+}

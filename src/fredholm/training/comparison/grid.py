@@ -1,0 +1,203 @@
+"""Trains every operator on every task with every seed, resumably, and keeps the tables up to date."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fredholm.errors import FredholmError, OptionError
+from fredholm.explain.results import read_history
+from fredholm.training.build import build_dataset
+from fredholm.training.callbacks import write_json
+from fredholm.training.comparison import tables
+from fredholm.training.comparison.budgets import BUDGETS, epochs_in, example_input, make_recipe, refusal, solve_size
+from fredholm.training.comparison.tasks import ComparedTask, Contender, find_task, read_contenders
+from fredholm.training.folder import RunFolder
+from fredholm.training.recipe import Recipe
+from fredholm.training.sweeps import run_cell
+from fredholm.training.tasks import task_of
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What makes two comparisons the same one: results of another setting are not mixed into its tables.
+
+    Attributes:
+        budget: ``params``, ``flops`` (of one sample forward), or ``time``: as many epochs as fit in ``minutes``, widths as for params.
+        minutes: of one training, with ``time``.
+        changes: further overrides of every task's recipe.
+    """
+
+    budget: str = "params"
+    minutes: float | None = None
+    changes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.budget not in BUDGETS:
+            raise OptionError(f"budget: received {self.budget!r}; needs one of {', '.join(BUDGETS)}")
+        if (self.budget == "time") != (self.minutes is not None):
+            raise OptionError(f"minutes: received {self.minutes} with budget {self.budget!r}; they belong to 'time'")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: which row of which table it belongs to, and where it lies."""
+
+    task: str
+    operator: str
+    seed: int
+    recipe: Recipe
+    folder: Path
+
+
+def compare(
+    tasks: list[str],
+    operators: str | None = None,
+    out: str | Path = "runs/compare",
+    *,
+    setting: Setting | None = None,
+    seeds: int = 1,
+    jobs: int = 1,
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Train every operator on every task and write ``compare.json``, ``compare.csv``, ``compare.md`` and ``index.html`` into ``out``.
+
+    All models of a task have the same blocks, encoder, data, optimizer, schedule and budget; only the operator differs, and the width that
+    the budget gives it. Finished runs are read, unfinished ones resumed, and one that fails is recorded with its error. Other tasks of
+    an earlier call with the same setting stay in the tables.
+
+    Args:
+        tasks: names of :func:`list_tasks`, or recipes whose models take any operator.
+        operators: see :func:`fredholm.training.comparison.tasks.read_contenders`; None: all, and all baselines.
+        out: folder of the runs and tables.
+        setting: the budget.
+        seeds: repetitions, with seeds 0, 1, …
+        jobs: processes at a time, each with its share of the threads.
+        report: receives lines of progress.
+
+    Raises:
+        OptionError: unknown tasks or operators, numbers below 1, or a folder with results of another setting.
+        RecipeError: a task whose recipe does not fit.
+        Interrupted: Ctrl-C; the same command goes on.
+    """
+    say, place, setting = report or (lambda line: None), Path(out), setting or Setting()
+    for name, value in (("seeds", seeds), ("jobs", jobs)):
+        if value < 1:
+            raise OptionError(f"{name}: received {value}; needs 1 or more")
+    contenders, chosen = read_contenders(operators), [find_task(name) for name in tasks]
+    results = tables.open_results(place, setting)
+    runs: list[Run] = []
+    for task in chosen:
+        entry, mine = plan(task, contenders, place, setting, seeds, say)
+        results["tasks"] = [t for t in results["tasks"] if t["name"] != task.name] + [entry]
+        runs += mine
+    tables.write(place, results)
+    runs.sort(key=lambda run: run.seed)  # a comparison that is cut short has fewer seeds, not fewer operators
+    for number, (run, cell) in enumerate(_cells(runs, jobs, say), 1):
+        outcome = f"failed: {cell['error']}" if "error" in cell else f"{_score(cell)} in {cell['minutes']:.2f} min"
+        say(f"[{number}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {outcome}")
+        tables.add(results, run.task, run.operator, {"seed": run.seed, **cell})
+        tables.write(place, results)
+    tables.write_page(place, results)
+    return results
+
+
+def plan(
+    task: ComparedTask, contenders: list[Contender], place: Path, setting: Setting, seeds: int, say: Report
+) -> tuple[dict[str, Any], list[Run]]:
+    """The task's entry of the results, sizes solved and no run yet, and the runs that fill it."""
+    dataset = build_dataset(make_recipe(task, contenders[0], setting.changes), "train")
+    asked = task_of(dataset)
+    entry: dict[str, Any] = {"name": task.name, "title": task.title, "recipe": task.recipe, "samples": len(dataset)}
+    entry |= {"overrides": list(task.overrides), "metric": "loss" if asked.name == "regression" else "accuracy"}
+    entry |= {"points": _points(example_input(dataset), make_recipe(task, contenders[0], setting.changes), dataset)}
+    rows, runs = [], []
+    sizes = _read(place / task.name / "sizes.json")
+    for contender in contenders:
+        found = sizes.get(contender.label) or _size(task, contender, dataset, setting)
+        sizes[contender.label] = found
+        (place / task.name).mkdir(parents=True, exist_ok=True)
+        write_json(place / task.name / "sizes.json", sizes)
+        rows.append({"operator": contender.label, **found, "runs": []})
+        if "refused" in found:
+            say(f"{task.name} {contender.label}: does not serve this task: {found['refused']}")
+            continue
+        say(
+            f"{task.name} {contender.label}: width {found['dim']}, {found['parameters']:,} parameters ({found['off']:+.1%})"
+        )
+        changes = [f"model.dim={found['dim']}", *([f"training.epochs={found['epochs']}"] if found["epochs"] else [])]
+        for seed in range(seeds):
+            name = f"{contender.label},seed={seed}".replace(" ", ",")
+            own = (*setting.changes, *changes, f"seed={seed}", f"name={name}")
+            runs.append(
+                Run(task.name, contender.label, seed, make_recipe(task, contender, own), place / task.name / name)
+            )
+    return entry | {"rows": rows}, runs
+
+
+def _size(task: ComparedTask, contender: Contender, dataset: Any, setting: Setting) -> dict[str, Any]:
+    """Width, counts and epochs of a contender, or why it cannot serve the task."""
+    why = refusal(task, contender, dataset, setting.changes)
+    if why:
+        return {"refused": why}
+    size = solve_size(task, contender, dataset, setting.budget, setting.changes)
+    epochs = None
+    if setting.minutes is not None:
+        recipe = make_recipe(task, contender, (*setting.changes, f"model.dim={size.dim}"))
+        epochs = epochs_in(recipe, dataset, setting.minutes)
+    return asdict(size) | {"epochs": epochs}
+
+
+def _points(inputs: torch.Tensor, recipe: Recipe, dataset: Any) -> int:
+    from fredholm.training.build import build_model
+
+    config = build_model(recipe, dataset).config
+    return int(getattr(config, "points", inputs.shape[1]))
+
+
+def _cells(runs: list[Run], jobs: int, say: Report) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Runs with what came of them, as they end."""
+    if jobs == 1:
+        for run in runs:
+            yield run, train_one(run)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), torch.set_num_threads, (threads,)
+    ) as processes:
+        waiting = {processes.submit(train_one, run): run for run in runs}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+def train_one(run: Run) -> dict[str, Any]:
+    """One run's test score, minutes and learning curve, or its error."""
+    cell = run_cell(run.recipe, run.folder, lambda line: None)
+    if "error" in cell:
+        return cell
+    history = read_history(RunFolder(run.folder).metrics)
+    curve = history.get("val_accuracy") or history["val_loss"]
+    return {key: value for key, value in cell.items() if key != "parameters"} | {"curve": [round(v, 5) for v in curve]}
+
+
+def _score(cell: dict[str, Any]) -> str:
+    return f"accuracy {cell['accuracy']:.4f}" if "accuracy" in cell else f"loss {cell['loss']:.4g}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FredholmError(f"{path}: cannot be read ({error}); delete it and run again") from error

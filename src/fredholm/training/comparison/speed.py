@@ -1,0 +1,252 @@
+"""What each operator costs: time and memory of a training step on each task, and growth with the number of points.
+
+Meant for a quiet machine, apart from training. Every operator is measured in processes of its own, so that one's memory is not another's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import FredholmError, OptionError
+from fredholm.models.backbone.config import BackboneConfig
+from fredholm.models.backbone.model import make_layer, suited
+from fredholm.training.build import build_dataset, build_model
+from fredholm.training.callbacks import write_json
+from fredholm.training.comparison import tables
+from fredholm.training.comparison.budgets import REFERENCE, make_recipe
+from fredholm.training.comparison.tasks import Contender, find_task, options_of, read_contenders
+from fredholm.training.tasks import task_of
+
+LENGTHS = (64, 256, 1024, 4096)
+DIM, HEADS = 64, 4
+LIMIT = 1.0  # seconds: a length whose time, extrapolated from the one before, is above it is left out
+
+
+def measure(
+    out: str | Path,
+    *,
+    lengths: tuple[int, ...] = LENGTHS,
+    repeats: int = 5,
+    report: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure every row of a comparison in ``out``, write ``speed.json`` there and put the figures into its tables and page.
+
+    ``steps``: median milliseconds of a training step of the task's batch, and peak memory above that of the process before it, MB.
+    ``scaling``: median milliseconds of one operator of width 64 on one line of N points, forward and forward + backward, the exponent
+    fitted by least squares in logarithms, and the N from which it is faster than softmax attention.
+
+    Raises:
+        DataError: no comparison there.
+        OptionError: fewer than two lengths, or no repeats.
+    """
+    place, say = Path(out), report or (lambda line: None)
+    if len(lengths) < 2 or repeats < 1 or min(lengths) < 2:
+        raise OptionError(
+            f"received lengths {lengths} and {repeats} repeats; needs two lengths of 2 or more, one repeat"
+        )
+    results = tables.read_results(place)
+    found: dict[str, Any] = {
+        "machine": _machine(),
+        "dim": DIM,
+        "reference": REFERENCE.label,
+        "steps": [],
+        "scaling": [],
+    }
+    for task in results["tasks"]:
+        for row in task["rows"]:
+            if "refused" in row:
+                continue
+            changes = [*results["setting"]["changes"], f"model.dim={row['dim']}"]
+            step = _child(
+                "step", {"task": task["name"], "operator": row["operator"], "changes": changes, "repeats": repeats}
+            )
+            found["steps"].append({"task": task["name"], "operator": row["operator"], **step})
+            say(f"{task['name']} {row['operator']}: {step['milliseconds']:.1f} ms a step, {step['megabytes']:.0f} MB")
+    labels = dict.fromkeys(row["operator"] for task in results["tasks"] for row in task["rows"])
+    for label in dict.fromkeys([REFERENCE.label, *labels]):
+        curves = _child("scaling", {"operator": label, "lengths": list(lengths), "repeats": repeats})
+        found["scaling"] += curves
+        say(f"{label}: {'; '.join(_line(curve) for curve in curves)}")
+    for curve in found["scaling"]:
+        same = next(
+            c for c in found["scaling"] if (c["operator"], c["direction"]) == (REFERENCE.label, curve["direction"])
+        )
+        curve["exponent"], curve["crossover"] = exponent(curve), crossover(curve, same)
+    write_json(place / tables.SPEED, found)
+    tables.write(place, results)
+    tables.write_page(place, results)
+    return found
+
+
+def exponent(curve: dict[str, Any]) -> float | None:
+    """Slope of log time against log N over the three longest lengths, by least squares; None for fewer than two.
+
+    Example:
+        >>> round(exponent({"lengths": [10, 100, 1000], "milliseconds": [1.0, 100.0, 10000.0]}), 3)
+        2.0
+    """
+    x = [math.log(n) for n in curve["lengths"][-3:]]
+    y = [math.log(ms) for ms in curve["milliseconds"][-3:]]
+    if len(x) < 2:
+        return None
+    mean = sum(x) / len(x)
+    return sum((a - mean) * b for a, b in zip(x, y)) / sum((a - mean) ** 2 for a in x)
+
+
+def crossover(curve: dict[str, Any], reference: dict[str, Any]) -> float | None:
+    """The N from which a curve stays below the reference, between measured lengths by a straight line in logarithms.
+
+    0 where it is below at all lengths, None where it is not below at the longest that both have.
+
+    Example:
+        >>> slow = {"lengths": [10, 1000], "milliseconds": [1.0, 100.0]}
+        >>> fast = {"lengths": [10, 1000], "milliseconds": [10.0, 10.0]}
+        >>> round(crossover(fast, slow)), crossover(slow, fast)
+        (100, None)
+    """
+    both = sorted(set(curve["lengths"]) & set(reference["lengths"]))
+    gaps = []
+    for n in both:
+        mine, theirs = (c["milliseconds"][c["lengths"].index(n)] for c in (curve, reference))
+        gaps.append(math.log(mine / theirs))
+    if not gaps or gaps[-1] >= 0:
+        return None
+    above = [i for i, gap in enumerate(gaps) if gap >= 0]
+    if not above:
+        return 0
+    i = above[-1]
+    share = gaps[i] / (gaps[i] - gaps[i + 1])
+    return both[i] * (both[i + 1] / both[i]) ** share
+
+
+def _line(curve: dict[str, Any]) -> str:
+    times = ", ".join(f"{n}: {ms:.2f}" for n, ms in zip(curve["lengths"], curve["milliseconds"]))
+    return f"{curve['direction']} ms at N = {times}" if times else f"{curve['direction']}: {curve['refused']}"
+
+
+def _child(what: str, arguments: dict[str, Any]) -> Any:
+    command = [sys.executable, "-W", "ignore", "-m", __name__, what, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FredholmError(f"measuring {arguments['operator']} failed: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- in a process of its own ------------------------------------------------------------------------------------------
+
+
+def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str, float]:
+    """Median milliseconds and peak megabytes of a training step."""
+    found, contender = find_task(task), read_contenders(_as_option(operator))[0]
+    recipe = make_recipe(found, contender, tuple(changes))
+    dataset = build_dataset(recipe, "train")
+    model: Any = build_model(recipe, dataset)
+    asked, optimizer = task_of(dataset), torch.optim.AdamW(model.parameters(), lr=1e-4)
+    inputs, labels = dataset.batch(torch.arange(min(recipe.data.batch_size, len(dataset))))
+
+    def once(size: int) -> None:
+        optimizer.zero_grad()
+        asked.loss(model(inputs[:size]), labels[:size]).backward()
+        optimizer.step()
+
+    once(1)
+    before = peak_megabytes()
+    times = [_seconds(lambda: once(len(inputs))) for _ in range(repeats + 1)][1:]
+    points = inputs.shape[1] if inputs.dim() < 4 else model.config.points
+    seconds = statistics.median(times)
+    rate = len(inputs) * points / seconds
+    return {"milliseconds": 1e3 * seconds, "megabytes": peak_megabytes() - before, "points_a_second": rate}
+
+
+def scale(operator: str, lengths: list[int], repeats: int) -> list[dict[str, Any]]:
+    """Median milliseconds of one operator against N, forward and forward + backward."""
+    contender = read_contenders(_as_option(operator))[0]
+    curves = []
+    for direction in ("forward", "step"):
+        curve: dict[str, Any] = {"operator": operator, "direction": direction, "lengths": [], "milliseconds": []}
+        for n in lengths:
+            before = curve["milliseconds"][-1] if curve["lengths"] else 0.0
+            if before / 1e3 * (n / (curve["lengths"] or [n])[-1]) ** 2 > LIMIT and before / 1e3 > LIMIT / 16:
+                break
+            try:
+                times = _times(contender, n, direction, repeats)
+            except FredholmError as error:
+                curve["refused"] = str(error)
+                break
+            curve["lengths"].append(n)
+            curve["milliseconds"].append(1e3 * statistics.median(times))
+        curves.append(curve)
+    return curves
+
+
+def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[float]:
+    options = options_of(find_task("digits"), contender)
+    config = BackboneConfig(
+        encoder="text", dim=DIM, heads=HEADS, max_length=n, operator=contender.name, operator_options=options
+    )
+    torch.manual_seed(0)
+    layer = make_layer(config, 1)
+    u, domain = torch.randn(1, n, DIM, requires_grad=direction == "step"), suited(layer, Domain.line(n))
+    along = torch.randn(1, n, DIM)
+
+    def once() -> None:
+        if direction == "forward":
+            with torch.no_grad():
+                layer(u, domain)
+        else:
+            torch.autograd.grad(layer(u, domain), [u, *layer.parameters()], along, allow_unused=True)
+
+    return [_seconds(once) for _ in range(repeats + 1)][1:]
+
+
+def _as_option(label: str) -> str:
+    """The option that gives a contender's label."""
+    name, *options = label.split(" ")
+    pairs = ", ".join(f"{key}: {value}" for key, value in (option.split("=", 1) for option in options))
+    return f"{{name: {name}, {pairs}}}" if pairs else name
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def peak_megabytes() -> float:
+    """Peak memory of this process. From /proc where it is: getrusage also holds the peak of the parent."""
+    try:
+        with open("/proc/self/status", encoding="utf-8") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+    except OSError:
+        import resource
+
+        unit = 1024**2 if platform.system() == "Darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def _machine() -> dict[str, Any]:
+    processor = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            processor = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    threads = int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads())
+    return {"processor": processor, "threads": threads, "torch": torch.__version__, "system": platform.system()}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"step": step, "scaling": scale}[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,0 +1,180 @@
+"""The results of a comparison as one file, one table and one page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fredholm.errors import DataError, OptionError
+from fredholm.training.callbacks import write_json
+
+RESULTS, SPEED = "compare.json", "speed.json"
+COLUMNS = (
+    "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters", "off", "flops", "epochs", "minutes",
+    "step_milliseconds", "step_megabytes", "refused",
+)  # fmt: skip
+
+
+def open_results(place: Path, setting: Any) -> dict[str, Any]:
+    """The results in a folder, or empty ones.
+
+    Raises:
+        OptionError: they were made with another setting.
+        DataError: the file is no such results.
+    """
+    wanted = json.loads(json.dumps(asdict(setting)))
+    if not (place / RESULTS).is_file():
+        return {"setting": wanted, "tasks": []}
+    found = read_results(place)
+    if found["setting"] != wanted:
+        raise OptionError(
+            f"{place}: holds a comparison with {found['setting']}; received {wanted}; choose another --out"
+        )
+    return found
+
+
+def read_results(place: Path) -> dict[str, Any]:
+    """``compare.json`` of a folder.
+
+    Raises:
+        DataError: it is missing or no such file.
+    """
+    try:
+        found = json.loads((place / RESULTS).read_text(encoding="utf-8"))
+        if not {"setting", "tasks"} <= set(found):
+            raise ValueError("it has no setting and tasks")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{place / RESULTS}: no results of a comparison ({error}); run fredholm compare first"
+        ) from error
+    return found
+
+
+def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any]) -> None:
+    """Put what came of a run into its row."""
+    entry = next(t for t in results["tasks"] if t["name"] == task)
+    row = next(r for r in entry["rows"] if r["operator"] == operator)
+    row["runs"] = sorted([r for r in row["runs"] if r["seed"] != cell["seed"]] + [cell], key=lambda r: r["seed"])
+
+
+def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation; None where there are too few.
+
+    Example:
+        >>> mean_and_sd([1.0, 3.0])
+        (2.0, 1.4142135623730951)
+    """
+    if not values:
+        return None, None
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """One flat row a task and operator: score over seeds, sizes, and what a step costs where it was measured."""
+    costs = {(row["task"], row["operator"]): row for row in (speed or {}).get("steps", [])}
+    rows = []
+    for task in results["tasks"]:
+        for row in task["rows"]:
+            good = [run for run in row["runs"] if "error" not in run]
+            mean, sd = mean_and_sd([run[task["metric"]] for run in good])
+            cost = costs.get((task["name"], row["operator"]), {})
+            flat = {
+                "task": task["name"],
+                "operator": row["operator"],
+                "metric": task["metric"],
+                "mean": mean,
+                "sd": sd,
+                "n": len(good),
+                "failed": len(row["runs"]) - len(good),
+                "epochs": good[0]["epochs"] if good else None,
+                "minutes": mean_and_sd([run["minutes"] for run in good])[0],
+                "step_milliseconds": cost.get("milliseconds"),
+                "step_megabytes": cost.get("megabytes"),
+            }
+            flat |= {key: row.get(key) for key in ("dim", "parameters", "off", "flops", "refused")}
+            rows.append({key: flat[key] for key in COLUMNS})
+    return rows
+
+
+def score(row: dict[str, Any]) -> str:
+    """Accuracy in percent, or a loss, with its spread over seeds.
+
+    Example:
+        >>> score({"metric": "accuracy", "mean": 0.91, "sd": 0.012, "n": 3})
+        '91.0 ± 1.2'
+    """
+    if row["mean"] is None:
+        return "does not serve" if row.get("refused") else "not run" if not row.get("failed") else "failed"
+    shown = (lambda x: f"{100 * x:.1f}") if row["metric"] == "accuracy" else (lambda x: f"{x:.2g}")
+    return shown(row["mean"]) + (f" ± {shown(row['sd'])}" if row["sd"] is not None else "")
+
+
+def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one task, the best score first; those without one at the end."""
+    sign = -1 if rows and rows[0]["metric"] == "accuracy" else 1
+    return sorted(rows, key=lambda r: (r["mean"] is None, sign * (r["mean"] or 0)))
+
+
+def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) -> str:
+    """A table a task, the best operator first."""
+    lines = []
+    rows = summary(results, speed)
+    for task in results["tasks"]:
+        mine = best_first([row for row in rows if row["task"] == task["name"]])
+        metric = "test accuracy (%)" if task["metric"] == "accuracy" else "test mean squared error"
+        timed = any(row["step_milliseconds"] is not None for row in mine)
+        heads = ["operator", metric, "seeds", "width", "parameters", "off budget", "MFLOPs a sample"]
+        heads += ["ms a step", "peak MB"] if timed else []
+        lines += [
+            f"**{task['name']}**: {task['title']}; {task['points']} points, {task['samples']:,} training samples",
+            "",
+        ]
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        lines += [f"| {' | '.join(_cells(row, timed))} |" for row in mine] + [""]
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any], timed: bool) -> list[str]:
+    cells = [row["operator"], score(row), str(row["n"]) + (f" ({row['failed']} failed)" if row["failed"] else "")]
+    if row["dim"] is None:
+        cells += ["", "", "", ""]
+    else:
+        cells += [str(row["dim"]), f"{row['parameters']:,}", f"{row['off']:+.1%}", f"{row['flops'] / 1e6:.3g}"]
+    if timed:
+        cells += ["" if row[key] is None else f"{row[key]:.1f}" for key in ("step_milliseconds", "step_megabytes")]
+    return cells
+
+
+def read_speed(place: Path) -> dict[str, Any] | None:
+    """What the speed pass measured, or None."""
+    file = place / SPEED
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def write(place: Path, results: dict[str, Any]) -> None:
+    """``compare.json``, ``.csv`` and ``.md``."""
+    place.mkdir(parents=True, exist_ok=True)
+    speed = read_speed(place)
+    write_json(place / RESULTS, results)
+    (place / "compare.md").write_text(to_markdown(results, speed), encoding="utf-8")
+    with (place / "compare.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(summary(results, speed))
+
+
+def write_page(place: Path, results: dict[str, Any]) -> Path:
+    """``index.html``: the tables with their pictures."""
+    from fredholm.explain.comparison import comparison_page
+
+    speed = read_speed(place)
+    page = place / "index.html"
+    page.write_text(comparison_page(results, summary(results, speed), speed), encoding="utf-8")
+    return page

@@ -1,0 +1,192 @@
+"""What operators are compared on: a recipe each, with the backbone in the place of its model, small enough for a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from fredholm import models, operators
+from fredholm.errors import OptionError, suggest
+from fredholm.training.recipe_files import list_recipes, load_recipe
+from fredholm.training.sweeps import split_values
+
+# Options at the size of the backbone, where an operator's own defaults are those of a large model.
+SMALL: dict[str, dict[str, Any]] = {
+    "itnet": {"width": 16, "frequencies": 16, "sigma": 3.0},
+    "itnet_low_rank": {"width": 16, "rank": 4, "frequencies": 16, "sigma": 3.0},
+    "ckconv": {"width": 16},
+}
+
+
+@dataclass(frozen=True)
+class ComparedTask:
+    """One task of a comparison.
+
+    Attributes:
+        name, title: how it is called, and what it is.
+        recipe: a built-in recipe's name or a YAML file: data, optimizer, schedule.
+        overrides: what changes in it, such as the backbone in the place of its model and fewer samples.
+        operator_options: of single operators on this task, such as ckconv's ``omega``.
+    """
+
+    name: str
+    title: str
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    operator_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+_TASKS: dict[str, ComparedTask] = {}
+
+
+def register_task(task: ComparedTask) -> ComparedTask:
+    """Make a task known by its name.
+
+    Raises:
+        OptionError: the name is taken.
+    """
+    if task.name in _TASKS:
+        raise OptionError(f"task: the name {task.name!r} is taken; choose another")
+    _TASKS[task.name] = task
+    return task
+
+
+def list_tasks() -> list[str]:
+    """Names of registered tasks, in the order of registration.
+
+    Example:
+        >>> list_tasks()[:2]
+        ['digits', 'fashion-mnist']
+    """
+    return list(_TASKS)
+
+
+def find_task(name: str) -> ComparedTask:
+    """A registered task; or any recipe, by name or file, whose model takes every operator, as it is.
+
+    Raises:
+        OptionError: neither a task nor a recipe.
+    """
+    if name in _TASKS:
+        return _TASKS[name]
+    if name.endswith((".yaml", ".yml")) or name in list_recipes():
+        recipe = load_recipe(name)
+        return ComparedTask(recipe.name, f"the recipe {recipe.name}", name)
+    raise OptionError(f"task: received {name!r}; needs a task or a recipe{suggest(name, [*_TASKS, *list_recipes()])}")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An operator or baseline with its options; ``label`` names it in tables."""
+
+    label: str
+    name: str
+    options: dict[str, Any]
+
+
+def read_contenders(text: str | None) -> list[Contender]:
+    """Operators from ``"itnet,softmax,{name: luna, channels: 4}"``; None: every registered operator and baseline.
+
+    Raises:
+        OptionError: an unknown operator, or the same one twice.
+
+    Example:
+        >>> [c.label for c in read_contenders("gru,{name: luna, channels: 4}")]
+        ['gru', 'luna channels=4']
+    """
+    known = [*operators.list_operators(), *models.list_baselines()]
+    found = []
+    for part in known if text is None else split_values(text):
+        value = yaml.safe_load(part) if part.startswith("{") else {"name": part}
+        if not isinstance(value, dict) or value.get("name") not in known:
+            name = value.get("name") if isinstance(value, dict) else part
+            raise OptionError(f"operators: received {name!r}; needs an operator or baseline{suggest(str(name), known)}")
+        name = value.pop("name")
+        label = " ".join([name, *(f"{key}={option}" for key, option in value.items())])
+        found.append(Contender(label, name, value))
+    labels = [c.label for c in found]
+    if len(set(labels)) < len(labels):
+        raise OptionError(f"operators: received {text!r}; needs each of them once")
+    return found
+
+
+def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
+    """A contender's options on a task: the small size's, then the task's, then its own."""
+    return {**SMALL.get(contender.name, {}), **task.operator_options.get(contender.name, {}), **contender.options}
+
+
+def _backbone(*overrides: str) -> tuple[str, ...]:
+    return ("model=backbone_nano", *overrides)
+
+
+_SHORT = "optimizer={name: adamw, lr: 3e-3, weight_decay: 0.01}"
+
+for _task in (
+    ComparedTask(
+        "digits",
+        "8x8 handwritten digits, 16 patches",
+        "digits",
+        _backbone("model.patch=2", "training.epochs=20", "training.ema_decay=null"),
+    ),
+    ComparedTask(
+        "fashion-mnist",
+        "4,000 pictures of clothes, 49 patches of 4x4 pixels",
+        "fashion-mnist",
+        _backbone("data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null"),
+    ),
+    ComparedTask(
+        "cifar10",
+        "4,000 colour photographs, 64 patches of 4x4 pixels",
+        "cifar10",
+        _backbone(
+            "data.limit=4000", "data.batch_size=64", "data.mixup=0.0", "training.epochs=8", "training.ema_decay=null",
+            _SHORT, "schedule.warmup_epochs=1",
+        ),
+    ),
+    ComparedTask(
+        "movie-reviews",
+        "sentiment of 3,000 sentences, at most 24 words",
+        "reviews",
+        _backbone("data.limit=3000", "data.max_length=24", "training.epochs=5", "model.dropout=0.2", _SHORT),
+    ),
+    ComparedTask(
+        "movie-bytes",
+        "sentiment of 3,000 sentences as at most 128 bytes",
+        "reviews",
+        _backbone("data.limit=3000", "data.tokens=bytes", "data.max_length=128", "training.epochs=6", _SHORT),
+    ),
+    ComparedTask(
+        "japanese-vowels",
+        "nine speakers by two vowels, 12 channels, 7 to 29 samples",
+        "ckcnn-japanese-vowels",
+        _backbone("training.epochs=40", "model.dropout=0.1", _SHORT),
+        {"ckconv": {"omega": 8.0}},
+    ),
+    ComparedTask(
+        "plaid",
+        "electric current of 11 appliances at an eighth of the rate, up to 168 samples",
+        "ckcnn-plaid",
+        _backbone("data.options={every: 8}", "training.epochs=20", _SHORT),
+        {"ckconv": {"omega": 30.0}},
+    ),
+    ComparedTask(
+        "copy-memory",
+        "repeat ten symbols after 20 steps, in causal order",
+        "ckcnn-copy-memory",
+        _backbone(
+            "model.head=every", "model.causal=true", "data.options={delay: 20}", "data.limit=2000", "training.epochs=8",
+            _SHORT,
+        ),
+        {"ckconv": {"omega": 19.2}},
+    ),
+    ComparedTask(
+        "adding",
+        "the sum of two marked numbers among 50 (mean squared error)",
+        "ckcnn-adding",
+        _backbone("data.options={length: 50}", "data.limit=4000", "training.epochs=6", _SHORT),
+        {"ckconv": {"omega": 14.55}},
+    ),
+):  # fmt: skip
+    register_task(_task)

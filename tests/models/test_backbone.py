@@ -1,0 +1,121 @@
+"""The backbone: every operator and baseline in it, on every kind of input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError
+from fredholm.models import create_model, from_pretrained, list_baselines, save_pretrained
+from fredholm.models.backbone import BackboneConfig, Convolution, Recurrence
+from fredholm.models.backbone.model import make_layer, suited
+from fredholm.operators import list_operators
+from tests.tolerances import assert_close
+
+SMALL = {"itnet": {"width": 4}, "itnet_low_rank": {"width": 4, "rank": 2}, "ckconv": {"width": 4}}
+NAMES = [*list_operators(), *list_baselines()]
+NAN = float("nan")
+
+
+def make(name: str, **fields):
+    torch.manual_seed(0)
+    model = create_model(
+        "backbone_nano", operator=name, operator_options=SMALL.get(name, {}), dim=8, num_classes=3, **fields
+    )
+    nn.init.normal_(model.head.weight)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_changes_nothing(name):
+    text = make(name, encoder="text", vocabulary=9, max_length=6)
+    alone, padded = torch.tensor([[3, 1, 4, 1]]), torch.tensor([[3, 1, 4, 1, 0, 0], [2, 7, 1, 8, 2, 8]])
+    assert_close(text(padded)[:1], text(alone), "text")
+    sequence = make(name, encoder="sequence", length=6, channels=2)
+    x = torch.randn(2, 6, 2)
+    x[0, 4:] = NAN
+    assert_close(sequence(x)[:1], sequence(x[:1, :4]), "sequence")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_point_sees_the_future(name):
+    model = make(name, encoder="sequence", length=7, channels=2, causal=True, head="every")
+    x = torch.randn(1, 7, 2)
+    changed = x.clone()
+    changed[:, 5:] += 1.0
+    before, after = model(x), model(changed)
+    assert before.shape == (1, 7, 3)
+    assert_close(after[:, :5], before[:, :5])
+    assert not torch.allclose(after[:, 5:], before[:, 5:])
+
+
+@pytest.mark.parametrize("name", ["ckconv", "softmax", *list_baselines()])
+def test_images_every_parameter_learns_and_the_model_is_saved(name, tmp_path):
+    model = make(name, image_size=(8, 8), patch=2)
+    images = torch.randn(4, 1, 8, 8)
+    model(images).square().sum().backward()
+    exempt = {"kernel.key.bias", "key_bias"} if name == "softmax" else set()
+    without = [key for key, p in model.named_parameters() if p.grad is None]
+    assert without == [], without
+    silent = [k for k, p in model.named_parameters() if not p.grad.abs().sum() and not any(e in k for e in exempt)]
+    assert silent == []
+    save_pretrained(model, tmp_path)
+    assert_close(from_pretrained(tmp_path)(images), model(images))
+    assert [len(part) for part in model.trace(images)] == [3, 3]
+
+
+def test_baselines_are_torchs_layers():
+    torch.manual_seed(0)
+    u = torch.randn(2, 6, 8)
+    recurrence = Recurrence("lstm", 8)
+    layer = recurrence.kernel.layer
+    assert_close(recurrence(u, Domain.grid(2, 3)), recurrence.projection(layer(u)[0]), "lstm in reading order")
+    causal = Recurrence("gru", 8, causal=True)
+    expected = causal.projection(causal.kernel.layer(u)[0])
+    assert_close(causal(u, Domain.line(6, causal=True)), expected, "gru")
+    grid = Convolution(8, position_dim=2)
+    image = u.mT.unflatten(-1, (2, 3))
+    expected = nn.functional.conv2d(image, grid.kernel.weight, grid.kernel.bias, padding=1).flatten(2).mT
+    assert_close(grid(u, suited(grid, Domain.grid(2, 3))), expected, "convolution")
+
+
+def test_operators_live_on_the_measure_they_are_defined_for():
+    line, times = Domain.line(5, measure="counting"), Domain.timestamps(torch.tensor([0.0, 1.0, 3.0]), causal=False)
+    kinds = {}
+    for name in ("softmax", "itnet", "ckconv", "convolution"):
+        layer = make_layer(BackboneConfig(operator=name, dim=8, operator_options=SMALL.get(name, {})), 1)
+        kinds[name] = [suited(layer, d).kind for d in (line, Domain.line(5), times)]
+    assert kinds["softmax"] == kinds["itnet"] == ["uniform", "uniform", "probability"]
+    assert kinds["ckconv"] == kinds["convolution"] == ["counting", "counting", "spacing"]
+    mean, total = (suited(nn.Identity(), line), line)
+    assert mean is total  # a module of unknown kind is left alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"encoder": "sound"}, OptionError, "encoder: received 'sound'"),
+        ({"head": "each"}, OptionError, "known: every, pooled"),
+        ({"dim": 0}, OptionError, "dim: received 0; needs a positive integer"),
+        ({"dim": 9}, OptionError, "heads must divide dim"),
+        ({"causal": True}, OptionError, "causal: received True for image"),
+        ({"patch": 5}, OptionError, "the patch must divide the image"),
+        ({"dropout": 1.0}, OptionError, "dropout: received 1.0"),
+        ({"mlp_ratio": -1}, OptionError, "mlp_ratio: received -1"),
+        ({"operator": "gru", "dim": 9, "heads": 1}, OptionError, "needs an even width"),
+        ({"operator": "gru", "operator_options": {"taps": 3}}, OptionError, "has not all of the options"),
+        ({"operator": "convolution", "operator_options": {"taps": 4}}, OptionError, "taps: received 4"),
+        ({"operator": "softmaks"}, OptionError, "did you mean 'softmax'"),
+    ],
+)
+def test_refusals(fields, error, message):
+    with pytest.raises(error, match=message):
+        create_model("backbone_nano", **fields)
+
+
+def test_a_convolution_refuses_points_without_a_grid():
+    model = make("convolution", encoder="points", channels=3)
+    with pytest.raises(DomainError, match="needs a regular grid"):
+        model(torch.randn(1, 5, 3))

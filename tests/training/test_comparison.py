@@ -1,0 +1,185 @@
+"""Comparisons: equal budgets, resumed grids, tables, and what a step costs."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from fredholm.cli.main import main
+from fredholm.errors import DataError, OptionError
+from fredholm.training import comparison
+from fredholm.training.build import build_dataset, build_model
+from fredholm.training.comparison import Setting, compare, measure
+from fredholm.training.comparison.budgets import count_flops, epochs_in, example_input, make_recipe, solve_size
+from fredholm.training.comparison.speed import _as_option, crossover
+from fredholm.training.comparison.tables import best_first, score, summary, to_markdown
+from fredholm.training.comparison.tasks import find_task, read_contenders
+from fredholm.training.module import Classifier
+
+CHANGES = ("training.epochs=1", "schedule.warmup_epochs=0", "data.limit=128", "model.depth=1", "model.dim=16")
+SETTING = Setting(changes=CHANGES)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished comparison of two operators with two seeds."""
+    place = tmp_path_factory.mktemp("compare")
+    return place, compare(["digits"], "softmax,gru", place, setting=SETTING, seeds=2)
+
+
+def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
+    place, results = done
+    rows = summary(results)
+    assert [(row["operator"], row["n"], row["failed"]) for row in rows] == [("softmax", 2, 0), ("gru", 2, 0)]
+    scores = [run["accuracy"] for run in results["tasks"][0]["rows"][0]["runs"]]
+    assert rows[0]["mean"] == pytest.approx(sum(scores) / 2)
+    assert scores[0] != scores[1]
+    assert all(len(run["curve"]) == 1 for row in results["tasks"][0]["rows"] for run in row["runs"])
+    assert json.loads((place / "compare.json").read_text()) == results
+    with (place / "compare.csv").open() as file:
+        assert [row["operator"] for row in csv.DictReader(file)] == ["softmax", "gru"]
+    assert "| gru |" in (place / "compare.md").read_text()
+    assert "<img" in (place / "index.html").read_text()
+
+    monkeypatch.setattr(Classifier, "training_step", lambda *_: pytest.fail("a finished run was trained again"))
+    assert compare(["digits"], "softmax,gru", place, setting=SETTING, seeds=2) == results
+    with pytest.raises(OptionError, match="choose another --out"):
+        compare(["digits"], "softmax", place)
+
+
+def test_processes_find_what_one_finds(done, tmp_path):
+    _, results = done
+    other = compare(["digits"], "softmax,gru", tmp_path, setting=SETTING, seeds=1, jobs=2)
+    for mine, theirs in zip(results["tasks"][0]["rows"], other["tasks"][0]["rows"]):
+        assert mine["runs"][0]["accuracy"] == pytest.approx(theirs["runs"][0]["accuracy"], abs=0.02)
+        assert mine["dim"] == theirs["dim"]
+
+
+@pytest.mark.parametrize("budget", ["params", "flops"])
+def test_budgets_are_met(budget):
+    task = find_task("digits")
+    contenders = read_contenders(None)
+    dataset = build_dataset(make_recipe(task, contenders[0]), "train")
+    for contender in contenders:
+        size = solve_size(task, contender, dataset, budget)
+        model = build_model(make_recipe(task, contender, (f"model.dim={size.dim}",)), dataset)
+        assert size.parameters == sum(p.numel() for p in model.parameters())
+        assert size.flops == count_flops(model, example_input(dataset))
+        wider = build_model(make_recipe(task, contender, (f"model.dim={size.dim + 2}",)), dataset)
+        target = solve_size(task, read_contenders("softmax")[0], dataset, budget)
+        grown = (
+            sum(p.numel() for p in wider.parameters())
+            if budget == "params"
+            else count_flops(wider, example_input(dataset))
+        )
+        step = grown / getattr(target, {"params": "parameters", "flops": "flops"}[budget]) - 1 - size.off
+        assert abs(size.off) <= max(step / 2, 0.01) + 1e-9, contender  # no other width comes nearer
+
+
+def test_time_is_matched_by_epochs():
+    task, contender = find_task("digits"), read_contenders("softmax")[0]
+    recipe = make_recipe(task, contender)
+    dataset = build_dataset(recipe, "train")
+    few, many = (epochs_in(recipe, dataset, minutes, steps=2) for minutes in (1e-9, 10.0))
+    assert few == 1 < many
+    with pytest.raises(OptionError, match="minutes"):
+        epochs_in(recipe, dataset, 0.0)
+
+
+def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(Classifier, "configure_optimizers", lambda self: (_ for _ in ()).throw(RuntimeError("no luck")))
+    refused = comparison.ComparedTask(
+        "clouds", "no grid", "digits", ("model=backbone_nano", *CHANGES[:3]), {"convolution": {"taps": 2}}
+    )
+    monkeypatch.setitem(comparison.tasks._TASKS, "clouds", refused)
+    results = compare(["clouds"], "convolution,softmax", tmp_path)
+    rows = {row["operator"]: row for row in summary(results)}
+    assert "needs an odd number" in rows["convolution"]["refused"]
+    assert (rows["softmax"]["n"], rows["softmax"]["failed"]) == (0, 1)
+    text = to_markdown(results)
+    assert "| convolution | does not serve |" in text
+    assert "| softmax | failed |" in text
+
+
+def test_the_speed_pass_fills_the_table(done, tmp_path):
+    place, _ = done
+    for name in ("compare.json",):
+        (tmp_path / name).write_text((place / name).read_text())
+    found = measure(tmp_path, lengths=(16, 64), repeats=1)
+    assert {(s["task"], s["operator"]) for s in found["steps"]} == {("digits", "softmax"), ("digits", "gru")}
+    assert all(s["milliseconds"] > 0 and s["points_a_second"] > 0 for s in found["steps"])
+    curves = {(c["operator"], c["direction"]): c for c in found["scaling"]}
+    assert len(curves) == 4
+    assert curves["gru", "step"]["lengths"] == [16, 64]
+    assert curves["softmax", "forward"]["crossover"] is None
+    with (tmp_path / "compare.csv").open() as file:
+        assert all(float(row["step_milliseconds"]) > 0 for row in csv.DictReader(file))
+    assert 'id="scaling-step"' in (tmp_path / "index.html").read_text()
+    with pytest.raises(OptionError, match="needs two lengths"):
+        measure(tmp_path, lengths=(16,))
+    with pytest.raises(DataError, match="run fredholm compare first"):
+        measure(tmp_path / "nowhere")
+
+
+def test_crossovers():
+    quadratic = {"lengths": [10, 100, 1000], "milliseconds": [0.1, 10.0, 1000.0]}
+    linear = {"lengths": [10, 100, 1000], "milliseconds": [1.0, 10.0, 100.0]}
+    assert crossover(linear, quadratic) == pytest.approx(100)
+    assert crossover(quadratic, linear) is None
+    assert crossover({"lengths": [10], "milliseconds": [0.05]}, quadratic) == 0
+    assert crossover({"lengths": [], "milliseconds": []}, quadratic) is None
+
+
+def test_rows_are_ordered_by_their_score():
+    rows = [{"metric": "loss", "mean": m, "sd": None, "n": 1} for m in (0.3, None, 0.1)]
+    assert [row["mean"] for row in best_first(rows)] == [0.1, 0.3, None]
+    assert score(rows[0]) == "0.3"
+    assert score({**rows[1], "refused": "no"}) == "does not serve"
+
+
+def test_labels_name_their_options():
+    for contender in read_contenders("softmax,{name: luna, channels: 4, hidden: 8}"):
+        assert read_contenders(_as_option(contender.label)) == [contender]
+
+
+@pytest.mark.parametrize("name", comparison.list_tasks())
+def test_tasks_are_valid_recipes(name):
+    recipe = make_recipe(find_task(name), read_contenders("itnet")[0])
+    assert recipe.operator.options["width"] == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "digit"], "did you mean 'digits'"),
+        (["--operators", "softmax,gruu"], "did you mean 'gru'"),
+        (["--operators", "gru,gru"], "needs each of them once"),
+        (["--budget", "money"], "budget: received 'money'"),
+        (["--budget", "time"], "minutes: received None"),
+        (["--minutes", "3"], "they belong to 'time'"),
+        (["--seeds", "0"], "seeds: received 0"),
+        (["--jobs", "0"], "jobs: received 0"),
+        (["--measure-only"], "run fredholm compare first"),
+    ],
+)
+def test_bad_calls_are_one_line(arguments, message, capsys, tmp_path):
+    assert main(["compare", *arguments, "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_command_prints_its_tables(done, capsys):
+    place, _ = done
+    changes = [part for change in CHANGES for part in ("--set", change)]
+    assert main(["compare", "--operators", "softmax,gru", "--seeds", "2", "--out", str(place), *changes]) == 0
+    assert "| softmax |" in capsys.readouterr().out
+    assert main(["compare", "--list"]) == 0
+    assert "japanese-vowels" in capsys.readouterr().out
+
+
+def test_any_recipe_is_a_task():
+    task = find_task("reviews")
+    assert make_recipe(task, read_contenders("softmax")[0]).model.name == "itnet_nano"
