@@ -22,6 +22,10 @@ _PUBLIC = {
     "explain": ("evaluation", "matplotlib"),
     "load_run": ("evaluation", "lightning"),
     "sweep": ("sweeps", "lightning"),
+    "linearize": ("conversion", "lightning"),
+    "fine_tune": ("conversion", "lightning"),
+    "StageOptions": ("conversion", "lightning"),
+    "Conversion": ("conversion", "lightning"),
     "Interrupted": ("failures", "yaml"),
     "TrainingFailed": ("failures", "yaml"),
 }

@@ -150,6 +150,34 @@ def linearize(
     return conversion
 
 
+def fine_tune(
+    model: nn.Module,
+    *,
+    data: tuple[Any, Any],
+    task: str = "classification",
+    metric: str | None = None,
+    options: StageOptions = TUNE,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    precision: str = "32",
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> float:
+    """Train any model on a task as stage 2 of :func:`linearize` does, in place; returns the validation score of the weights it keeps.
+
+    The arguments are those of :func:`linearize`; this is how a teacher is made where none was fine-tuned yet.
+    """
+    name = metric or ("spearman" if task == "regression" else "accuracy")
+    run = _Run(Task(task), name, metric_named(name), precision, seed, say or (lambda line: None))
+    settings = {"task": task, "metric": name, "precision": precision, "seed": seed, "tune": dataclasses.asdict(options)}
+    progress = Progress(None if folder is None else Path(folder), settings, resume)
+    stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
+    train, val = (as_dataset(split) for split in data)
+    _stage(run, progress, "tuned", FineTuning, stub, train, val, options, ConversionReport.of(stub, type(model).__name__))
+    model.eval()
+    return progress.get("score", lambda: evaluate(model, val, run.metric, precision))
+
+
 @dataclass(frozen=True)
 class _Run:
     """What every step of a conversion needs to know."""
