@@ -16,7 +16,7 @@ COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (68.69, 10)}
 """T: the paper's omega, and epochs."""
 ADDING = {100: (14.55, 5), 200: (18.19, 5), 1000: (2.03, 2)}
 DIGITS = (
-    "data=digits",
+    "data.name=digits",
     "data.batch_size=32",
     "data.options.sequence=rows",
     "operator.omega=10",
@@ -24,7 +24,7 @@ DIGITS = (
     "training.epochs=30",
 )
 ACTIVATIONS = ("sine", "relu", "leaky_relu", "silu", "gelu", "rff")
-BLOCKS = {2: 30, 4: 20, 8: 14}
+BLOCKS = {2: 30, 4: 19, 8: 13}
 """Blocks: channels that keep the size near 98k."""
 
 
