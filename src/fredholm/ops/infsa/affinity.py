@@ -7,8 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import OptionError, ShapeError, suggest
+from ..backend import choose_backend
 from .library import affinity_product_op
 from .naive import STATISTICS, activation_named
+from .served import affinity_refusal
 
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
@@ -25,6 +27,8 @@ def affinity_product(
     activation: str = "relu",
     statistic: str = "squares",
     memory: int | None = None,
+    backend: str = "auto",
+    half: torch.dtype | None = None,
 ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h q"]]:
     r"""Affinities times values, and the size of every row, in one pass over tiles:
 
@@ -41,7 +45,9 @@ def affinity_product(
         causal: query i sees the keys j ≤ i.
         activation: φ, a name of :data:`ACTIVATIONS`.
         statistic: ``"squares"``, ``"sums"`` (of magnitudes), or ``"none"`` (r is zero).
-        memory: bytes of one tile.
+        memory: bytes of one tile of the PyTorch form.
+        backend: see :mod:`fredholm.ops.backend`.
+        half: the half precision in which a Triton kernel multiplies, where the tensors came from it; sums stay in float32.
 
     Returns:
         o and r, in float32 at least.
@@ -49,7 +55,8 @@ def affinity_product(
     Cost: O(B·H·Nq·Nk·(e + d)) time, O(N) memory and three tiles, forward and backward, which computes tiles again.
 
     Raises:
-        OptionError: unknown activation or statistic, memory below one byte.
+        BackendError: a backend that was asked for and cannot run.
+        OptionError: unknown activation, statistic or backend, memory below one byte.
         ShapeError: shapes that do not fit.
 
     Reference: InfSA Eqs. 11, 12, with the division moved behind the product.
@@ -78,4 +85,9 @@ def affinity_product(
     given = [x for x in (query, key, value, mass, density) if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     parts = [None if x is None else x.to(dtype) for x in (query, key, value, mass, density)]
+    if choose_backend(backend, "the affinity product", value.device, lambda: affinity_refusal(*parts[:3])) == "triton":
+        from .triton import affinity_product_triton
+
+        low = [x if half is None else x.to(half) for x in (query, key, value)]
+        return affinity_product_triton(*low, *parts[3:], causal, activation, statistic)
     return affinity_product_op(*parts, causal, activation, statistic, memory)

@@ -60,7 +60,7 @@ def _backward(ctx: Any, grad: Tensor, row_grad: Tensor) -> tuple:
 affinity_product_op.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _sizes(arguments: tuple) -> tuple[int, int, int]:
+def sizes(arguments: tuple) -> tuple[int, int, int]:
     """Pairs, width of a query and of a value, from the shapes a FLOP counter passes. A causal order counts half the pairs."""
     (b, h, nq, e), (_, _, nk, d) = arguments[0], arguments[2]
     pairs = b * h * nq * nk
@@ -69,13 +69,13 @@ def _sizes(arguments: tuple) -> tuple[int, int, int]:
 
 @register_flop_formula(torch.ops.fredholm.affinity_product)
 def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    pairs, e, d = _sizes(arguments)
+    pairs, e, d = sizes(arguments)
     return 2 * pairs * (e + d)
 
 
 @register_flop_formula(torch.ops.fredholm.affinity_product_backward)
 def _backward_flops(grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    pairs, e, d = _sizes(arguments)
+    pairs, e, d = sizes(arguments)
     query, key, value, *others = arguments[-1]
     scores = query or key or any(others)
     return 2 * pairs * (e * (1 + query + key) + d * (value + scores))

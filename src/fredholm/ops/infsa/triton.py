@@ -1,0 +1,176 @@
+"""The affinity product as Triton kernels: custom ops, their shapes and autograd, and the launches.
+
+One program owns a block of queries, or of keys, and walks over the other side: no atomics, the same bits every time. bfloat16
+multiplies as it is and is added in float32; float32 multiplies in TF32 where torch's ``float32_matmul_precision`` lets it; float16,
+whose range affinities may exceed, always does: TF32 holds it exactly.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from ..tuning import Tiles, case_name, choose_tiles, power_of_two
+from . import library
+from .tiled import Inputs
+from .triton_backward import backward_density, backward_keys, backward_queries
+from .triton_forward import forward
+
+TABLE = Path(__file__).with_name("tiles.json")
+OPTIONS = "bool causal, str activation, str statistic"
+
+
+DEFAULTS = {  # by the bytes of a row, up to: queries, keys, warps, stages that a compute capability of 9.0 holds without spilling
+    "forward": {128: (128, 64, 8, 3), 256: (64, 64, 8, 2), 512: (64, 32, 8, 2), 1024: (32, 16, 8, 1)},
+    "backward": {128: (64, 64, 4, 2), 256: (32, 64, 8, 2), 512: (32, 32, 8, 2), 1024: (16, 16, 8, 1)},
+}
+
+
+def default_tiles(direction: str, width: int, itemsize: int) -> Tiles:
+    """Tiles where none were measured."""
+    sizes = next(t for most, t in DEFAULTS[direction].items() if width * itemsize <= most)
+    return dict(zip(("queries", "keys", "warps", "stages"), sizes))
+
+
+class _Launch:
+    """What all kernels of a call are given."""
+
+    def __init__(self, direction: str, x: Inputs, precision: str, causal: bool, activation: str, statistic: str):
+        (self.batch, self.heads, self.queries, e), (_, _, self.keys, d) = x.query.shape, x.value.shape
+        block_e, block_d = power_of_two(e), power_of_two(d)
+        case = case_name(direction, x.value.device, e=block_e, d=block_d, bytes=x.value.element_size())
+        self.tiles = choose_tiles(TABLE, case, default_tiles(direction, max(block_e, block_d), x.value.element_size()))
+        batch, keys = (s if n > 1 else 0 for s, n in zip(x.mass.stride(), x.mass.shape))
+        density = (0,) * 4 if x.density is None else _strides(x.density)
+        self.density = x.value if x.density is None else x.density
+        self.counts = (self.heads, self.queries, self.keys)
+        self.strides = (batch, keys, *density)
+        self.shape = {
+            "E": e, "D": d, "BLOCK_E": block_e, "BLOCK_D": block_d, "BLOCK_Q": self.tiles["queries"],
+            "BLOCK_K": self.tiles["keys"], "ACTIVATION": activation, "STATISTIC": statistic, "CAUSAL": causal,
+            "PRECISION": precision, "num_warps": self.tiles["warps"], "num_stages": self.tiles["stages"],
+        }  # fmt: skip
+
+    def blocks(self, side: str) -> int:
+        count = self.queries if side == "queries" else self.keys
+        return -(-count // self.tiles[side])
+
+    @property
+    def pairs(self) -> int:
+        return self.batch * self.heads
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Strides with zero where a dimension has size one and stands for all."""
+    return [s if n > 1 else 0 for s, n in zip(x.stride(), x.shape)]
+
+
+def _prepared(x: Inputs) -> tuple[Inputs, str]:
+    """Contiguous rows in the precision in which they multiply, and how float32 products are to be rounded."""
+    given = {t.dtype for t in x[:3]}
+    exact = torch.float32 in given and torch.get_float32_matmul_precision() == "highest"
+    dtype = torch.bfloat16 if given == {torch.bfloat16} else torch.float32
+    query, key, value = (t.to(dtype).contiguous() for t in x[:3])
+    return x._replace(query=query, key=key, value=value), "ieee" if exact else "tf32"
+
+
+@torch.library.custom_op(
+    "fredholm::affinity_product_triton", mutates_args=(), schema=f"({library.TENSORS}, {OPTIONS}) -> (Tensor, Tensor)"
+)
+def affinity_product_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """:func:`fredholm.ops.infsa.affinity_product` by Triton kernels; o and r in float32."""
+    x, options = Inputs(*arguments[:5]), arguments[5:]
+    out, row = _results(x)
+    if 0 in (*x.query.shape[:3], x.key.shape[2]):
+        return out.zero_(), row.zero_()
+    x, precision = _prepared(x)
+    launch = _Launch("forward", x, precision, *options)
+    grid = (launch.blocks("queries"), launch.pairs)
+    tensors = (x.query, x.key, x.value, x.mass, launch.density, out, row)
+    forward[grid](*tensors, *launch.counts, *launch.strides, DENSITY=x.density is not None, **launch.shape)
+    return out, row
+
+
+def _results(x: Inputs) -> tuple[Tensor, Tensor]:
+    shape = x.query.shape[:3]
+    float32 = {"dtype": torch.float32}
+    return x.value.new_empty(*shape, x.value.shape[3], **float32), x.value.new_empty(shape, **float32)
+
+
+@affinity_product_triton.register_fake
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _results(Inputs(*arguments[:5]))
+
+
+@torch.library.custom_op(
+    "fredholm::affinity_product_triton_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor row_grad, {library.TENSORS}, {OPTIONS}, bool[] needs) -> Tensor[]",
+)
+def affinity_product_triton_backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
+    x, options, needs = Inputs(*arguments[:5]), arguments[5:8], Inputs(*arguments[8])
+    if 0 in (*x.query.shape[:3], x.key.shape[2]):
+        return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
+    found = [None if t is None else t.new_empty(t.shape) for t in x]
+    x, precision = _prepared(x)
+    launch = _Launch("backward", x, precision, *options)
+    above = (grad.to(x.value.dtype).contiguous(), row_grad.contiguous())
+    tensors = (*above, x.query, x.key, x.value, x.mass, launch.density)
+    rest = (*launch.counts, *launch.strides)
+    if needs.query:
+        grid = (launch.blocks("queries"), launch.pairs)
+        backward_queries[grid](*tensors, found[0], *rest, DENSITY=x.density is not None, **launch.shape)
+    if needs.key or needs.value or needs.mass:
+        masses = x.value.new_empty(x.value.shape[:3], dtype=torch.float32)
+        grid = (launch.blocks("keys"), launch.pairs)
+        backward_keys[grid](*tensors, *found[1:3], masses, *rest, DENSITY=x.density is not None, **launch.shape)
+        found[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
+    if needs.density and x.density is not None:
+        found[4] = _density_gradient(launch, tensors, x.density)
+    return [t for t, needed in zip(found, needs) if needed and t is not None]
+
+
+def _density_gradient(launch: _Launch, tensors: tuple, density: Tensor) -> Tensor:
+    found = density.new_empty(density.shape)
+    shared = (launch.batch // density.shape[0], launch.heads // density.shape[1])
+    grid = (launch.blocks("queries"), launch.blocks("keys"), density.shape[0] * density.shape[1])
+    backward_density[grid](*tensors, found, *launch.counts, *shared, *launch.strides, **launch.shape)
+    return found
+
+
+@affinity_product_triton_backward.register_fake
+def _(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t, needed in zip(arguments[:5], arguments[-1]) if needed and t is not None]
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.options = inputs[5:]
+
+
+def _backward(ctx: Any, grad: Tensor, row_grad: Tensor) -> tuple:
+    saved = ctx.saved_tensors
+    needs = [bool(needed) and t is not None for needed, t in zip(ctx.needs_input_grad, saved)]
+    found = iter(affinity_product_triton_backward(grad, row_grad, *saved, *ctx.options, needs))
+    return (*(next(found) if needed else None for needed in needs), None, None, None)
+
+
+affinity_product_triton.register_autograd(_backward, setup_context=_setup_context)
+
+
+@register_flop_formula(torch.ops.fredholm.affinity_product_triton)
+def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
+    pairs, e, d = library.sizes(arguments)
+    return 2 * pairs * (e + d)
+
+
+@register_flop_formula(torch.ops.fredholm.affinity_product_triton_backward)
+def _backward_flops(grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
+    """Scores and the product's gradient are made once for the queries and once for keys and values."""
+    pairs, e, d = library.sizes(arguments)
+    query, *others = arguments[-1][:4]
+    return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
