@@ -19,6 +19,7 @@ from fredholm.data.registry import Entry, PinnedFile, Request, data_root, datase
 from fredholm.data.sequences import SequenceDataset, image_sequences
 from fredholm.data.splits import check_fraction, check_split, stratified
 from fredholm.data.texts import TextOptions
+from fredholm.data.tokens import TokenDataset, image_tokens
 from fredholm.data.vocabulary import Vocabulary
 from fredholm.errors import DataError, OptionError, suggest
 
@@ -41,7 +42,7 @@ def create_dataset(
     options: Mapping[str, Any] | None = None,
 ) -> LabelledDataset:
     """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``, :class:`TextDataset` for text,
-    :class:`SequenceDataset` for sequences of numbers.
+    :class:`SequenceDataset` for sequences of numbers, :class:`TokenDataset` for sequences of symbols.
 
     ``test`` is the official test set. ``val`` is a stratified slice of the official training set, fixed by a constant seed:
     ``val_fraction`` of each class (default 0.1); ``train`` is the rest, so with ``val_fraction=0`` all of it. ``digits``, which has no
@@ -129,7 +130,8 @@ def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, in
 
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
-    """``sequence``: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one random order, fixed by ``seed``.
+    """``sequence``: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one random order, fixed by ``seed``;
+    ``tokens``: grey levels row after row, each a token.
 
     Raises:
         OptionError: another order.
@@ -139,13 +141,12 @@ class ImageOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.sequence not in (None, "rows", "permuted"):
-            raise OptionError(
-                f"sequence: received {self.sequence!r}{suggest(str(self.sequence), ('rows', 'permuted'))}"
-            )
+        known = ("rows", "permuted", "tokens")
+        if self.sequence not in (None, *known):
+            raise OptionError(f"sequence: received {self.sequence!r}{suggest(str(self.sequence), known)}")
 
 
-def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDataset | SequenceDataset:
+def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDataset | SequenceDataset | TokenDataset:
     """An in-memory data set from ``read("train")`` or ``read("test")``: the validation slice, the size, the constants.
 
     ``read`` returns images (N, C, H, W) and labels (N,), both uint8. With :class:`ImageOptions` the images may become sequences.
@@ -162,6 +163,8 @@ def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDatas
     found = ArrayDataset(entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std)
     if request.options is None or request.options.sequence is None:
         return found
+    if request.options.sequence == "tokens":
+        return image_tokens(found)
     permuted = request.options.sequence == "permuted"
     return image_sequences(found, permutation(found.images[0, 0].numel(), request.options.seed) if permuted else None)
 

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from fredholm import models
-from fredholm.data import SequenceDataset, TextDataset
+from fredholm.data import SequenceDataset, TextDataset, TokenDataset
 from fredholm.errors import OptionError
 from fredholm.models.continuous import ContinuousTransformer
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
@@ -101,8 +101,8 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
     facts = {"dataset": dataset.name, "classes": list(dataset.classes)}
     if isinstance(dataset, TextDataset):
         return facts | {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
-    if isinstance(dataset, SequenceDataset):
-        return facts | {"task": dataset.task}
+    if isinstance(dataset, SequenceDataset | TokenDataset):
+        return facts | {"task": task_of(dataset).name}
     mean, std = (torch.as_tensor(value).tolist() for value in (dataset.mean, dataset.std))
     return facts | {"mean": mean, "std": std}
 

@@ -18,6 +18,7 @@ from fredholm.data.datasets import ArrayDataset
 from fredholm.data.formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
 from fredholm.data.registry import Entry, Package, PinnedFile, Request
 from fredholm.data.sequences import SequenceDataset
+from fredholm.data.tokens import TokenDataset
 from fredholm.errors import DataError
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
@@ -66,7 +67,7 @@ def read(folder: Path, part: str, classes: int) -> tuple[UInt8[np.ndarray, "n 3 
     )
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset:
+def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
     """The data set of a request; only the files of its part are read."""
     part = "test" if request.split == "test" else "train"
     needed = {f"{name}.png" for name in PARTS[part]} | {LABELS[part]}

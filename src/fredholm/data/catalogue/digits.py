@@ -13,6 +13,7 @@ from fredholm.data.datasets import ArrayDataset
 from fredholm.data.registry import Entry, Request
 from fredholm.data.sequences import SequenceDataset
 from fredholm.data.splits import stratified
+from fredholm.data.tokens import TokenDataset
 from fredholm.errors import require
 
 TEST_FRACTION = 0.2
@@ -38,7 +39,7 @@ def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, "n"
     return images[chosen], labels[chosen].astype(np.uint8)
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset:
+def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
     """The data set of a request."""
     return create_arrays(request, read)
 

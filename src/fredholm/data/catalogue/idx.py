@@ -12,6 +12,7 @@ from fredholm.data.datasets import ArrayDataset
 from fredholm.data.formats import check_pairs, read_idx
 from fredholm.data.registry import Request
 from fredholm.data.sequences import SequenceDataset
+from fredholm.data.tokens import TokenDataset
 from fredholm.errors import DataError
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -50,7 +51,7 @@ def read(folder: Path, part: str, classes: int) -> tuple[UInt8[np.ndarray, "n 1 
     return images[:, None], labels
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset:
+def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
     """The data set of a request; only the files of its part are read."""
     prefix = PREFIX["test" if request.split == "test" else "train"]
     folder = source_folder(request, lambda file: file.name.startswith(prefix))
