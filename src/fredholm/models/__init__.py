@@ -1,6 +1,6 @@
 """Models: one folder a family, and a registry that maps a name to a factory."""
 
-from . import backbone, ckcnn, continuous, infvit, itnet  # noqa: F401  registers their names
+from . import backbone, ckcnn, continuous, infvit, itnet, lra  # noqa: F401  registers their names
 from .backbone import list_baselines
 from .counting import count, counter
 from .pretrained import from_pretrained, save_pretrained

@@ -4,8 +4,10 @@ from fredholm.data.catalogue import (
     aan,
     adding,
     cifar10,
+    cifar_mosaic,
     copy_memory,
     digits,
+    fashion_canvas,
     fashion_mnist,
     image_folder,
     imdb,
@@ -22,6 +24,8 @@ for _module in (digits, fashion_mnist, mnist, cifar10, image_folder, movie_revie
     register_dataset(_module.ENTRY)
 for _entry in (time_series.JAPANESE_VOWELS, time_series.PLAID, time_series.TS_FOLDER):
     register_dataset(_entry)
+for _module in (fashion_canvas, cifar_mosaic):
+    register_dataset(_module.ENTRY)
 for _module in (listops, pathfinder, verses, imdb, aan):
     register_dataset(_module.ENTRY)
 for _module in (listops, pathfinder):
