@@ -6,27 +6,74 @@ from fredholm.data.catalogue import (
     cifar10,
     cifar_mosaic,
     copy_memory,
+    darcy,
+    debian_graph,
     digits,
     fashion_canvas,
     fashion_mnist,
+    glue,
     image_folder,
     imdb,
+    kicad,
+    kjv_characters,
+    kjv_web,
     listops,
     mnist,
+    molecules,
+    mosaics_qa,
     movie_reviews,
+    official_clouds,
     pathfinder,
+    physionet,
+    ptb,
+    speech_commands,
     time_series,
     verses,
+    visual_questions,
+    weights,
 )
 from fredholm.data.registry import register_dataset
 
-for _module in (digits, fashion_mnist, mnist, cifar10, image_folder, movie_reviews, copy_memory, adding):
-    register_dataset(_module.ENTRY)
-for _entry in (time_series.JAPANESE_VOWELS, time_series.PLAID, time_series.TS_FOLDER):
+# One line an entry, in the order of `fredholm data list`.
+for _entry in (
+    digits.ENTRY,
+    fashion_mnist.ENTRY,
+    mnist.ENTRY,
+    cifar10.ENTRY,
+    image_folder.ENTRY,
+    fashion_canvas.ENTRY,
+    cifar_mosaic.ENTRY,
+    mosaics_qa.ENTRY,
+    visual_questions.VQA,
+    visual_questions.NLVR2,
+    movie_reviews.ENTRY,
+    kjv_characters.ENTRY,
+    kjv_web.ENTRY,
+    ptb.ENTRY,
+    glue.ENTRY,
+    copy_memory.ENTRY,
+    adding.ENTRY,
+    time_series.JAPANESE_VOWELS,
+    time_series.PLAID,
+    time_series.TS_FOLDER,
+    physionet.ENTRY,
+    speech_commands.ENTRY,
+    listops.ENTRY,
+    listops.OFFICIAL,
+    pathfinder.ENTRY,
+    pathfinder.OFFICIAL,
+    verses.ENTRY,
+    imdb.ENTRY,
+    aan.ENTRY,
+    kicad.ENTRY,
+    official_clouds.MODELNET40,
+    official_clouds.SCANOBJECTNN,
+    debian_graph.ENTRY,
+    molecules.ENTRY,
+    molecules.TU_FOLDER,
+    darcy.ENTRY,
+    darcy.GENERATED,
+    weights.MINILM,
+    weights.VIT,
+):
     register_dataset(_entry)
-for _module in (fashion_canvas, cifar_mosaic):
-    register_dataset(_module.ENTRY)
-for _module in (listops, pathfinder, verses, imdb, aan):
-    register_dataset(_module.ENTRY)
-for _module in (listops, pathfinder):
-    register_dataset(_module.OFFICIAL)
