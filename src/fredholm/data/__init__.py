@@ -5,26 +5,41 @@
 
 import fredholm.data.catalogue  # noqa: F401  registers the data sets
 from fredholm.data.augment import Augment, cutmix, mixup
+from fredholm.data.clouds import CloudAugment, PointDataset
 from fredholm.data.create import create_dataset
 from fredholm.data.datasets import ArrayDataset, FolderDataset, ImageDataset, LabelledDataset
 from fredholm.data.fetching import fetch
+from fredholm.data.fields import FieldDataset, solve_darcy
+from fredholm.data.graphs import Graph, GraphDataset, Network, NodeDataset
+from fredholm.data.language import HiddenTokens, NextTokens
 from fredholm.data.loader import EpochOrder, ResumableLoader, make_loader
+from fredholm.data.questions import QuestionDataset
 from fredholm.data.registry import Entry, data_root, dataset_path, describe, get_entry, list_datasets, register_dataset
 from fredholm.data.sequences import SequenceDataset, image_sequences, padded
 from fredholm.data.splits import stratified
-from fredholm.data.texts import TextDataset, encode_texts
 from fredholm.data.subset import limit_samples
+from fredholm.data.texts import TextDataset, encode_texts
 from fredholm.data.tokens import Rows, TokenDataset, image_tokens
 from fredholm.data.vocabulary import Vocabulary
 
 __all__ = [
     "ArrayDataset",
     "Augment",
+    "CloudAugment",
     "Entry",
     "EpochOrder",
+    "FieldDataset",
     "FolderDataset",
+    "Graph",
+    "GraphDataset",
+    "HiddenTokens",
     "ImageDataset",
     "LabelledDataset",
+    "Network",
+    "NextTokens",
+    "NodeDataset",
+    "PointDataset",
+    "QuestionDataset",
     "ResumableLoader",
     "Rows",
     "SequenceDataset",
@@ -47,5 +62,6 @@ __all__ = [
     "mixup",
     "padded",
     "register_dataset",
+    "solve_darcy",
     "stratified",
 ]

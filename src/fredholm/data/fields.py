@@ -1,0 +1,147 @@
+"""Fields on grids as a torch data set, and the equation that makes pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fredholm.data.datasets import LabelledDataset, Transform
+from fredholm.errors import DataError, ShapeError, require
+
+
+class FieldDataset(LabelledDataset):
+    """Pairs of fields on one grid: a batch is (B, C, H, W) inputs and (B, K, H, W) answers, each channel divided by its scale.
+
+    Args:
+        name, split: what this is.
+        inputs, answers: (N, C, H, W) and (N, K, H, W) floats.
+        classes: names of the K answered fields.
+        input_shift, input_scale, scale: of each channel, from the training fields; answers are not shifted, so that relative errors stay.
+
+    Raises:
+        ShapeError: fields that do not fit.
+        DataError: values that are no finite numbers.
+
+    Example:
+        >>> a, u = torch.rand(3, 1, 4, 4), torch.rand(3, 1, 4, 4)
+        >>> FieldDataset("tiny", "train", a, u, ("u",)).batch([0, 2])[1].shape
+        torch.Size([2, 1, 4, 4])
+    """
+
+    task = "field"
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        inputs: Tensor,
+        answers: Tensor,
+        classes: Sequence[str],
+        *,
+        input_shift: Sequence[float] = (0.0,),
+        input_scale: Sequence[float] = (1.0,),
+        scale: Sequence[float] = (1.0,),
+    ):
+        super().__init__(name, split, answers.float(), classes)
+        good = inputs.dim() == 4 and answers.dim() == 4 and inputs.shape[::2] == answers.shape[::2]
+        if not good or inputs.shape[3] != answers.shape[3] or answers.shape[1] != len(classes):
+            got = f"inputs {tuple(inputs.shape)}, answers {tuple(answers.shape)}"
+            raise ShapeError(f"{name}: received {got}; needs (N, C, H, W) and (N, {len(classes)}, H, W)")
+        for what, values in (("inputs", inputs), ("answers", answers)):
+            if not bool(values.isfinite().all()):
+                row = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise DataError(f"{name} {split}: {what} of sample {row} have a value that is no finite number")
+        self.fields, self.channels = inputs.float(), inputs.shape[1]
+        self.shift, self.input_scale = (torch.tensor(x)[:, None, None] for x in (input_shift, input_scale))
+        self.scale = torch.tensor(scale)[:, None, None]
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return self.fields[indices], self.labels[indices]
+
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
+        """Scaled inputs and answers of ``indices``; ``transform`` changes the inputs."""
+        inputs, answers = self.raw(indices)
+        inputs = (inputs - self.shift) / self.input_scale
+        return (inputs if transform is None else transform(inputs)), answers / self.scale
+
+    def __repr__(self) -> str:
+        return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {'x'.join(map(str, self.fields.shape[1:]))})"
+
+
+def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
+    r"""u of :math:`-\nabla\cdot(a\,\nabla u) = f` on the unit square, u = 0 on its border, at the centres of an n × n grid.
+
+    Finite volumes: the flux through a face between two cells is the harmonic mean of their a times the difference over h, through the
+    border 2 a u / h; the fluxes of a cell sum to h² f. Symmetric positive definite, banded, O(n⁴). Second order where a is smooth.
+
+    Args:
+        a: (n, n), positive.
+        f: (n, n) or a number.
+
+    Raises:
+        ShapeError: an a that is no square grid.
+        DataError: an a that is not positive and finite.
+
+    Reference: Patankar 1980, §4.2.
+
+    Example:
+        >>> u = solve_darcy(np.ones((8, 8)))
+        >>> u.shape, bool(abs(u.max() - 0.0737) < 0.003)
+        ((8, 8), True)
+    """
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ShapeError(f"a: received {a.shape}; needs a square grid (n, n)")
+    if not np.isfinite(a).all() or a.min() <= 0:
+        raise DataError(f"a: from {a.min()} to {a.max()}; the equation needs a positive, finite coefficient")
+    n = len(a)
+    linalg = require("scipy.linalg", "train", "solving Darcy's equation")
+    down = 2 * a[:-1] * a[1:] / (a[:-1] + a[1:])  # conductances of the faces between rows, and between columns
+    right = 2 * a[:, :-1] * a[:, 1:] / (a[:, :-1] + a[:, 1:])
+    diagonal = np.zeros((n, n))
+    for face, first, second in ((down, np.s_[:-1], np.s_[1:]), (right, np.s_[:, :-1], np.s_[:, 1:])):
+        diagonal[first] += face
+        diagonal[second] += face
+    for border in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
+        diagonal[border] += 2 * a[border]
+    bands = np.zeros((n + 1, n * n))  # lower form: row d holds entries (i + d, i)
+    bands[0] = diagonal.ravel()
+    beside = np.zeros((n, n))
+    beside[:, :-1] = -right
+    bands[1] = beside.ravel()
+    bands[n, : n * (n - 1)] = -down.ravel()
+    source = np.broadcast_to(np.asarray(f, float), (n, n)) / n**2
+    return linalg.solveh_banded(bands, source.ravel(), lower=True).reshape(n, n)
+
+
+def random_coefficients(n: int, count: int, *keys: int, low: float = 3.0, high: float = 12.0) -> np.ndarray:
+    r"""Coefficients (count, n, n) of two values: the sign of a Gaussian field with covariance :math:`(-\Delta + 9)^{-2}`, Neumann border.
+
+    The field is a sum of cosines, so the same ``keys`` give the same medium at every resolution.
+
+    Reference: Li et al. 2021 (FNO), A.3.2.
+
+    Example:
+        >>> fine, coarse = random_coefficients(32, 2, 7), random_coefficients(16, 2, 7)
+        >>> fine.shape, sorted(set(fine.ravel().tolist()))
+        ((2, 32, 32), [3.0, 12.0])
+    """
+    from fredholm.data.counter import uniform
+
+    modes = 16
+    sample = torch.arange(count)[:, None]
+    place = torch.arange(modes * modes)
+    u, v = (uniform(*keys, part, sample, place).numpy() for part in (0, 1))
+    normal = (np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)).reshape(count, modes, modes)
+    k = np.arange(modes)
+    spread = 1.0 / (np.pi**2 * (k[:, None] ** 2 + k[None] ** 2) + 9.0)
+    spread[0, 0] = 0.0
+    wave = np.cos(np.pi * k[:, None] * (np.arange(n)[None] + 0.5) / n)
+    field = np.einsum("bkl,ki,lj->bij", normal * spread, wave, wave, optimize=True)
+    return np.where(field >= 0, high, low)
