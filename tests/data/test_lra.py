@@ -40,7 +40,8 @@ def test_listops_values_are_those_of_two_other_evaluators():
     found = [expression(SHORT, "train", i) for i in range(300)]
     for symbols, value in found:
         assert value == value_of(symbols) == by_rewriting(" ".join(SYMBOLS[s] for s in symbols))
-        assert 4 < len(symbols) < 80 and symbols[-1] == END
+        assert 4 < len(symbols) < 80
+        assert symbols[-1] == END
     assert {value for _, value in found} == set(range(10))
     assert {s for symbols, _ in found for s in symbols} == set(range(15))
 
@@ -64,8 +65,10 @@ def test_listops_is_a_function_of_its_options_alone(tmp_path):
     again = create_dataset("listops", "train", root=tmp_path / "a", options=options)  # read, not made
     other = create_dataset("listops", "train", root=tmp_path / "b", options={**options, "train": 12})
     numbers, labels = first.batch(range(12))
-    assert torch.equal(numbers, again.batch(range(12))[0]) and torch.equal(numbers, other.batch(range(12))[0])
-    assert int(numbers.min()) >= 0 and int(numbers.max()) <= 15
+    assert torch.equal(numbers, again.batch(range(12))[0])
+    assert torch.equal(numbers, other.batch(range(12))[0])
+    assert int(numbers.min()) >= 0
+    assert int(numbers.max()) <= 15
     for row, label in zip(numbers, labels):
         assert value_of((row[row > 0] - 1).tolist()) == int(label)
     (kept,) = (tmp_path / "a" / "listops").glob("*.safetensors")
@@ -96,8 +99,9 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
         (tmp_path / name).write_text(text)
     data = create_dataset("lra-listops", "val", path=tmp_path)
     numbers, labels = data.batch([0, 1])
-    assert labels.tolist() == [9, 2] and data.max_length == 2000
-    assert [SYMBOLS[i - 1] for i in numbers[1].tolist()] == "[SM 7 1 [MED 3 6 ] ]".split()
+    assert labels.tolist() == [9, 2]
+    assert data.max_length == 2000
+    assert [SYMBOLS[i - 1] for i in numbers[1].tolist()] == ["[SM", "7", "1", "[MED", "3", "6", "]", "]"]
     (tmp_path / "basic_val.tsv").write_text(text.replace("\t9", "\t8"))
     with pytest.raises(DataError, match="line 2 says 8"):
         create_dataset("lra-listops", "val", path=tmp_path)
@@ -121,7 +125,9 @@ def test_pathfinder_labels_follow_from_the_picture(contour):
         grown = distances(points, found.dashes).min(-1) < (GAP + CLEARANCE) / 4
         components, count = ndimage.label(grown.reshape(SIDE * scale, SIDE * scale))
         first, last = (components[tuple((dot * scale).astype(int))] for dot in found.dots)
-        assert first and last and int(first == last) == found.label
+        assert first
+        assert last
+        assert int(first == last) == found.label
         assert count == found.paths.max() + 1  # every path is one piece
         labels.append(found.label)
     assert 0 < sum(labels) < 8
@@ -132,13 +138,17 @@ def test_pathfinder_pictures_have_the_official_sizes():
     assert options.count == 5  # 20 // (14 // 3)
     found = scene(options, "val", 3)
     lengths = np.linalg.norm(found.dashes[:, 1] - found.dashes[:, 0], axis=-1)
-    assert np.allclose(lengths, 2.0) and [(found.paths == p).sum() for p in (0, 1)] == [14, 14]
+    assert np.allclose(lengths, 2.0)
+    assert [(found.paths == p).sum() for p in (0, 1)] == [14, 14]
     for path in range(int(found.paths.max()) + 1):
         mine = found.dashes[found.paths == path]
         assert np.allclose(np.linalg.norm(mine[1:, 0] - mine[:-1, 1], axis=-1), 1.0)
-    assert 1 <= found.dashes.min() and found.dashes.max() <= 31
+    assert found.dashes.min() >= 1
+    assert found.dashes.max() <= 31
     picture = draw(found)
-    assert picture.shape == (32, 32) and picture.max() == 255 and 0.05 < (picture > 0).mean() < 0.5
+    assert picture.shape == (32, 32)
+    assert picture.max() == 255
+    assert 0.05 < (picture > 0).mean() < 0.5
     for y, x in found.dots.astype(int):
         assert picture[y, x] == 255
     assert np.array_equal(picture, draw(scene(options, "val", 3)))
@@ -153,7 +163,8 @@ def test_pathfinder_as_tokens(tmp_path):
     numbers, labels = data.batch([0, 2])
     picture = draw(scene(PathfinderOptions(contour=6), "train", 2))
     assert torch.equal(numbers[1], torch.from_numpy(picture).flatten().long() + 1)
-    assert labels[1] == scene(PathfinderOptions(contour=6), "train", 2).label and data.tokens == 257
+    assert labels[1] == scene(PathfinderOptions(contour=6), "train", 2).label
+    assert data.tokens == 257
 
 
 def official_pathfinder(folder, count=20):
@@ -221,7 +232,8 @@ def test_official_imdb_folders_are_read(tmp_path):
     }
     assert [len(parts[s]) for s in parts] == [18, 2, 20]
     numbers, labels = parts["test"].batch([0, 19])
-    assert bytes((numbers[0] - 1).tolist()) == b"test neg " and labels.tolist() == [0, 1]
+    assert bytes((numbers[0] - 1).tolist()) == b"test neg "
+    assert labels.tolist() == [0, 1]
     (tmp_path / "test" / "pos" / "3_7.txt").write_bytes(b"\xff")
     with pytest.raises(DataError, match="UTF-8"):
         create_dataset("imdb", "test", path=tmp_path, tokens="bytes")
@@ -239,9 +251,12 @@ def test_official_retrieval_files_are_read(tmp_path):
     official_aan(tmp_path)
     data = create_dataset("aan", "val", path=tmp_path, options={"max_length": 10})
     numbers, labels = data.batch([1, 4])
-    assert numbers.shape == (2, 2, 10) and labels.tolist() == [1, 0] and data.pair
+    assert numbers.shape == (2, 2, 10)
+    assert labels.tolist() == [1, 0]
+    assert data.pair
     assert bytes((numbers[0, 0] - 1).tolist()) == b"abstract 1"
-    assert bytes((numbers[0, 1] - 1)[:8].tolist()) == b"another!" and numbers[0, 1, 8:].tolist() == [0, 0]
+    assert bytes((numbers[0, 1] - 1)[:8].tolist()) == b"another!"
+    assert numbers[0, 1, 8:].tolist() == [0, 0]
     (tmp_path / "new_aan_pairs.eval.tsv").write_text("2\ta\tb\tx\ty\n")
     with pytest.raises(DataError, match="line 1"):
         create_dataset("aan", "val", path=tmp_path)
@@ -282,7 +297,9 @@ def test_verses_pair_renderings_of_one_text(tmp_path):
     assert 40 < int(labels.sum()) < 128
     for (old, new), label in zip(numbers, labels):
         first, second = (bytes((row[row > 0] - 1).tolist()).decode().split() for row in (old, new))
-        assert first[0] == "ye" and second[0] == "you" and first[3] == "now"
+        assert first[0] == "ye"
+        assert second[0] == "you"
+        assert first[3] == "now"
         assert (first[2] == second[2]) == bool(label)
         assert first[2].split(".")[0] == second[2].split(".")[0]  # of the same chapter
     with pytest.raises(DataError, match="dpkg -x"):

@@ -35,9 +35,10 @@ def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
     twins.encoder.load_state_dict(model.encoder.state_dict())
     twins.blocks.load_state_dict(model.blocks.state_dict())
     pairs = torch.stack([numbers, numbers.flip(0)], 1)
-    features, domain = twins.features(pairs)
+    features, _domain = twins.features(pairs)
     alone = model.features(numbers)[0]
-    assert torch.allclose(features[0::2], alone, atol=1e-5) and torch.allclose(features[1::2].flip(0), alone, atol=1e-5)
+    assert torch.allclose(features[0::2], alone, atol=1e-5)
+    assert torch.allclose(features[1::2].flip(0), alone, atol=1e-5)
     a, b = alone.mean(1), alone.mean(1).flip(0)
     expected = twins.head(torch.cat([a, b, a * b, a - b], -1))
     assert torch.allclose(twins(pairs), expected, atol=1e-5)
@@ -94,9 +95,11 @@ def test_full_recipes_build_and_train_on_the_official_layout(task, tmp_path, mon
         changes = [*changes, f"data.path={tmp_path / 'files'}"]
     changes += ["data.batch_size=4", "data.eval_batch_size=4", "training.epochs=1", "schedule.warmup_epochs=0"]
     recipe = load_recipe(f"lra-{task}-full", changes)
-    assert recipe.model.name == "lra_skyformer" and recipe.operator.name == "luna"
+    assert recipe.model.name == "lra_skyformer"
+    assert recipe.operator.name == "luna"
     result = train(recipe, tmp_path / "run")
-    assert result.steps >= 1 and "val_accuracy" in result.metrics
+    assert result.steps >= 1
+    assert "val_accuracy" in result.metrics
     saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert "lra" in json.dumps(saved)
 
@@ -119,4 +122,5 @@ def test_recipes_of_the_arena_change_the_operator_alone():
     assert len(names) == 10
     for name in names:
         one, other = (load_recipe(name, [f"operator={kind}"]).model_dump() for kind in ("softmax", "luna"))
-        assert one.pop("operator") != other.pop("operator") and one == other
+        assert one.pop("operator") != other.pop("operator")
+        assert one == other

@@ -103,7 +103,7 @@ class _Drawing:
             probes = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
             near = distances(probes.reshape(-1, 2), others).reshape(len(angles), -1).min(-1)
             fits &= np.minimum(near, distances(others.reshape(-1, 2), ends).min(0)) >= CLEARANCE
-        found = fits.nonzero()[0]
+        found = np.flatnonzero(fits)
         return ends[found[0]] if len(found) else None
 
     def seed(self, start: np.ndarray) -> bool:

@@ -110,13 +110,13 @@ def create(request: Request) -> TokenDataset:
     """The data set of a request from the user's folder."""
     if request.path is None:
         raise DataError(f"{request.entry.name}: has no files of its own; give path=FOLDER with both modules unpacked")
-    chapters = matched(*(read_module(module(request.path, name)) for name in ("KJV", "WEB")))[request.split]
+    old, new = (read_module(module(request.path, name)) for name in ("KJV", "WEB"))
+    chapters = matched(old, new)[request.split]
     if not chapters:
         raise DataError(f"{request.path}: the two modules share no chapter of the {request.split} split")
     first, second, labels = sample(chapters)
     length = request.options.max_length
-    rows = (Rows.of_texts(texts, length) for texts in (first, second))
-    return pair_dataset(request, *rows, labels, length)
+    return pair_dataset(request, Rows.of_texts(first, length), Rows.of_texts(second, length), labels, length)
 
 
 ENTRY = Entry(
