@@ -38,6 +38,7 @@ def speech(tmp_path):
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:At least one mel filter")
 def test_coefficients_are_those_of_transformers():
     """mel filters and power spectra against an independent implementation, the cosine transform against its definition."""
     audio = pytest.importorskip("transformers.audio_utils")
@@ -133,8 +134,8 @@ def test_physionet(stays):
     values, labels = train.batch(range(len(train)))
     assert values.shape[1:] == (3, 4)
     assert labels.float().mean() == pytest.approx(0.25, abs=0.05), "sepsis after the hours read still counts"
-    assert values[:, 1, 1].isnan().all()
-    assert not values[:, 0].isnan().any()
+    assert values[:, 0, 1].isnan().all()
+    assert not values[:, 1].isnan().any()
     assert_close(values.flatten(0, 1).nanmean(0), torch.zeros(4), dtype=torch.bfloat16)
 
 

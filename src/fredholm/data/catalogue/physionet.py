@@ -46,7 +46,7 @@ def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[s
     """
     lines = read_bytes(path).decode("utf-8", "replace").split("\n")
     names = tuple(lines[0].strip().split("|"))
-    if names[-1] != LABEL or len(names) < 2:
+    if len(names) < 2 or names[-1] != LABEL:
         raise DataError(f"{path}: its header ends in {names[-1][:40]!r}; needs features divided by | and then {LABEL}")
     rows = []
     for number, line in enumerate(lines[1:], 2):

@@ -33,7 +33,7 @@ class SpeechOptions:
 
     features: str = "mfcc"
     every: int = 1
-    words: tuple[str, ...] = WORDS
+    words: tuple[str, ...] | list[str] = WORDS
     split: str = "random"
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ def create(request: Request) -> SequenceDataset:
         raise OptionError(
             "path: missing; speech-commands needs the folder of the archive, one folder of .wav files a word"
         )
-    files, labels = scan(request.path, options.words)
+    files, labels = scan(request.path, tuple(options.words))
     numbers = torch.tensor(labels)
     if options.split == "official":
         parts = listed(request.path, files)
@@ -119,7 +119,7 @@ def create(request: Request) -> SequenceDataset:
         request.entry.name,
         request.split,
         numbers[chosen],
-        options.words,
+        tuple(options.words),
         lambda indices: values(chosen[indices]),
         shape=(161, 20) if options.features == "mfcc" else (RATE, 1),
     )
