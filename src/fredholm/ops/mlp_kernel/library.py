@@ -87,20 +87,30 @@ def _shapes(arguments: tuple) -> tuple[int, int, dict[str, int], list]:
     return b * h * q * k, b * h * q, widths, list(x.mid[::2])
 
 
-@register_flop_formula(torch.ops.fredholm.mlp_kernel)
-def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    pairs, rows, n, mid = _shapes(arguments[:-2])
+def forward_flops(*tensors: Any) -> int:
+    """FLOPs of the forward, from the shapes of the op's tensors."""
+    pairs, rows, n, mid = _shapes(tensors)
     layers = sum(a * b for a, b in mid)
     return 2 * (pairs * (n["w"] * n["e"] + layers + n["last"] * n["d"]) + rows * n["last"] * n["d"] * n["o"])
 
 
-@register_flop_formula(torch.ops.fredholm.mlp_kernel_backward)
-def _backward_flops(grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    pairs, rows, n, mid = _shapes(arguments[:-3])
-    needs = dict(zip(Inputs._fields, arguments[-1]))
+def backward_flops(*tensors: Any, needs: list[bool]) -> int:
+    """FLOPs of the backward with every tile's numbers computed again once, from the shapes of the op's tensors."""
+    pairs, rows, n, mid = _shapes(tensors)
+    wanted = dict(zip(Inputs._fields, needs))
     layers = sum(a * b for a, b in mid)
-    wants_rows = any(needs[name] for name in ("query", "query_bias", "scale", "query2", "scale2"))
+    wants_rows = any(wanted[name] for name in ("query", "query_bias", "scale", "query2", "scale2"))
     product, moment = n["w"] * n["e"], n["last"] * n["d"]
     per_pair = product + layers + moment  # S and the further layers again, then the gradient of the last hidden units
-    per_pair += product * (wants_rows + needs["key"]) + moment * (needs["value"] + needs["readout"]) + 2 * layers
-    return 2 * (pairs * per_pair + rows * moment * n["o"] * (1 + needs["readout"]))
+    per_pair += product * (wants_rows + wanted["key"]) + moment * (wanted["value"] + wanted["readout"]) + 2 * layers
+    return 2 * (pairs * per_pair + rows * moment * n["o"] * (1 + wanted["readout"]))
+
+
+@register_flop_formula(torch.ops.fredholm.mlp_kernel)
+def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
+    return forward_flops(*arguments[:-2])
+
+
+@register_flop_formula(torch.ops.fredholm.mlp_kernel_backward)
+def _backward_flops(grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
+    return backward_flops(*arguments[:-3], needs=arguments[-1])

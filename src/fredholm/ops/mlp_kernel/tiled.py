@@ -10,8 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...errors import OptionError, ShapeError
+from ..backend import choose_backend
 from .activations import activation_named
 from .library import mlp_kernel_op
+from .served import refusal
 
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
@@ -40,6 +42,7 @@ def mlp_kernel(
     mid: Sequence[tuple[Tensor, Tensor]] = (),
     activation: str = "gelu",
     memory: int | None = None,
+    backend: str = "auto",
 ) -> Float[Tensor, "b h q o"]:
     r"""The integral of an MLP kernel with a linear last layer, exact, without ever forming the kernel.
 
@@ -70,10 +73,14 @@ def mlp_kernel(
         query_time, key_time: t (Nq,) or (B, Nq), and (Nk,) or (B, Nk): a key not later than the query is visible.
         mid: further hidden layers, pairs of W (width, width before) and b (width,).
         activation: σ, a name in ``ACTIVATIONS``.
-        memory: bytes of one tile of hidden units; by default what fits a CPU's cache, or 256 MB on an accelerator.
+        memory: bytes of one tile of hidden units; by default what fits a CPU's cache, or 256 MB on an accelerator. The Triton
+            kernels hold the hidden units in registers, and that much of their moments.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``, see :mod:`fredholm.ops.backend`. The Triton kernels serve float32,
+            bfloat16 and float16, every term but ``mid``, and every gradient but those of density and positions.
 
     Returns:
-        (B, H, Nq, o) in ``value``'s dtype; half precisions and autocast are computed in float32.
+        (B, H, Nq, o) in ``value``'s dtype. PyTorch's operations compute half precisions and autocast in float32; the Triton
+        kernels multiply in the half precision and add in float32.
 
     Cost:
         Time O(B·H·Nq·Nk·w·(e + d)), memory O(N) (B·H·N·(e + d + w) and a few tiles), forward and backward, which
@@ -83,7 +90,8 @@ def mlp_kernel(
 
     Raises:
         ShapeError: where shapes do not fit or one tensor of a term is missing.
-        OptionError: for an unknown activation or a memory below one byte.
+        OptionError: for an unknown activation or backend, or a memory below one byte.
+        BackendError: where ``backend="triton"`` cannot run.
 
     Reference: ITNet, Algorithms 1 and 2, in the order of summation that needs 2·w·d multiply-adds a pair.
 
@@ -96,9 +104,7 @@ def mlp_kernel(
     activation_named(activation)
     if memory is not None and memory < 1:
         raise OptionError(f"memory is the bytes of one tile, at least 1, got {memory}")
-    if memory is None:
-        memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
-    tensors = {
+    tensors: dict[str, Any] = {
         "query": query, "key": key, "value": value, "readout": readout, "query_bias": query_bias, "key_bias": key_bias,
         "scale": scale, "query2": query2, "scale2": scale2, "table": table, "query_index": query_index,
         "key_index": key_index,
@@ -107,6 +113,12 @@ def mlp_kernel(
         "query_time": _time(query_time), "key_time": _time(key_time),
     }  # fmt: skip
     _check(tensors, mid)
+    if choose_backend(backend, "mlp_kernel", value.device, lambda: refusal(tensors, mid)) == "triton":
+        from .triton import mlp_kernel_triton
+
+        return mlp_kernel_triton(tensors, activation, memory)
+    if memory is None:
+        memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
     dtype = _compute_dtype([*tensors.values(), *(t for layer in mid for t in layer)])
     cast = {name: _cast(t, dtype) if not name.endswith("time") else t for name, t in tensors.items()}
     layers = [t.to(dtype) for layer in mid for t in layer]
