@@ -38,10 +38,25 @@ def test_token_by_token_is_the_whole_text(operator):
     assert_close(model(numbers[:, :4]), whole[:, :4], "a prefix")
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_convolutions_go_token_by_token_as_well(tied):
+    options = {"vocabulary": 9, "num_classes": 9, "max_length": 12, "embedding": 4, "widths": (5, 4), "tied": tied}
+    model = create_model("ckcnn_ptb", **options).double().eval()
+    numbers, state = torch.randint(1, 9, (2, 10)), model.init_state(12, batch=2)
+    whole = model(numbers)
+    for t in range(10):
+        logits, state = model.step(numbers[:, t], state)
+        assert_close(logits, whole[:, t], f"token {t}")
+    with pytest.raises(OptionError, match="received 13; the model was built for texts of 12"):
+        model.init_state(13)
+    with pytest.raises(OptionError, match="a model of the next token"):
+        create_model("ckcnn_small").init_state(4)
+
+
 def test_the_state_of_a_separable_kernel_does_not_grow():
     model = text_model("itnet_low_rank")
     sizes, state = [], model.init_state(12)
-    for t in range(12):
+    for _step in range(12):
         _, state = model.step(torch.tensor([3]), state)
         sizes.append(sum(tensor.numel() for one in state.operators for tensor in one.keys.values()))
     assert len(set(sizes)) == 1

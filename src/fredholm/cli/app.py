@@ -71,7 +71,9 @@ def evaluate(
     run: RunArgument,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Changes to the model: model.steps=12.", metavar="[model.KEY=VALUE]..."),
+        typer.Argument(
+            help="Changes that fit the weights: model.steps=12, operator.strategy=exact.", metavar="[KEY=VALUE]..."
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     json: JsonFlag = False,
@@ -94,6 +96,41 @@ def predict(
     from fredholm import training
 
     show.predictions(training.predict(run, list(files)), json)
+
+
+@app.command(epilog='fredholm generate runs/itnet-kjv --prompt "And God said" --length 100')
+def generate(
+    run: RunArgument,
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
+    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw among so many of the likeliest.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Continue a text, token by token, with a run's model of the next token."""
+    from fredholm import training
+
+    draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
+    show.generated(training.generate(run, prompt, **draws), json)
+
+
+@app.command(epilog="fredholm compress runs/digits --rank 16")
+def compress(
+    run: RunArgument,
+    rank: Annotated[int, typer.Option(help="Over all heads; each gets its share, rounded up.")],
+    out: Annotated[Path | None, typer.Option(help="The new run's folder (default: RUN-rankRANK).")] = None,
+    steps: Annotated[int, typer.Option(help="Of optimisation a layer.")] = 500,
+    width: Annotated[int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")] = None,
+    samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
+    json: JsonFlag = False,
+) -> None:
+    """Distil a run's exact operators into low-rank ones, in a new run folder with a report."""
+    from fredholm import training
+
+    say = None if json else typer.echo
+    found = training.compress_run(run, rank, out=out, steps=steps, width=width, samples=samples, report=say)
+    show.compression(found, json)
 
 
 @app.command(
@@ -183,6 +220,44 @@ def compare(
         chosen = comparison.list_tasks() if task == "all" else task.split(",")
         comparison.compare(chosen, operators, out, setting=setting, seeds=seeds, jobs=jobs, report=typer.echo)
     show.comparison(out)
+
+
+@app.command(epilog="fredholm linearize runs/softmax --to luna --out converted")
+def linearize(
+    source: Annotated[str, typer.Argument(help="A folder of a transformers model, or of a run.")],
+    out: Annotated[Path, typer.Option(help="Folder of the conversion: progress, model/, report.")],
+    to: Annotated[str, typer.Option(help="The feature map: luna, hedgehog, t2r, performer, elu, ...")] = "luna",
+    data: Annotated[str | None, typer.Option(help="A data set for a transformers model; runs have their own.")] = None,
+    task: Annotated[str, typer.Option(help="classification, regression, steps or tokens.")] = "classification",
+    option: Annotated[list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")] = None,
+    layer: Annotated[list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")] = None,
+    untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
+    keep_refused: Annotated[
+        bool, typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is.")
+    ] = False,
+    samples: Annotated[int | None, typer.Option(help="Training samples used (default: all).", min=1)] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens kept of a text.", min=1)] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 8,
+    distil_epochs: Annotated[int, typer.Option(help="Of stage 1; 0 leaves it out.", min=0)] = 1,
+    distil_lr: Annotated[float, typer.Option()] = 1e-2,
+    epochs: Annotated[int, typer.Option(help="Of stage 2 at most; 0 leaves it out.", min=0)] = 10,
+    lr: Annotated[float, typer.Option()] = 1e-5,
+    precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
+    seed: Annotated[int, typer.Option()] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a conversion stopped.")] = False,
+) -> None:
+    """Replace a pretrained model's softmax by linear attention, train it to do the same, and report."""
+    from fredholm import training
+
+    stages = {
+        "distil": training.StageOptions(epochs=distil_epochs, lr=distil_lr, batch_size=batch_size),
+        "tune": training.StageOptions(epochs=epochs, lr=lr, batch_size=batch_size, patience=3),
+    }
+    chosen = {"options": layers.read_options(option), "layers": layer, "tied": not untied, "keep_refused": keep_refused}
+    given = {"task": task, "precision": precision, "seed": seed, "resume": resume, "say": typer.echo}
+    sizes = {"samples": samples, "max_length": max_length}
+    result = training.linearize_source(source, to, data=data, out=out, **stages, **chosen, **given, **sizes)
+    show.conversion(result.report, out)
 
 
 @app.command(epilog="fredholm models 'itnet_*'")

@@ -42,7 +42,8 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
         typer.echo(json_module.dumps(result))
         return
     score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
-    typer.echo(f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}, n {result['n']}")
+    bits = f", {result['bits']:.4g} bits a token" if "bits" in result else ""
+    typer.echo(f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}{bits}, n {result['n']}")
     if "per_class" not in result:
         return
     rows = [[name, None if value is None else f"{value:.4f}"] for name, value in result["per_class"].items()]
@@ -56,6 +57,27 @@ def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
         return
     for result in results:
         typer.echo(f"{result['file']}: {result['class']} ({result['probability']:.3f})")
+
+
+def conversion(report: Any, folder: Path) -> None:
+    """The layers of a conversion; what became of the score was said on the way."""
+    _table("", *report.table())
+    typer.echo(f"model: {folder / 'model'}   |   report: {folder / 'model' / 'conversion.html'}")
+
+
+def generated(result: dict[str, Any], as_json: bool) -> None:
+    """The prompt and what follows it."""
+    typer.echo(json_module.dumps(result) if as_json else result["prompt"] + result["text"])
+
+
+def compression(result: dict[str, Any], as_json: bool) -> None:
+    """Test results before and after; a layer's errors were shown when it was done."""
+    if as_json:
+        typer.echo(json_module.dumps(result))
+        return
+    for name in ("before", "after"):
+        evaluation(result[name] | {"dataset": f"{name}: {result[name]['dataset']}"}, False)
+    typer.echo(f"report: {Path(result['after']['run']) / 'compression.json'}")
 
 
 def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:

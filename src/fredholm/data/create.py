@@ -57,8 +57,8 @@ def create_dataset(
         image_size: height and width to resize to; needed for ``image-folder``.
         val_fraction: share of the training images held out as ``val``.
         download: fetch the data set when it is not there.
-        tokens: of text, words (default) or bytes.
-        max_length: of text, tokens kept (default 64 words, 256 bytes); a longer text loses its end.
+        tokens: of text, words (default), bytes or characters.
+        max_length: of text, tokens kept (default 64 words, 256 bytes or characters); a longer text loses its end.
         min_count: how often a word must occur in the training split to have a number of its own (default 2).
         vocabulary: of text, used instead of the training split's: the one a model was trained with.
         options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data list`` shows them.
@@ -101,8 +101,8 @@ def _text_options(entry: Entry, image_size: object, given: dict[str, Any]) -> Te
         return TextOptions(**given)
     if given:
         raise OptionError(f"{', '.join(given)}: {entry.name} holds {entry.kind}; leave the options of text out")
-    if entry.kind == "sequence" and image_size is not None:
-        raise OptionError(f"image_size: received {image_size!r}; {entry.name} holds sequences, leave it out")
+    if entry.kind != "images" and image_size is not None:
+        raise OptionError(f"image_size: received {image_size!r}; {entry.name} holds {entry.kind}, leave it out")
     return None
 
 

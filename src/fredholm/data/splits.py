@@ -48,6 +48,24 @@ def check_fraction(val_fraction: float | int) -> float:
     return float(val_fraction)
 
 
+def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[int, int]]:
+    """Where the splits of a text of ``n`` tokens begin and end: train, val and test in its order, shares of the whole.
+
+    Example:
+        >>> spans(100, 0.1, 0.2)
+        {'train': (0, 70), 'val': (70, 80), 'test': (80, 100)}
+
+    Raises:
+        OptionError: shares that leave nothing to train on.
+    """
+    if val_fraction + test_fraction >= 1:
+        raise OptionError(
+            f"val_fraction: received {val_fraction:g}, and {test_fraction:g} are for the test; needs less than 1"
+        )
+    first, second = round(n * (1 - val_fraction - test_fraction)), round(n * (1 - test_fraction))
+    return {"train": (0, first), "val": (first, second), "test": (second, n)}
+
+
 def stratified(
     labels: Int[Tensor, "n"], fraction: float | int, seed: int = SPLIT_SEED
 ) -> tuple[Int[Tensor, "a"], Int[Tensor, "b"]]:

@@ -13,12 +13,13 @@ from fredholm.data.datasets import LabelledDataset, Transform
 from fredholm.data.vocabulary import KINDS, PADDING, Vocabulary
 from fredholm.errors import DataError, OptionError, ShapeError, suggest
 
-MAX_LENGTH = {"words": 64, "bytes": 256}
+MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How texts become numbers: ``tokens`` is words or bytes, ``max_length`` how many of them are kept (default 64 words, 256 bytes).
+    """How texts become numbers: ``tokens`` is words, bytes or characters, ``max_length`` how many of them are kept (default 64 words, 256
+    bytes or characters).
 
     ``min_count`` is how often a word must occur in the training split to have a number (default 2); ``vocabulary``, where given, is
     used instead of one made from the training split.
@@ -43,9 +44,9 @@ class TextOptions:
                 f"tokens: received {self.tokens!r} with a vocabulary of {self.vocabulary.kind}; leave it out"
             )
 
-        if self.min_count is not None and self.vocabulary is None and self.kind == "bytes":
+        if self.min_count is not None and self.vocabulary is None and self.kind != "words":
             raise OptionError(
-                f"min_count: received {self.min_count} with tokens 'bytes'; all bytes have numbers, leave it out"
+                f"min_count: received {self.min_count} with tokens {self.kind!r}; all {self.kind} have numbers, leave it out"
             )
 
     @property
@@ -64,6 +65,8 @@ class TextOptions:
             return self.vocabulary
         if self.kind == "bytes":
             return Vocabulary("bytes")
+        if self.kind == "characters":
+            return Vocabulary.of_characters(training)
         return Vocabulary.of_words(training, 2 if self.min_count is None else self.min_count)
 
 
@@ -107,9 +110,10 @@ class TextDataset(LabelledDataset):
         vocabulary: of tokens, made from the training split.
         max_length: tokens kept of a text.
         targets: a real number a text, such as a mean rating, where there is one.
+        task: ``classification``, or ``regression``: what is asked are the targets.
 
     Raises:
-        DataError: for a text without a token, or labels outside the classes.
+        DataError: for a text without a token, labels outside the classes, or a regression without targets.
         ShapeError: when labels or targets do not fit the texts.
 
     Example:
@@ -129,8 +133,12 @@ class TextDataset(LabelledDataset):
         vocabulary: Vocabulary,
         max_length: int,
         targets: Tensor | None = None,
+        task: str = "classification",
     ):
         super().__init__(name, split, labels, classes)
+        if task not in ("classification", "regression") or (task == "regression" and targets is None):
+            raise DataError(f"task: received {task!r}; needs 'classification', or 'regression' and targets")
+        self.task = task
         if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
             found = (
                 f"{len(texts)} texts, {len(labels)} labels, targets {None if targets is None else tuple(targets.shape)}"
@@ -141,16 +149,17 @@ class TextDataset(LabelledDataset):
         self.texts, self.vocabulary, self.max_length, self.targets = list(texts), vocabulary, max_length, targets
         self.numbers, self.truncated = encode_texts(self.texts, vocabulary, max_length, f"{name} {split}: text")
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
+    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         numbers = self.numbers[indices]
         width = int((numbers != PADDING).sum(1).max()) if len(numbers) else 1
-        return numbers[:, :width], self.labels[indices]
+        asked = self.targets if self.task == "regression" and self.targets is not None else self.labels
+        return numbers[:, :width], asked[indices]
 
     def batch(
         self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
-        """Token numbers and labels of ``indices``; ``transform`` changes the numbers."""
+    ) -> tuple[Int[Tensor, "b n"], Tensor]:
+        """Token numbers and labels (or targets) of ``indices``; ``transform`` changes the numbers."""
         numbers, labels = self.raw(indices)
         return (numbers if transform is None else transform(numbers)), labels
 

@@ -1,4 +1,4 @@
-"""Text to token numbers: words of the training split, or bytes. Number 0 is padding."""
+"""Text to token numbers: words or characters of the training split, or bytes. Number 0 is padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from fredholm.errors import DataError, OptionError, suggest
 
 PADDING, UNKNOWN = 0, 1
-KINDS = ("words", "bytes")
+KINDS = ("words", "bytes", "characters")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -27,7 +27,8 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Numbers of tokens. ``words``: 0 padding, 1 any other word, then ``words`` in order; ``bytes``: 0 padding, 1 + byte of UTF-8.
+    """Numbers of tokens. ``words`` and ``characters``: 0 padding, 1 any other, then ``words`` in order; ``bytes``: 0 padding, 1 + byte
+    of UTF-8. Number 1 also stands for a token that is hidden: no known word or character has it, and no text holds its byte.
 
     It is plain data: :meth:`to_dict` and :meth:`from_dict` carry it in a JSON file, so that a saved model can read new text.
 
@@ -68,6 +69,16 @@ class Vocabulary:
         kept = [word for word, count in counts.items() if count >= min_count]
         return cls("words", tuple(sorted(kept, key=lambda word: (-counts[word], word))))
 
+    @classmethod
+    def of_characters(cls, texts: Iterable[str]) -> Vocabulary:
+        """The characters of ``texts``, in order.
+
+        Example:
+            >>> Vocabulary.of_characters(["a b"]).encode("ba?")
+            [4, 3, 1]
+        """
+        return cls("characters", tuple(sorted(set().union(*texts))))
+
     def __len__(self) -> int:
         """How many numbers there are, padding included."""
         return 257 if self.kind == "bytes" else 2 + len(self.words)
@@ -76,6 +87,8 @@ class Vocabulary:
         """The numbers of a text's tokens; empty for a text without any."""
         if self.kind == "bytes":
             return [1 + byte for byte in text.encode("utf-8")]
+        if self.kind == "characters":
+            return [self._numbers.get(character, UNKNOWN) for character in text]
         return [self._numbers.get(word, UNKNOWN) for word in split_words(text)]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
@@ -92,9 +105,24 @@ class Vocabulary:
             return [bytes([number - 1]).decode("latin-1") for number in real]
         return ["�" if number == UNKNOWN else self.words[number - 2] for number in real]
 
+    def join(self, numbers: Sequence[int]) -> str:
+        """The text of numbers: characters and bytes as they are, words with spaces between.
+
+        Example:
+            >>> Vocabulary("bytes").join([105, 196, 170])
+            'hé'
+
+        Raises:
+            DataError: for a number outside the vocabulary.
+        """
+        tokens = self.decode(numbers)
+        if self.kind == "bytes":
+            return "".join(tokens).encode("latin-1").decode("utf-8", errors="replace")
+        return (" " if self.kind == "words" else "").join(tokens)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON. Words are one string: none of them holds a space, and a line each would be long."""
-        return {"kind": self.kind, "words": " ".join(self.words)}
+        """Plain data for JSON. Words are one string: none of them holds a space, and a line each would be long; so are characters."""
+        return {"kind": self.kind, "words": ("" if self.kind == "characters" else " ").join(self.words)}
 
     @classmethod
     def from_dict(cls, state: Any) -> Vocabulary:
@@ -105,4 +133,5 @@ class Vocabulary:
         """
         if not isinstance(state, dict) or set(state) != {"kind", "words"} or not isinstance(state["words"], str):
             raise DataError(f"vocabulary: received {str(state)[:60]!r}; needs the kind and words of Vocabulary.to_dict")
-        return cls(state["kind"], tuple(state["words"].split()))
+        words = state["words"] if state["kind"] == "characters" else state["words"].split()
+        return cls(state["kind"], tuple(words))

@@ -30,6 +30,8 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         if value is not None:
             options[key] = value
     found = data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
+    if recipe.data.masked is not None:
+        found = data.HiddenTokens(found, recipe.data.masked)
     if recipe.data.limit is None or split == "test":
         return found
     return data.limit_samples(found, recipe.data.limit)
@@ -62,7 +64,11 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
             f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} samples to train on"
         )
     varied = augment.crop or augment.flip or augment.shift
-    transform = data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
+    transform: Any = data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
+    if isinstance(train, data.PointDataset):
+        transform = data.CloudAugment(scale=augment.scale, jitter=augment.jitter, rotate=augment.rotate)
+    if recipe.data.masked is not None:
+        transform = train.hide
 
     def training(rank: int, world_size: int) -> Any:
         return data.make_loader(
@@ -100,7 +106,7 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
     """The fields of a model's configuration that say what its inputs are."""
     from fredholm import data
 
-    if isinstance(dataset, data.TextDataset):
+    if isinstance(dataset, data.TextDataset | data.HiddenTokens | data.NextTokens):
         return {"encoder": "text", "vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
     if isinstance(dataset, data.SequenceDataset):
         fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
@@ -109,6 +115,18 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
     if isinstance(dataset, data.TokenDataset):
         fields = {"encoder": "text", "vocabulary": dataset.tokens, "max_length": dataset.max_length}
         return fields | ({"pair": True} if dataset.pair else {})
+    if isinstance(dataset, data.PointDataset):
+        return {"encoder": "points", "channels": dataset.channels}
+    if isinstance(dataset, data.FieldDataset):
+        return {"encoder": "field", "channels": dataset.channels}
+    if isinstance(dataset, data.GraphDataset | data.NodeDataset):
+        nodes = {"vocabulary": dataset.vocabulary, "node_tokens": True} if dataset.tokens else {"channels": dataset.channels}
+        pool = "every" if dataset.task == "steps" else "first" if isinstance(dataset, data.NodeDataset) else "mean"
+        return {"encoder": "graph", "eigenvectors": dataset.eigenvectors, "pool": pool, **nodes}
+    if isinstance(dataset, data.QuestionDataset):
+        words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
+        picture = {"image_size": dataset.shape[1:], "channels": dataset.shape[0], "views": dataset.views}
+        return {"encoder": "multimodal", **picture, **words}
     image, _ = dataset[0]
     return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
 

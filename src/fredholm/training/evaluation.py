@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from fredholm.data import Vocabulary, encode_texts
+from fredholm.data import Vocabulary, encode_texts, get_entry
 from fredholm.errors import CheckpointError, DataError, OptionError, require
 from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
-from fredholm.training.recipe_files import apply_overrides
-from fredholm.training.tasks import Task, task_of
+from fredholm.training.metrics import spearman, two_classes
+from fredholm.training.recipe_files import apply_overrides, load_recipe
+from fredholm.training.tasks import Task, relative_error, task_of
 
 EXAMPLES = 16
 SPLITS = ("train", "val", "test")
 
 
 def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tuple[Any, RunFolder]:
-    """The kept model of a run, in evaluation mode, and its folder; ``overrides`` such as ``model.steps=12`` change its configuration.
+    """The kept model of a run, in evaluation mode, and its folder; ``overrides`` change its configuration.
+
+    ``model.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of its operators: what changes no weight.
 
     Raises:
-        OptionError: an override of something else, or one that the trained weights do not fit.
-        CheckpointError: no run there, or it has saved no model yet.
+        OptionError: an override of something else, or one that no model has.
+        CheckpointError: no run there, it has saved no model yet, or the trained weights do not fit the change.
     """
     from fredholm import models
 
@@ -35,21 +41,36 @@ def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tu
     place.load_recipe()
     if not place.model.is_dir():
         raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
-    return models.from_pretrained(place.model, overrides=_model_overrides(overrides)).eval(), place
+    return models.from_pretrained(place.model, overrides=_model_overrides(overrides, place)).eval(), place
 
 
-def _model_overrides(overrides: list[str] | tuple[str, ...]) -> dict[str, Any]:
-    changed = apply_overrides({}, list(overrides))
-    fields = changed.pop("model", {})
-    if changed or not isinstance(fields, dict):
-        raise OptionError(f"override: received {' '.join(overrides)}; a trained model takes model.KEY=VALUE only")
-    return fields
+def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -> dict[str, Any]:
+    """Changed fields of a saved model's configuration; options of its operators are changes to those it was trained with."""
+    if not overrides:
+        return {}
+    saved = json.loads((place.model / "config.json").read_text(encoding="utf-8"))["config"]
+    options = dict(saved.get("operator_options") or {})
+    if isinstance(options.get("strategy"), str) and any(o.startswith("operator.strategy.") for o in overrides):
+        options["strategy"] = {"name": options["strategy"]}
+    changed = apply_overrides({"operator": dict(options)}, list(overrides))
+    fields, operator = changed.pop("model", {}), changed.pop("operator")
+    if changed or not isinstance(fields, dict) or "name" in operator:
+        raise OptionError(
+            f"override: received {' '.join(overrides)}; a trained model takes model.KEY=VALUE and operator.KEY=VALUE only, "
+            "and keeps its operator (but see `fredholm compress`)"
+        )
+    if "operator_options" in fields:
+        raise OptionError("override: received model.operator_options; set operator.KEY=VALUE")
+    return fields | ({"operator_options": operator} if operator != options else {})
 
 
-def _dataset(model: Any, place: RunFolder, split: str) -> Any:
-    """The run's data, in the numbers that its model knows."""
+def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | None = None) -> Any:
+    """The run's data, with some of its options changed, in the numbers that its model knows."""
     words = model.extra.get("vocabulary")
-    return build_dataset(place.load_recipe(), split, Vocabulary.from_dict(words) if words else None)
+    recipe = place.load_recipe()
+    if changes:
+        recipe = load_recipe(recipe.to_dict(), changes)
+    return build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
 
 
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
@@ -57,7 +78,8 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[
 
     ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first examples of each with index,
     label, prediction and probability. Splits other than test are written to ``evaluation-SPLIT.json``, and a model changed by
-    ``overrides`` (see :func:`load_run`) to a file that names them.
+    ``overrides`` (see :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the data set instead, such
+    as the resolution of its fields.
 
     Raises:
         OptionError: an unknown split, or an override that does not fit.
@@ -67,17 +89,24 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[
 
     if split not in SPLITS:
         raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
-    model, place = load_run(run, overrides)
+    changes = [text for text in overrides if text.startswith("data.options.")]
+    model, place = load_run(run, [text for text in overrides if text not in changes])
     recipe = place.load_recipe()
-    dataset = _dataset(model, place, split)
+    dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    logits, labels = _logits(model, loader)
+    task = task_of(dataset)
+    if task.name == "tokens":
+        numbers = summarise_tokens(task, _outputs(model, loader))
+    else:
+        pairs = list(_outputs(model, loader))
+        logits, labels = (torch.cat(parts) for parts in zip(*pairs))
+        numbers = summarise_task(task, logits, labels, dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
         "split": split,
         **({"overrides": list(overrides)} if overrides else {}),
-        **summarise_task(task_of(dataset), logits, labels, dataset.classes),
+        **numbers,
     }
     write_json(_evaluation_file(place, split, overrides), result)
     return result
@@ -98,27 +127,63 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     from fredholm.explain import report_run
 
     model, place = load_run(run)
+    dataset = run_dataset(model, place, "test")
+    kind = get_entry(place.load_recipe().data.name).kind
+    if kind in ("points", "graph", "question", "field"):
+        raise OptionError(f"explain: the run reads data of the kind {kind!r}; the report shows images, texts and sequences")
+    if model.extra.get("task") in ("tokens", "regression") and kind == "text":
+        raise OptionError(f"explain: the run asks for {model.extra['task']}; the report shows classes of texts")
     if not place.evaluation.is_file():
         evaluate(run)
-    dataset = _dataset(model, place, "test")
-    inputs, labels = dataset.raw(torch.arange(min(images, len(dataset))))
+    chosen = torch.arange(min(images, len(dataset)))
+    inputs, labels = dataset.raw(chosen)
+    where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
     texts = getattr(dataset, "texts", None)
-    return report_run(place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)])
+    return report_run(place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)], **where)
 
 
 @torch.inference_mode()
-def _logits(model: nn.Module, loader) -> tuple[Tensor, Tensor]:
+def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the model says of each batch, and the labels, on the CPU."""
     device = next(model.parameters()).device
     if device.type == "cpu" and torch.cuda.is_available():
         device = torch.device("cuda")
         model.to(device)
-    pairs = [(model(images.to(device)).float().cpu(), labels.cpu()) for images, labels in loader]
-    return torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+    for inputs, labels in loader:
+        yield model(inputs.to(device)).float().cpu(), labels.cpu()
+
+
+def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """Numbers of a model of tokens, batch by batch: how many were asked for, loss in nats and bits a token, perplexity, accuracy.
+
+    Example:
+        >>> found = summarise_tokens(Task("tokens"), [(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))])
+        >>> found["n"], round(found["bits"], 6)
+        (2, 2.0)
+    """
+    total, right, count = 0.0, 0, 0
+    for outputs, labels in batches:
+        loss, correct, asked = task.sums(outputs, labels)
+        total, right, count = total + float(loss), right + int(correct), count + asked
+    loss = total / count
+    return {
+        "n": count,
+        "accuracy": right / count,
+        "loss": loss,
+        "bits": loss / math.log(2),
+        "perplexity": math.exp(loss),
+    }
 
 
 def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict[str, Any]:
     """Numbers of a task: those of :func:`summarise`, over all points that were asked; of a regression its errors."""
     outputs, labels = task.pairs(outputs, labels)
+    if task.name == "field":
+        error = relative_error(outputs.double(), labels.double())
+        return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
+    if task.name == "answers":
+        loss, score, count = task.sums(outputs, labels)
+        return {"n": count, "accuracy": float(score) / count, "loss": float(loss) / count}
     if task.name != "regression":
         return summarise(outputs, labels, classes)
     error = outputs.double() - labels.double()
@@ -128,6 +193,7 @@ def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict
         "loss": float(error.square().mean()),
         "absolute_error": float(error.abs().mean()),
         "variance": spread,
+        "spearman": spearman(outputs, labels),
     }
 
 
@@ -161,6 +227,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
     return {
         "n": count,
+        **(two_classes(confusion) if size == 2 else {}),
         "accuracy": int(hits.sum()) / count,
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
@@ -186,6 +253,8 @@ def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
     model, _ = load_run(run)
     facts = model.extra
     found: list[dict[str, Any]] = [{"file": str(file)} for file in files]
+    if "vocabulary" in facts and "task" in facts:
+        raise OptionError(f"predict: the run asks for {facts['task']}; it names classes only (tokens: `fredholm generate`)")
     if "vocabulary" in facts:
         lines = [line for file in files for line in _read_lines(Path(file))]
         vocabulary = Vocabulary.from_dict(facts["vocabulary"])

@@ -44,12 +44,17 @@ class Section(BaseModel):
 class Augment(Section):
     """Random changes of each training image, drawn from (seed, epoch, index).
 
-    ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``: largest shift in pixels.
+    ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``: largest shift in pixels. Of clouds, whose
+    points are drawn anew each time: ``scale``: a factor of up to 1 + scale either way; ``jitter``: standard deviation of noise on the
+    coordinates; ``rotate``: any turn about the last axis.
     """
 
     crop: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
     shift: Annotated[int, Field(ge=0)] = 0
+    scale: NonNegative = 0.0
+    jitter: NonNegative = 0.0
+    rotate: bool = False
 
 
 class Data(Section):
@@ -57,7 +62,8 @@ class Data(Section):
 
     ``limit`` keeps so many samples of training, and of validation, drawn at random once for all; the test set stays whole.
 
-    Of text: ``tokens`` are words or bytes, ``max_length`` of them are kept, a word of the vocabulary occurs ``min_count`` times.
+    Of text: ``tokens`` are words, bytes or characters, ``max_length`` of them are kept, a word of the vocabulary occurs ``min_count``
+    times; ``masked``, a share of the tokens, asks for hidden tokens instead of a text's class.
     ``options`` are the data set's own, such as ``delay`` of copy-memory.
     """
 
@@ -71,9 +77,10 @@ class Data(Section):
     augment: Augment = Field(default_factory=Augment)
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0
-    tokens: Literal["words", "bytes"] | None = None
+    tokens: Literal["words", "bytes", "characters"] | None = None
     max_length: Positive | None = None
     min_count: Positive | None = None
+    masked: Annotated[float, Field(gt=0, lt=1)] | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -150,6 +157,8 @@ class Training(Section):
 class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule and training.
 
+    ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its texts are read with.
+
     Example:
         >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
         >>> recipe.training.epochs, recipe.operator.name
@@ -158,6 +167,7 @@ class Recipe(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
+    init_from: str | None = None
     imports: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list, alias="import")
     data: Data
     model: Annotated[Model, BeforeValidator(_named)]

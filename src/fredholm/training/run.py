@@ -19,7 +19,18 @@ from lightning.pytorch.callbacks import RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from fredholm import models
-from fredholm.data import SequenceDataset, TextDataset, TokenDataset
+from fredholm.data import (
+    FieldDataset,
+    GraphDataset,
+    HiddenTokens,
+    NextTokens,
+    NodeDataset,
+    PointDataset,
+    QuestionDataset,
+    SequenceDataset,
+    TextDataset,
+    TokenDataset,
+)
 from fredholm.errors import OptionError
 from fredholm.models.continuous import ContinuousTransformer
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
@@ -30,6 +41,7 @@ from fredholm.training.folder import RunFolder, RunResult
 from fredholm.training.module import Classifier
 from fredholm.training.monitors import SAMPLES, StepMonitor
 from fredholm.training.recipe import Recipe
+from fredholm.training.starting import known_vocabulary, start_from
 from fredholm.training.tasks import Task, task_of
 
 
@@ -64,7 +76,8 @@ def train(
     """
     place = RunFolder(folder)
     _check_devices(recipe)
-    data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
+    words = known_vocabulary(recipe.init_from)
+    data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     if report and getattr(data[0], "truncated", 0):
         report(
             f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} tokens and lost their end"
@@ -75,6 +88,9 @@ def train(
     if resume and place.finished:
         return place.read_result()
     checkpoint = newest_readable(place.checkpoints) if resume else None
+    if recipe.init_from is not None and not resume:
+        for line in start_from(model, recipe.init_from, list(data[0].classes)):
+            (report or (lambda line: None))(line)
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
     task = task_of(data[0])
     module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
@@ -98,9 +114,15 @@ def _check_devices(recipe: Recipe) -> None:
 
 def _describe_data(dataset: Any) -> dict[str, Any]:
     """What :func:`predict` must know of the data set; saved with the model, so that it needs no data."""
-    facts = {"dataset": dataset.name, "classes": list(dataset.classes)}
-    if isinstance(dataset, TextDataset):
-        return facts | {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
+    facts: dict[str, Any] = {"dataset": dataset.name, "classes": list(dataset.classes)}
+    if isinstance(dataset, TextDataset | HiddenTokens | NextTokens):
+        facts |= {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
+        task = task_of(dataset).name
+        if task == "tokens":  # its classes are the vocabulary
+            facts["classes"] = []
+        return facts if task == "classification" else facts | {"task": task}
+    if isinstance(dataset, PointDataset | GraphDataset | NodeDataset | QuestionDataset | FieldDataset):
+        return facts | {"task": task_of(dataset).name}
     if isinstance(dataset, SequenceDataset | TokenDataset):
         return facts | {"task": task_of(dataset).name}
     mean, std = (torch.as_tensor(value).tolist() for value in (dataset.mean, dataset.std))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -16,6 +17,7 @@ from ...domain import Domain
 from ...encoders import SequenceEncoder
 from ...errors import OptionError, ShapeError
 from ...operators import create_operator, operator_factory
+from ...operators.integral import CausalState
 from ..continuous.build import PixelEncoder
 from ..decay import weight_decay_groups
 from ..pretrained import PretrainedMixin
@@ -101,6 +103,25 @@ class CKBlock(nn.Module):
             out = self.dropout(functional.relu(norm(operator(out, domain))))
         return functional.relu(out + (u if self.skip is None else self.skip(u)))
 
+    def step(
+        self, u: Float[Tensor, "b d"], states: list[CausalState]
+    ) -> tuple[Float[Tensor, "b o"], list[CausalState]]:
+        """One more point: the block's output there, and the states of both convolutions after it."""
+        out, after = u, []
+        for operator, norm, state in zip(self.operators, self.norms, states):
+            out, new = operator.step(out, state)  # type: ignore[operator]
+            out = self.dropout(functional.relu(norm(out)))
+            after.append(new)
+        return functional.relu(out + (u if self.skip is None else self.skip(u))), after
+
+
+@dataclass(frozen=True, eq=False)
+class TextState:
+    """What a text model remembers of a text so far: how many tokens came, and every convolution's state, block by block."""
+
+    seen: int
+    blocks: tuple[list[CausalState], ...]
+
 
 class CKCNN(nn.Module, PretrainedMixin):
     r"""Encoder, residual blocks of two :class:`fredholm.operators.CKConv` each, a linear head on the last point, on every point or on
@@ -143,7 +164,35 @@ class CKCNN(nn.Module, PretrainedMixin):
             u = self.encoder.read_out(u, domain)
         elif self.config.head == "mean":
             u = _mean(u, domain)
+        return self._read(u)
+
+    def _read(self, u: Tensor) -> Tensor:
         return functional.linear(u, self.encoder.embed.weight, self.head_bias) if self.head is None else self.head(u)
+
+    def init_state(self, length: int, batch: int = 1) -> TextState:
+        """What a causal text model remembers before its first token, for texts of up to ``length`` tokens.
+
+        Raises:
+            OptionError: a model that gives no logits at every token of a causal text, or a longer text than its kernels reach.
+        """
+        c = self.config
+        if c.encoder != "text" or not c.causal or c.head != "every":
+            raise OptionError(
+                "init_state: needs encoder='text', causal=True and head='every', a model of the next token"
+            )
+        if length > c.max_length:
+            raise OptionError(f"length: received {length}; the model was built for texts of {c.max_length} tokens")
+        place: Any = {"device": self.encoder.embed.weight.device, "dtype": self.encoder.embed.weight.dtype}
+        line = Domain.line(length, length=c.max_length, causal=True, measure="counting", **place)
+        return TextState(0, tuple([one.init_state(batch, line) for one in block.operators] for block in self.blocks))
+
+    def step(self, numbers: Int[Tensor, "b"], state: TextState) -> tuple[Float[Tensor, "b classes"], TextState]:
+        """Logits after one more token, and the state after it: those of :meth:`forward` at the text's last token. O(t) at token t."""
+        u, after = self.input_dropout(self.encoder.embed(numbers)), []
+        for block, states in zip(self.blocks, state.blocks):
+            u, new = block.step(u, states)
+            after.append(new)
+        return self._read(u), TextState(state.seen + 1, tuple(after))
 
     def features(self, inputs: Tensor) -> tuple[Float[Tensor, "b n d"], Domain]:
         """Features of the last block and their domain."""

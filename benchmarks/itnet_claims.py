@@ -1,0 +1,119 @@
+"""The claims of ITNet's paper, and how each is judged from the results of ``python -m benchmarks.itnet_ablations``."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Rows = list[dict[str, Any]]
+SEEDS = 3  # needed to decide
+
+
+class Difference(NamedTuple):
+    """One variant less another: the mean over the seeds that both have, its standard error (None of one seed), how many they are."""
+
+    difference: float
+    error: float | None
+    seeds: int
+
+
+def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> Difference | None:
+    """Variant ``a`` less ``b``, seed by seed; None where they share no seed.
+
+    Example:
+        >>> rows = [{"variant": v, "seed": s, "accuracy": x} for v, s, x in (("a", 0, 0.5), ("b", 0, 0.25))]
+        >>> paired(rows, "a", "b")
+        Difference(difference=0.25, error=None, seeds=1)
+    """
+    scores = {name: {row["seed"]: row[metric] for row in rows if row["variant"] == name} for name in (a, b)}
+    apart = [scores[a][seed] - scores[b][seed] for seed in scores[a] if seed in scores[b]]
+    if not apart:
+        return None
+    error = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else None
+    return Difference(statistics.mean(apart), error, len(apart))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says (``text``, ``paper``: its numbers), and ``judge``: what was found here and the verdict."""
+
+    text: str
+    paper: str
+    judge: Callable[[dict[str, Rows]], tuple[str, str]]
+
+
+def better(section: str, a: str, b: str, metric: str = "accuracy") -> Callable[[dict[str, Rows]], tuple[str, str]]:
+    """That variant ``a`` has the higher score than ``b``, in points."""
+
+    def judge(found: dict[str, Rows]) -> tuple[str, str]:
+        apart = paired(found.get(section, []), a, b, metric)
+        if apart is None:
+            return "not run", "open"
+        shown = f"{section}: {100 * apart.difference:+.2f}"
+        if apart.error is None or apart.seeds < SEEDS:
+            return f"{shown} ({apart.seeds} seeds)", "open"
+        sure = abs(apart.difference) > 2 * apart.error
+        verdict = "open" if not sure else "reproduced" if apart.difference > 0 else "contradicted"
+        return f"{shown} ± {100 * apart.error:.2f} ({apart.seeds} seeds)", verdict
+
+    return judge
+
+
+def untestable(why: str) -> Callable[[dict[str, Rows]], tuple[str, str]]:
+    """A claim that needs what is not here."""
+    return lambda found: (why, "not testable here")
+
+
+CLAIMS = [
+    Claim(
+        "Images: content and position together beat content alone",
+        "81.4 over 79.5",
+        better("images", "full", "content only"),
+    ),
+    Claim("Images: together they beat position alone", "81.4 over 76.6", better("images", "full", "position only")),
+    Claim(
+        "Images: content alone beats position alone",
+        "79.5 over 76.6",
+        better("images", "content only", "position only"),
+    ),
+    Claim("Images: the distance helps", "full > no distance", better("images", "full", "no distance")),
+    Claim("Images: the product of features helps", "full > no Hadamard", better("images", "full", "no product")),
+    Claim("Images: relative positions help", "full > no relative", better("images", "full", "no relative")),
+    Claim("Images: a constant kernel is the worst", "last of Table 5", better("images", "position only", "constant")),
+    Claim(
+        "Text: content and position together beat content alone",
+        "Table 5, GLUE",
+        better("text", "full", "content only"),
+    ),
+    Claim("Text: together they beat position alone", "Table 5, GLUE", better("text", "full", "position only")),
+    Claim(
+        "Text: a kernel without the product beats one without the distance",
+        "Table 5, GLUE",
+        better("text", "no product", "no distance"),
+    ),
+    Claim("Text: any content beats a constant kernel", "Table 5, GLUE", better("text", "content only", "constant")),
+    Claim(
+        "A wider kernel network gains, and saturates",
+        "80.8 / 81.4 / 81.5 / 81.5 for w 64 to 512",
+        better("digits", "w = 64", "w = 32"),
+    ),
+    Claim("Twice that width gains nothing more", "81.5 = 81.5", better("digits", "w = 128", "w = 64")),
+    Claim(
+        "A third layer of the kernel network gains little", "81.5 over 81.4", better("digits", "depth 3", "reference")
+    ),
+    Claim("More frequencies gain", "80.6 to 81.4 for m 16 to 64", better("digits", "m = 64", "m = 4")),
+    Claim("A learned B gains nothing", "no gain", better("digits", "learned B", "reference")),
+    Claim(
+        "Accuracy grows with the rank",
+        "81.2 to 83.8 for total rank 24 to 384",
+        better("digits", "low rank, r = 16 a head", "low rank, r = 2 a head"),
+    ),
+    Claim(
+        "ImageNet-1K 81.4 / 83.9 / 85.8, GLUE 79.1 / 81.5 / 83.1, NLVR2 82.1",
+        "Tables 1, 2, 4",
+        untestable("needs those data sets and weeks of GPUs"),
+    ),
+]

@@ -1,0 +1,63 @@
+"""The King James Bible as one text of 4,137,848 characters, 63 of them different."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fredholm.data.bible import KJV_FILE, read_kjv
+from fredholm.data.create import source_folder
+from fredholm.data.language import NextTokens
+from fredholm.data.registry import Entry, Package, PinnedFile, Request
+from fredholm.data.splits import spans
+from fredholm.data.texts import TextOptions
+
+TEST_FRACTION = 0.05
+
+
+def create(request: Request) -> NextTokens:
+    """The data set of a request: verses with line breaks between, the first 90% to train on, then 5% each to validate and to test."""
+    entry, options = request.entry, request.text or TextOptions()
+    options = replace(options, tokens=options.tokens or (None if options.vocabulary else "characters"))
+    text = "\n".join(read_kjv(source_folder(request, lambda file: True) / KJV_FILE).values())
+    fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
+    parts = {split: text[a:b] for split, (a, b) in spans(len(text), fraction, TEST_FRACTION).items()}
+    vocabulary = options.make_vocabulary([parts["train"]])
+    numbers = torch.tensor(vocabulary.encode(parts[request.split]), dtype=torch.int16)
+    return NextTokens(entry.name, request.split, numbers, vocabulary, options.length)
+
+
+PACKAGE = Package(
+    client="apt",
+    name="bible-kjv-text",
+    version="4.38",
+    archive_bytes=2445000,
+    archive_sha256="d61b6aad4c51ba9e2800b825325fa6a09e99a0d02a9bb6dc4724fcc4995a1b7a",
+    files=(
+        PinnedFile(
+            name=KJV_FILE,
+            member="usr/lib/bible.data",
+            bytes=1740565,
+            sha256="6c746c2acc8a34bfded980883ff1701a5d68934a1c853ebf88a07b978fe0ae0e",
+        ),
+    ),
+)
+ENTRY = Entry(
+    name="kjv-characters",
+    title="The King James Bible, character by character: what comes next",
+    source="Debian package bible-kjv-text 4.38",
+    licence_package="free to copy, modify and distribute (Chapin); Debian's part GPL-2+",
+    licence_data="public domain (in the United Kingdom the text is under the Crown's letters patent)",
+    samples={"train": 14547, "val": 808, "test": 808},
+    classes=(),
+    shape=None,
+    mean=(),
+    std=(),
+    create=create,
+    package=PACKAGE,
+    official=f"{KJV_FILE} of the Bible Retrieval System (1,740,565 bytes)",
+    val_fraction=0.05,
+    notes="windows of max_length characters (default 256) side by side; in the text's order 90 / 5 / 5%; tokens may also be bytes or words",
+    kind="text",
+)

@@ -1,0 +1,121 @@
+"""Text from a trained model of the next token, one token at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm.data import Vocabulary
+from fredholm.data.vocabulary import PADDING, UNKNOWN
+from fredholm.errors import OptionError
+from fredholm.training.evaluation import load_run
+
+
+def generate(
+    run: str | Path,
+    prompt: str,
+    *,
+    length: int = 100,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Continue ``prompt`` by ``length`` tokens, each drawn from the model's distribution after all before it.
+
+    The model goes on by :meth:`step` of its causal operators: with a separable kernel a token costs the same time and memory wherever it
+    stands, and the result is that of the whole text computed at once.
+
+    Args:
+        run: a run on a data set of the task ``tokens``, such as itnet-kjv, with a causal model.
+        prompt: read with the run's vocabulary; at least one token.
+        length: tokens to add. Prompt and continuation fit the length the model was trained with.
+        temperature: the logits are divided by it; 0 takes the likeliest token.
+        top_k: draw among so many of the likeliest tokens.
+        seed: of the draws.
+
+    Returns: ``text`` (the continuation), ``prompt``, ``tokens`` (its numbers) and ``log_probability``, the mean over them in nats.
+
+    Raises:
+        OptionError: a run of another kind, a prompt with tokens that are not in the vocabulary, or impossible numbers.
+        CheckpointError: no run or no model there.
+    """
+    model, _ = load_run(run)
+    facts = model.extra
+    if facts.get("task") != "tokens" or not hasattr(model, "init_state"):
+        raise OptionError(f"generate: {run} is no model of the next token; needs a run such as itnet-kjv")
+    if length < 1 or temperature < 0 or (top_k is not None and top_k < 1):
+        raise OptionError(
+            f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; needs a length and top_k of 1 or more "
+            "and a temperature of 0 or more"
+        )
+    vocabulary = Vocabulary.from_dict(facts["vocabulary"])
+    numbers = read_prompt(prompt, vocabulary)
+    if len(numbers) + length - 1 > facts["max_length"]:
+        raise OptionError(
+            f"length: received {length} after a prompt of {len(numbers)} tokens; the model was trained on {facts['max_length']}, "
+            f"its positions end there; ask for at most {max(0, facts['max_length'] - len(numbers) + 1)}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    added, total = continuation(model, numbers, length, temperature, top_k, generator)
+    return {"prompt": prompt, "text": vocabulary.join(added), "tokens": added, "log_probability": total / length}
+
+
+def read_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
+    """A prompt's token numbers.
+
+    Raises:
+        OptionError: no token, or one that the vocabulary does not have.
+    """
+    numbers = vocabulary.encode(prompt)
+    if not numbers:
+        raise OptionError(f"prompt: received {prompt!r}; needs at least one of the vocabulary's {vocabulary.kind}")
+    if vocabulary.kind != "bytes" and UNKNOWN in numbers:
+        place = numbers.index(UNKNOWN)
+        raise OptionError(f"prompt: token {place + 1} of {prompt!r} is not among the {len(vocabulary.words)} {vocabulary.kind}")
+    return numbers
+
+
+@torch.inference_mode()
+def continuation(
+    model: Any, numbers: list[int], length: int, temperature: float, top_k: int | None, generator: torch.Generator
+) -> tuple[list[int], float]:
+    """Numbers that follow ``numbers``, and the sum of their log-probabilities by the model (before temperature and top_k)."""
+    state = model.init_state(len(numbers) + length - 1)
+    logits = torch.empty(0)
+    for number in numbers:
+        logits, state = model.step(torch.tensor([number]), state)
+    added: list[int] = []
+    total = 0.0
+    for place in range(length):
+        chosen = pick(logits[0].double(), temperature, top_k, generator)
+        total += float(known(logits[0].double()).log_softmax(-1)[chosen])
+        added.append(chosen)
+        if place < length - 1:
+            logits, state = model.step(torch.tensor([chosen]), state)
+    return added, total
+
+
+def known(logits: Tensor) -> Tensor:
+    """Logits without padding and unknown tokens, which no text holds."""
+    logits = logits.clone()
+    logits[[PADDING, UNKNOWN]] = -torch.inf
+    return logits
+
+
+def pick(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+    """A token number drawn from softmax(logits / temperature) among the ``top_k`` likeliest.
+
+    Example:
+        >>> pick(torch.tensor([0.0, 0.0, 1.0, 3.0]), 0.0, None, torch.Generator())
+        3
+    """
+    logits = known(logits)
+    if temperature == 0:
+        return int(logits.argmax())
+    if top_k is not None and top_k < len(logits):
+        least = logits.topk(top_k).values[-1]
+        logits = torch.where(logits >= least, logits, -torch.inf)
+    return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
