@@ -1,16 +1,19 @@
 """Continuous kernel convolution: hidden units first against the whole kernel, the crossover with a direct convolution, memory.
 
-``python -m benchmarks --only ckconv`` for the timed cases; ``python -m benchmarks.ckconv`` for peak memory and seconds a batch of
-16,000 samples, each length in a process of its own.
+``python -m benchmarks.ckconv --out docs/results/ckconv-speed.json``: the timed cases, then peak memory and seconds a batch of up to 16,000
+samples, each length in a process of its own. ``python -m benchmarks --only ckconv`` times the same cases among the others.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +22,10 @@ from torch.nn import functional
 from fredholm.domain import Domain
 from fredholm.operators import CKConv
 
+from .machine import describe, matrix_rate
 from .memory import exponent, peak_kilobytes
 from .registry import Case, Entry, register, with_gradients
+from .runner import run
 
 CHANNELS, BATCH = 30, 4
 LENGTHS, CROSSOVER, MEMORY = (784, 4096, 16000), (16, 64, 256, 1024), (2000, 4000, 8000, 16000)
@@ -93,16 +98,27 @@ def measure(n: int) -> dict[str, float]:
 
 
 def main() -> None:
-    rows = []
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ckconv", description=__doc__)
+    parser.add_argument("n", nargs="?", type=int, help="measure this length alone, in this process")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write the times, the memory and the machine as JSON")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.n:
+        print(json.dumps(measure(args.n)))
+        return
+    found: dict[str, Any] = {"machine": describe() | {"sgemm_gflops": matrix_rate() / 1e9}, "cases": [], "memory": []}
+    for case in ckconv():
+        found["cases"] += run(case)
+        print(json.dumps(found["cases"][-2:]), flush=True)
     for n in MEMORY:
-        command = [sys.executable, "-m", "benchmarks.ckconv", str(n)]
-        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        print(json.dumps(rows[-1]), flush=True)
-    print(json.dumps({"memory exponent": exponent(rows), "note": f"B={BATCH} {CHANNELS} channels, one layer"}))
+        command = [sys.executable, "-m", "benchmarks.ckconv", str(n), "--threads", str(args.threads)]
+        found["memory"].append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        print(json.dumps(found["memory"][-1]), flush=True)
+    found["exponent"] = exponent(found["memory"])
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print(json.dumps(measure(int(sys.argv[1]))))
-    else:
-        main()
+    main()

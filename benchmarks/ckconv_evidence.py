@@ -21,7 +21,7 @@ DIGITS = (
     "data.options.sequence=rows",
     "operator.omega=10",
     "schedule.warmup_epochs=1",
-    "training.epochs=30",
+    "training.epochs=20",
 )
 ACTIVATIONS = ("sine", "relu", "leaky_relu", "silu", "gelu", "rff")
 BLOCKS = {2: 30, 4: 19, 8: 13}
@@ -59,6 +59,7 @@ SECTIONS = {
         "ckcnn-smnist",
         DIGITS,
         {name: (f"operator.activation={name}",) for name in ACTIVATIONS},
+        seeds=2,
     ),
     "activation permuted": Section(
         "Activation of the kernel network, digits in a fixed random order",
