@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import BackendError
 from ...kernels import Kernel, LagFeatures, LagTaps, Layout, Problem, StateScan, has_trait
+from ...ops.backend import check_backend
 from ...ops.grid_convolution import grid_convolution
 from ...ops.scan import causal_convolution, pack, reorder
 from ...quadrature import Quadrature
@@ -31,11 +33,19 @@ class FFT(Strategy):
     Serves kernels with ``LagTaps`` on causal domains where lags are whole steps, and kernels with ``LagFeatures`` on regular grids,
     causal ones with one axis. A causal step is the kernel's own.
 
+    Args:
+        backend: of the product of hidden units' spectra, see :func:`fredholm.ops.grid_convolution`.
+
     Example:
         >>> from fredholm.kernels import DiagonalStateSpaceKernel
         >>> str(FFT().plan(DiagonalStateSpaceKernel(8, state=4), Layout(causal=True)))
-        'FFT() by FFT convolution: the kernel depends on the lag alone, and lags are whole steps'
+        "FFT(backend='auto') by FFT convolution: the kernel depends on the lag alone, and lags are whole steps"
     """
+
+    backend: str = "auto"
+
+    def __post_init__(self):
+        check_backend(self.backend)
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         if layout.stepping:
@@ -56,7 +66,11 @@ class FFT(Strategy):
 
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
         if path == HIDDEN_FOURIER:
-            return _hidden_first(kernel, problem)
+            return _hidden_first(kernel, problem, self.backend)
+        if self.backend == "triton":
+            raise BackendError(
+                "backend='triton' cannot run a convolution by taps: only that of hidden units has a kernel"
+            )
         taps: Any = kernel
         q = problem.quadrature
         order, back = (None, None) if q.valid is None or not taps.skips_padding else pack(q.valid)
@@ -73,7 +87,7 @@ class FFT(Strategy):
         return Exact().step(kernel, x, u, quadrature, t, memory, path)
 
 
-def _hidden_first(kernel: Any, problem: Problem) -> Tensor:
+def _hidden_first(kernel: Any, problem: Problem, backend: str) -> Tensor:
     q, grid = problem.quadrature, problem.layout.grid
     assert grid is not None
     displacements, _ = grid_displacements(problem.x[0], grid)
@@ -84,7 +98,7 @@ def _hidden_first(kernel: Any, problem: Problem) -> Tensor:
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1)
         readout = torch.cat([readout, bias[..., None]], -1)
     signal = q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy
-    out = grid_convolution(signal, hidden, readout, grid, causal=causal)
+    out = grid_convolution(signal, hidden, readout, grid, causal=causal, backend=backend)
     if q.scale is not None:
         out = out * q.scale[..., None].to(out.dtype)
     return with_offset(out, kernel, problem)

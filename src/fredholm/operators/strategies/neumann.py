@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ...kernels import GraphDiffusion, Kernel, Layout, Problem, has_trait
+from ...ops.backend import check_backend
 from ...ops.infsa import NORMS, TokenGraph, affinity, diffuse
 from ...ops.infsa.graph import root_of, row_factor
 from ...quadrature import Quadrature
@@ -31,6 +32,7 @@ class Neumann(Strategy):
 
     Args:
         hops: longest walk, at least 1.
+        backend: of the products, see :mod:`fredholm.ops.backend`.
 
     Cost: O(hops·N²) time, O(hops·N) memory with gradients; a causal step O(hops·t).
 
@@ -43,8 +45,10 @@ class Neumann(Strategy):
 
     exact: ClassVar[bool] = False
     hops: int = 3
+    backend: str = "auto"
 
     def __post_init__(self):
+        check_backend(self.backend)
         if self.hops < 1:
             raise OptionError(f"a walk has at least one hop, got hops={self.hops}")
 
@@ -57,7 +61,7 @@ class Neumann(Strategy):
         return REASONS[path]
 
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
-        return respond_hops(kernel, problem, self.hops)
+        return respond_hops(kernel, problem, self.hops, backend=self.backend)
 
     def step(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
@@ -65,16 +69,18 @@ class Neumann(Strategy):
         return step_hops(kernel, u, quadrature, t, memory, self.hops)
 
 
-def respond_hops(kernel: Any, problem: Problem, hops: int, memory: int | None = None) -> Tensor:
+def respond_hops(kernel: Any, problem: Problem, hops: int, memory: int | None = None, backend: str = "auto") -> Tensor:
     """The response to walks of up to ``hops`` steps, (B, H, N, d_out); ``memory``: bytes of one tile."""
-    graph, value = graph_of(kernel, problem, memory)
+    graph, value = graph_of(kernel, problem, memory=memory, backend=backend, half=True)
     return gained(kernel, diffuse(graph, value, hops), value)
 
 
-def graph_of(kernel: Any, problem: Problem, memory: int | None = None) -> tuple[TokenGraph, Tensor]:
-    """A problem's graph and its tokens' values."""
+def graph_of(kernel: Any, problem: Problem, *, half: bool = False, **options: Any) -> tuple[TokenGraph, Tensor]:
+    """A problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values. ``half``: tokens in half precision may be
+    multiplied in it."""
     query, key, value = kernel.tokens(problem.uy)
-    return TokenGraph.of(query, key, problem.quadrature, memory=memory, **kernel.rules()), value
+    low = query.dtype if half and query.dtype in (torch.bfloat16, torch.float16) else None
+    return TokenGraph.of(query, key, problem.quadrature, half=low, **options, **kernel.rules()), value
 
 
 def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:

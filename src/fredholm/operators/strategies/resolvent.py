@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
 from ...kernels import GraphDiffusion, Kernel, Layout, Problem, has_trait
+from ...ops.backend import check_backend
 from ...ops.infsa import Convergence, resolvent
 from ...ops.infsa.solve import SOLVERS
 from ...quadrature import Quadrature
@@ -36,6 +37,7 @@ class Resolvent(Strategy):
         max_iterations: largest number of products with M, at least 2.
         method: ``"neumann"`` iterates z ← v + Mz in two vectors; ``"gmres"`` keeps ten and needs far fewer products where γ is
             near 1.
+        backend: of the products, see :mod:`fredholm.ops.backend`.
 
     Raises:
         ConvergenceError: the tolerance is not reached; it holds the spectral radius estimate.
@@ -52,8 +54,10 @@ class Resolvent(Strategy):
     tol: float = 1e-5
     max_iterations: int = 500
     method: str = "neumann"
+    backend: str = "auto"
 
     def __post_init__(self):
+        check_backend(self.backend)
         if not 0.0 < self.tol < 1.0 or self.max_iterations < 2:
             raise OptionError(
                 f"Resolvent needs tol in (0, 1) and max_iterations of at least 2, got {self.tol} and {self.max_iterations}"
@@ -80,7 +84,7 @@ class Resolvent(Strategy):
 
     def solve(self, kernel: Kernel, problem: Problem) -> tuple[Tensor, Convergence]:
         """The response (B, H, N, d_out), and how it was reached."""
-        graph, value = graph_of(kernel, problem)
+        graph, value = graph_of(kernel, problem, backend=self.backend)
         with torch.autocast(value.device.type, enabled=False):
             out, report = resolvent(
                 graph, value.to(graph.query.dtype), tol=self.tol, max_iterations=self.max_iterations, method=self.method

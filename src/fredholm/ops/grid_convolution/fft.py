@@ -7,7 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
+from ..backend import choose_backend
 from .library import grid_convolution_op
+from .served import spectrum_refusal
 
 
 def grid_convolution(
@@ -17,6 +19,7 @@ def grid_convolution(
     grid: tuple[int, ...],
     *,
     causal: bool = False,
+    backend: str = "auto",
 ) -> Float[Tensor, "b h n o"]:
     r""":math:`out_x = \sum_y \kappa(x - y)\,u_y` on a grid, with :math:`\kappa(\delta) = \sum_k R_k\,h_k(\delta)`.
 
@@ -30,10 +33,13 @@ def grid_convolution(
         readout: R.
         grid: extents n of the axes; their product is N.
         causal: lags of a causal line only.
+        backend: see :mod:`fredholm.ops.backend`. ``"triton"`` fuses the kernel's spectrum and the product at each frequency, so that
+            the former is never in memory; ``"auto"`` is ``"torch"``, batched matrix products, until the kernel has been measured faster.
 
     Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in + d_out)) N). Differentiable once.
 
     Raises:
+        BackendError: a backend that was asked for and cannot run.
         ShapeError: numbers of points or lags that do not fit the grid, or a causal grid of several axes.
 
     Reference: CKConv §4.1, evaluated hidden units first.
@@ -45,7 +51,17 @@ def grid_convolution(
     """
     _check(signal, hidden, grid, causal)
     dtype = torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
+    chosen = choose_backend(
+        "torch" if backend == "auto" else backend,
+        "the convolution",
+        signal.device,
+        lambda: spectrum_refusal(dtype, hidden),
+    )
     with torch.autocast(signal.device.type, enabled=False):
+        if chosen == "triton":
+            from .triton import grid_convolution_triton
+
+            return grid_convolution_triton(signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal)
         return grid_convolution_op(signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from . import spectrum
 
@@ -63,17 +64,64 @@ class _Grid:
         return row.repeat(count // last)
 
 
-@torch.library.custom_op("fredholm::grid_convolution", mutates_args=(), schema=f"({INPUTS}) -> Tensor")
-def grid_convolution_op(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+def forward(
+    product: Callable[[Tensor, Tensor, Tensor], Tensor],
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+) -> Tensor:
+    """The convolution with a product of spectra like :func:`fredholm.ops.grid_convolution.spectrum.convolve`."""
     sizes = _Grid(grid, causal)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
-    return sizes.back(spectrum.convolve(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
+    return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
 
 
-@grid_convolution_op.register_fake
-def _(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+def empty_result(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+    """What :func:`forward` returns, without values."""
     b, h, n, _ = signal.shape
     return signal.new_empty(b, n, h, readout.shape[1]).transpose(1, 2)
+
+
+@torch.library.custom_op("fredholm::grid_convolution", mutates_args=(), schema=f"({INPUTS}) -> Tensor")
+def grid_convolution_op(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+    return forward(spectrum.convolve, signal, hidden, readout, grid, causal)
+
+
+grid_convolution_op.register_fake(empty_result)
+
+
+def backward(
+    adjoint: Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]],
+    grad: Tensor,
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+    needs: list[bool],
+) -> list[Tensor]:
+    """Gradients where needed, with an adjoint like :func:`fredholm.ops.grid_convolution.spectrum.adjoint`."""
+    sizes, heads = _Grid(grid, causal), signal.shape[1]
+    g = sizes.transform(grad, sizes.grid, sizes.start)
+    u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
+    wanted = (needs[0], needs[1], needs[2])
+    found_u, found_h, found_r = adjoint(g, u, h, readout, sizes.share(signal), wanted)
+    found = [] if found_u is None else [sizes.back(found_u, heads, sizes.grid)]
+    found += [] if found_h is None else [sizes.back(found_h, 1, sizes.lags)[0, 0]]
+    return found + ([] if found_r is None else [found_r])
+
+
+def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[Tensor]:
+    """What :func:`backward` returns, without values."""
+    b, h, n, d = signal.shape
+    found = (
+        signal.new_empty(b, n, h, d).transpose(1, 2),
+        hidden.new_empty(hidden.shape),
+        readout.new_empty(readout.shape),
+    )
+    return [x for x, needed in zip(found, needs) if needed]
 
 
 @torch.library.custom_op(
@@ -84,39 +132,65 @@ def _(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: 
 def grid_convolution_backward_op(
     grad: Tensor, signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool, needs: list[bool]
 ) -> list[Tensor]:
-    sizes, heads = _Grid(grid, causal), signal.shape[1]
-    g = sizes.transform(grad, sizes.grid, sizes.start)
-    u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
-    wanted = (needs[0], needs[1], needs[2])
-    found_u, found_h, found_r = spectrum.adjoint(g, u, h, readout, sizes.share(signal), wanted)
-    found = [] if found_u is None else [sizes.back(found_u, heads, sizes.grid)]
-    found += [] if found_h is None else [sizes.back(found_h, 1, sizes.lags)[0, 0]]
-    return found + ([] if found_r is None else [found_r])
+    return backward(spectrum.adjoint, grad, signal, hidden, readout, grid, causal, needs)
 
 
-@grid_convolution_backward_op.register_fake
-def _(grad, signal, hidden, readout, grid, causal, needs) -> list[Tensor]:
-    b, h, n, d = signal.shape
-    found = (
-        signal.new_empty(b, n, h, d).transpose(1, 2),
-        hidden.new_empty(hidden.shape),
-        readout.new_empty(readout.shape),
-    )
-    return [x for x, needed in zip(found, needs) if needed]
+grid_convolution_backward_op.register_fake(empty_gradients)
 
 
-def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    *tensors, ctx.grid, ctx.causal = inputs
-    ctx.save_for_backward(*tensors)
+def register_gradients(op: Any, backward_op: Any) -> None:
+    """Autograd of a convolution's op through its backward's."""
+
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        *tensors, ctx.grid, ctx.causal = inputs
+        ctx.save_for_backward(*tensors)
+
+    def gradients(ctx: Any, grad: Tensor) -> tuple:
+        needs = list(ctx.needs_input_grad[:3])
+        found = iter(backward_op(grad, *ctx.saved_tensors, ctx.grid, ctx.causal, needs))
+        return *(next(found) if needed else None for needed in needs), None, None
+
+    op.register_autograd(gradients, setup_context=setup_context)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple:
-    needs = list(ctx.needs_input_grad[:3])
-    found = iter(grid_convolution_backward_op(grad, *ctx.saved_tensors, ctx.grid, ctx.causal, needs))
-    return *(next(found) if needed else None for needed in needs), None, None
+register_gradients(grid_convolution_op, grid_convolution_backward_op)
 
 
-grid_convolution_op.register_autograd(_backward, setup_context=_setup_context)
+def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
+    """FLOPs of the kernel's spectrum, of its product with the signal's, and of one real transform, from shapes."""
+    (b, h, _, _), (_, d_out, d_in, w) = signal, readout
+    sizes = [fast_size(2 * n) for n in grid]
+    frequencies = prod(sizes[:-1]) * (sizes[-1] // 2 + 1)
+    entries, points = frequencies * h * d_out * d_in, prod(sizes)
+    return 4 * entries * w, 8 * entries * b, 2.5 * points * log2(max(points, 2))
+
+
+@register_flop_formula(torch.ops.fredholm.grid_convolution)
+def _forward_flops(
+    signal: Any, hidden: Any, readout: Any, grid: Any, causal: bool, *_: Any, out_shape: Any = None, **__: Any
+) -> int:
+    kernel, product, transform = _work(signal, readout, grid)
+    (b, h, _, d_in), d_out = signal, readout[1]
+    return kernel + product + round(transform * (b * h * (d_in + d_out) + hidden[-1]))
+
+
+@register_flop_formula(torch.ops.fredholm.grid_convolution_backward)
+def _backward_flops(
+    grad: Any,
+    signal: Any,
+    hidden: Any,
+    readout: Any,
+    grid: Any,
+    causal: bool,
+    needs: Any,
+    out_shape: Any = None,
+    **_: Any,
+) -> int:
+    kernel, product, transform = _work(signal, readout, grid)
+    (b, h, _, d_in), d_out = signal, readout[1]
+    pairs = needs[1] or needs[2]
+    signals = b * h * (d_in + d_out) + hidden[-1] + needs[0] * b * h * d_in + needs[1] * hidden[-1]
+    return kernel * sum(needs) + product * (needs[0] + pairs) + round(transform * signals)
 
 
 def fast_size(n: int) -> int:

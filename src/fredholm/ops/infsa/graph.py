@@ -58,7 +58,7 @@ class TokenGraph:
         scale: s (B | 1, 1 | H, N) or None. density: ρ (B | 1, H | 1, N, N) or None.
         decay: γ, (H,).
         causal, activation, norm, eps: see :class:`fredholm.kernels.CentralityKernel`.
-        memory: bytes of one tile, or None for the op's choice.
+        memory, backend, half: of one product, see :func:`affinity_product`.
     """
 
     query: Tensor
@@ -73,6 +73,8 @@ class TokenGraph:
     norm: str = "frobenius"
     eps: float = 1e-6
     memory: int | None = None
+    backend: str = "auto"
+    half: torch.dtype | None = None
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, quadrature: Quadrature, decay: Tensor, **options) -> TokenGraph:
@@ -134,4 +136,5 @@ class TokenGraph:
 
     @property
     def _options(self) -> dict:
-        return {"causal": self.causal, "activation": self.activation, "memory": self.memory}
+        own = {"memory": self.memory, "backend": self.backend, "half": self.half}
+        return {"causal": self.causal, "activation": self.activation, **own}

@@ -120,7 +120,7 @@ def substitute(graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: 
             density = _part(graph.density, own, known, transposed)
             product, _ = affinity_product(
                 ends[0][:, :, own], ends[1][:, :, known], (z * outof)[:, :, known], graph.mass[:, :1], density,
-                activation=graph.activation, statistic="none", memory=graph.memory,
+                activation=graph.activation, statistic="none", memory=graph.memory, backend=graph.backend,
             )  # fmt: skip
             right = right + into[:, :, own] * product
         block = affinity(graph.query[:, :, own] @ graph.key[:, :, own].mT, graph.activation).tril()

@@ -75,7 +75,7 @@ def _prepared(x: Inputs) -> tuple[Inputs, str]:
     exact = torch.float32 in given and torch.get_float32_matmul_precision() == "highest"
     dtype = torch.bfloat16 if given == {torch.bfloat16} else torch.float32
     query, key, value = (t.to(dtype).contiguous() for t in x[:3])
-    return x._replace(query=query, key=key, value=value), "ieee" if exact else "tf32"
+    return x._replace(query=query, key=key, value=value), "tf32x3" if exact else "tf32"
 
 
 @torch.library.custom_op(

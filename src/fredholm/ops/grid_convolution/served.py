@@ -1,0 +1,17 @@
+"""Which convolutions the Triton kernels serve."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WIDEST = 128  # hidden units whose spectrum at a block of frequencies the registers of a program hold
+
+
+def spectrum_refusal(dtype: torch.dtype, hidden: Tensor) -> str | None:
+    """Why the kernels do not serve hidden units (L, w) in this precision, or None."""
+    if dtype != torch.float32:
+        return f"its spectra are in complex64, and the tensors are in {dtype}"
+    if hidden.shape[1] > WIDEST:
+        return f"it holds up to {WIDEST} hidden units, got {hidden.shape[1]}"
+    return None
