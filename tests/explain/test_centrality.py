@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fredholm.domain import Domain
-from fredholm.errors import ConvergenceError, DomainError, OptionError, StrategyError
+from fredholm.errors import ConvergenceError, DomainError, OptionError
 from fredholm.explain import eigenvector_alignment, token_chain
 from fredholm.operators import create_operator
 
@@ -155,7 +155,7 @@ def test_alignment_is_one_for_the_eigenvector_and_measured_otherwise():
     assert found[50].spearman.min() > 0.999
     assert (found[1].cosine < found[50].cosine).all()
     assert found[1].cosine.min() > 0.9
-    with pytest.raises(StrategyError, match="LinearInfSA"):
-        eigenvector_alignment(make("softmax"), u)
+    with pytest.raises(OptionError, match="non-negative"):
+        eigenvector_alignment(make("infsa", activation="gelu"), features())
     with pytest.raises(DomainError, match="without order"):
         eigenvector_alignment(make("linear_infsa"), u, Domain.line(30, causal=True))

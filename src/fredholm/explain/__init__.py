@@ -1,24 +1,40 @@
 """Kernels to numbers and pictures; the HTML report."""
 
-from .centrality import Alignment, TokenChain, eigenvector_alignment, token_chain
+from .alignment import Alignment, eigenvector_alignment, model_alignment
+from .attention import class_attention, image_maps, operator_inputs, rollout
+from .centrality import TokenChain, token_chain
+from .degradation import Degradation, degradation
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
+from .localisation import localisation, patch_targets
 from .module import explain_module, report_module
+from .quality import Quality, attention_quality
 from .report import report, report_run
 from .variance import VarianceShare, variance_share
 
 __all__ = [
     "Alignment",
+    "Degradation",
     "Profile",
+    "Quality",
     "TokenChain",
     "VarianceShare",
+    "attention_quality",
+    "class_attention",
+    "degradation",
     "eigenvector_alignment",
     "explain_module",
     "image_grid",
+    "image_maps",
     "kernel_map",
     "kernel_profile",
+    "localisation",
+    "model_alignment",
+    "operator_inputs",
+    "patch_targets",
     "report",
     "report_module",
     "report_run",
+    "rollout",
     "token_chain",
     "variance_share",
 ]

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..domain import Domain
-from ..errors import ConvergenceError, DomainError, OptionError, StrategyError
+from ..errors import ConvergenceError, OptionError
 from ..kernels import GraphDiffusion, has_trait
-from ..ops.infsa import TokenGraph, affinity_product, solve
+from ..ops.infsa import TokenGraph, solve
 from .kernels import BUDGET, check
 
 DENSE = 1024  # points up to which the matrix is held
@@ -243,58 +243,3 @@ def _check_signs(weights: Tensor) -> None:
             f"a Markov chain needs non-negative weights, this operator's go down to {float(weights.min()):.3g}; "
             "take an activation that is not negative, such as relu or abs"
         )
-
-
-# --- how near the linear form comes to the graph's eigenvector ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Alignment:
-    """Weights against the leading eigenvector of the graph they stand for: cosine and Spearman correlation, each (B, H)."""
-
-    cosine: Tensor
-    spearman: Tensor
-
-
-@torch.no_grad()
-def eigenvector_alignment(
-    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, iterations: int = 200
-) -> Alignment:
-    r"""How near the weights of :class:`fredholm.operators.LinearInfSA` are to the Perron vector of :math:`\phi(QK^\top)`.
-
-    The vector is found by power iterations on incoming affinities, matrix-free: O(iterations·N²) time, O(N) memory.
-
-    Raises:
-        StrategyError: an operator that is no LinearInfSA.
-        DomainError: order, pairs or padding, under which every query has weights of its own or points are missing.
-
-    Reference: InfSA §4.5: 0.985 ± 0.036 and 0.937 ± 0.132 over 512 head samples.
-
-    Example:
-        >>> from fredholm.operators import create_operator
-        >>> result = eigenvector_alignment(create_operator("linear_infsa", 8, heads=2), torch.randn(4, 20, 8))
-        >>> result.cosine.shape
-        torch.Size([4, 2])
-    """
-    domain = check(u, domain)
-    kernel: Any = getattr(operator, "kernel", None)
-    if not hasattr(kernel, "steps") or not hasattr(kernel, "tokens"):
-        raise StrategyError(f"the alignment is that of a LinearInfSA, got {type(operator).__name__}")
-    if domain.causal or domain.pairs is not None or domain.valid is not None:
-        raise DomainError(
-            "the alignment needs a domain without order, pairs or padding, where all queries share their weights"
-        )
-    problem, _, _ = operator._problem(u, domain, None, None)
-    query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
-    mass = problem.quadrature.mass.double()[:, None, :, None]
-    vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)
-    for _ in range(iterations):
-        options = {"activation": kernel.activation, "statistic": "none"}
-        vector, _ = affinity_product(key, query, mass * vector, mass[:, 0, :1, 0], **options)
-        vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
-    weights = kernel.weights(problem.rows([0]))[:, :, 0].double()
-    vector = vector[..., 0]
-    cosine = torch.nn.functional.cosine_similarity(weights, vector, dim=-1)
-    ranks = [x.argsort(-1).argsort(-1).double() for x in (weights, vector)]
-    centred = [r - r.mean(-1, keepdim=True) for r in ranks]
-    return Alignment(cosine, torch.nn.functional.cosine_similarity(*centred, dim=-1))

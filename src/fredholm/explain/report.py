@@ -17,6 +17,7 @@ from ..domain import Domain
 from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
 from .evolution import evolution_section
 from .page import Section, folded, render_page
+from .quality_sections import choose_marked, quality_sections
 from .results import classify, confusion_section, curve_section, example_section, read_history, summarise
 from .samples import choose_samples, text_queries, trace_layers
 from .sections import Layer, _plain, map_section, profile_section, share_section
@@ -44,6 +45,9 @@ def report(
     map_queries: list[int] | None = None,
     picture: int | None = None,
     texts: Sequence[str] | None = None,
+    boxes: Tensor | None = None,
+    masks: Tensor | None = None,
+    quality: int = 64,
     seed: int = 0,
 ) -> Path:
     r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's path.
@@ -70,6 +74,8 @@ def report(
         map_queries: indices of the points whose maps are drawn; by default chosen by contrast and place.
         picture: index of the sample whose maps are drawn, by default the first of those drawn.
         texts: the texts themselves, for the examples.
+        boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels; all False where that is unknown.
+        quality: images whose attention maps are judged (:func:`fredholm.explain.attention_quality`), 0 for none.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -101,6 +107,10 @@ def report(
             if image is None and map_queries is None:
                 options["map_queries"] = text_queries(layers)
             kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
+            look = choose_marked(len(normal), quality, seed, picture, masks if boxes is None else boxes)
+            where = {"boxes": boxes, "masks": masks, "labels": labels, "classes": names}
+            judged, numbers["attention"] = quality_sections(model, normal, pictures, layers, look, seed=seed, **where)
+            kernel += judged
             evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
             kernel += [evolution] if evolution else []
         finally:

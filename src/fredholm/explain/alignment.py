@@ -1,0 +1,117 @@
+"""How near one step of attention comes to the limit of many: weights against the leading eigenvector of their graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError
+from ..ops.infsa import affinity_product
+from .attention import operator_inputs
+from .centrality import token_chain
+from .kernels import check
+from .localisation import average_ranks
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Weights against the leading eigenvector of the graph they stand for: cosine and Spearman correlation, each (B, H)."""
+
+    cosine: Tensor
+    spearman: Tensor
+
+
+@torch.no_grad()
+def eigenvector_alignment(
+    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, iterations: int = 200
+) -> Alignment:
+    r"""How near one step comes to the limit: weights of points against the leading eigenvector of the graph they stand for.
+
+    For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the Perron vector of :math:`\phi(QK^\top)`.
+    For any other operator the weights are what points receive in one step from everywhere, :math:`W^\top\mathbf 1`, and the vector
+    is the limit of :math:`(W^\top)^k\mathbf 1`. Points without mass (a class token) are left out; power iterations find the vector:
+    O(iterations·N²) time, matrix-free above 1,024 points.
+
+    Raises:
+        DomainError: order, pairs or padding, under which a graph is triangular or points are missing.
+        OptionError: negative weights.
+
+    Reference: InfSA §4.5: 0.985 ± 0.036 and 0.937 ± 0.132 over 512 head samples.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> result = eigenvector_alignment(create_operator("linear_infsa", 8, heads=2), torch.randn(4, 20, 8))
+        >>> result.cosine.shape
+        torch.Size([4, 2])
+    """
+    domain = check(u, domain)
+    if domain.causal or domain.pairs is not None or domain.valid is not None:
+        raise DomainError(
+            "the alignment needs a domain without order, pairs or padding, where all queries see all points"
+        )
+    kernel: Any = getattr(operator, "kernel", None)
+    pair = _centred_weights if hasattr(kernel, "steps") and hasattr(kernel, "tokens") else _received_weights
+    weights, vector = pair(operator, u, domain, iterations)
+    kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
+    weights, vector = weights[..., kept], vector[..., kept]
+    cosine = torch.nn.functional.cosine_similarity(weights, vector, dim=-1)
+    ranks = [average_ranks(x) for x in (weights, vector)]
+    centred = [r - r.mean(-1, keepdim=True) for r in ranks]
+    return Alignment(cosine, torch.nn.functional.cosine_similarity(*centred, dim=-1))
+
+
+def _centred_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) -> tuple[Tensor, Tensor]:
+    """The weights of a LinearInfSA (B, H, N), and the Perron vector of its affinities."""
+    kernel = operator.kernel
+    problem, _, _ = operator._problem(u, domain, None, None)
+    query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
+    mass = problem.quadrature.mass.double()[:, None, :, None]
+    vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)
+    for _ in range(iterations):
+        options = {"activation": kernel.activation, "statistic": "none"}
+        vector, _ = affinity_product(key, query, mass * vector, mass[:, 0, :1, 0], **options)
+        vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
+    return kernel.weights(problem.rows([0]))[:, :, 0].double(), vector[..., 0]
+
+
+def _received_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) -> tuple[Tensor, Tensor]:
+    """What points receive in one step from everywhere (B, H, N), and in the limit of many."""
+    chain = token_chain(operator, u, domain)
+    mass = domain.measure.double().reshape(-1, 1, domain.size, 1).to(u.device)
+    start = (mass > 0).double().expand(*chain.decay.shape, -1, -1)
+    first = vector = chain.apply_transposed(start)
+    for _ in range(iterations):
+        vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
+        vector = chain.apply_transposed(vector * (mass > 0))
+    return first[..., 0], vector[..., 0]
+
+
+@torch.no_grad()
+def model_alignment(model: nn.Module, inputs: Tensor, *, iterations: int = 200) -> dict[str, Alignment]:
+    """:func:`eigenvector_alignment` of every operator inside a model, on what it sees in one forward pass, by its name.
+
+    Operators whose weights can be negative, or that live in an order, are left out.
+
+    Raises:
+        ShapeError: a model without operators.
+
+    Reference: InfSA §4.5.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> found = model_alignment(create_model("infvit_linear_pico", depth=1), torch.rand(3, 1, 56, 56))
+        >>> {name: tuple(one.cosine.shape) for name, one in found.items()}
+        {'blocks.0.operator': (3, 16)}
+    """
+    found = {}
+    for name, operator, u, domain in operator_inputs(model, inputs):
+        try:
+            found[name] = eigenvector_alignment(operator, u, domain, iterations=iterations)
+        except (DomainError, OptionError):
+            continue
+    return found

@@ -1,0 +1,190 @@
+"""Attention as one picture an image: what the class token takes from the patches, rollout over layers, centrality.
+
+Only ``weights`` of an operator are read, so that every operator has these maps, not InfSA alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError, ShapeError, suggest
+from .centrality import DENSE, token_chain
+from .kernels import BUDGET, check, image_grid
+
+METHODS = ("attention", "rollout", "incoming")
+Seen = tuple[Any, Tensor, Domain]
+
+
+@torch.no_grad()
+def class_attention(
+    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, budget: int = BUDGET
+) -> Float[Tensor, "b n"]:
+    r"""How much the read-out takes from each point: the class token's row of the weights, :math:`\frac1H \sum_h W_h(\mathrm{cls}, j)`.
+
+    A class token is a point of measure 0. Without one the row is the mean over all queries by their measure, which is what a mean
+    read-out takes. Negative weights count as 0, and a row sums to 1 (zeros where nothing is taken at all).
+
+    Cost: O(N) a sample with a class token, else O(N²) time and ``budget`` memory.
+
+    Reference: InfSA §4.2, §4.6.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> class_attention(create_operator("softmax", 8, heads=2), torch.zeros(1, 4, 8)).tolist()
+        [[0.25, 0.25, 0.25, 0.25]]
+    """
+    domain = check(u, domain)
+    mass = _masses(domain)
+    token = (mass == 0).all(0).nonzero()[:, 0] if domain.valid is None else mass.new_zeros(0)
+    if len(token):
+        row = operator.weights(u, domain, rows=[int(token[0])]).double().mean(1)[:, 0]
+    else:
+        kernel = getattr(operator, "kernel", None)
+        entries = getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * getattr(operator, "heads", 1)
+        block = max(1, budget // (8 * entries * domain.size * len(u)))
+        row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
+        for start in range(0, domain.size, block):
+            rows = list(range(start, min(start + block, domain.size)))
+            part = operator.weights(u, domain, rows=rows).double().mean(1)
+            row = row + (part * mass[:, rows, None]).sum(1)
+    return _distribution(row.clamp(min=0) * (mass > 0))
+
+
+@torch.no_grad()
+def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b n"]:
+    r"""Attention through all layers: the read-out's row of :math:`\prod_l \big(\rho I + (1 - \rho) \bar W_l\big)`, the last layer first.
+
+    :math:`\bar W_l` is the mean over heads, negative entries 0, rows made to sum to 1; ρ stands for the residual stream.
+
+    Args:
+        seen: (operator, its input u, domain) a layer, as ``model.trace`` gives them.
+        residual: ρ in [0, 1).
+
+    Cost: O(L·N²) time, O(N²) memory.
+
+    Raises:
+        DomainError: layers on domains of different sizes, or more than 1,024 points.
+        OptionError: no layers, or ρ outside [0, 1).
+
+    Reference: Abnar and Zuidema 2020, with ρ = 0.5.
+    """
+    if not seen or not 0 <= residual < 1:
+        raise OptionError(f"rollout needs a layer and residual in [0, 1), got {len(seen)} layers and {residual}")
+    sizes = {domain.size for _, _, domain in seen}
+    if len(sizes) > 1 or max(sizes) > DENSE:
+        raise DomainError(
+            f"rollout multiplies the layers' matrices: it needs equal sizes up to {DENSE}, got {sorted(sizes)}"
+        )
+    _, u, domain = seen[-1]
+    mass = _masses(domain)
+    token = (mass == 0).all(0).nonzero()[:, 0] if domain.valid is None else mass.new_zeros(0)
+    if len(token):
+        row = torch.zeros(len(u), domain.size, dtype=torch.float64, device=u.device)
+        row[:, int(token[0])] = 1.0
+    else:
+        row = _distribution(mass).expand(len(u), -1)
+    for operator, u, domain in reversed(seen):
+        weights = operator.weights(u, domain).double().mean(1).clamp(min=0)
+        row = residual * row + (1 - residual) * (row[:, None] @ _distribution(weights))[:, 0]
+    return _distribution(row * (mass > 0))
+
+
+@torch.no_grad()
+def image_maps(
+    model: Any, images: Tensor, *, method: str = "attention", layer: int = -1
+) -> Float[Tensor, "b rows columns"]:
+    """One map an image over its patches, summing to 1.
+
+    Args:
+        model: it has ``trace(images)``, as every registered model of images.
+        images: what the model takes.
+        method: ``attention`` of the class token (:func:`class_attention`) and ``incoming`` centrality
+            (:func:`fredholm.explain.token_chain`), both of one layer, means over heads; or ``rollout`` over all layers.
+        layer: of the first two; the last by default.
+
+    Raises:
+        OptionError: an unknown method.
+        DomainError: a model whose operators do not live on a grid of patches.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> image_maps(create_model("infvit_pure_pico"), torch.rand(2, 1, 56, 56)).shape
+        torch.Size([2, 8, 8])
+    """
+    return maps_of(model.trace(images), method, layer)
+
+
+def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
+    """:func:`image_maps` of what a model's operators saw."""
+    if method not in METHODS:
+        raise OptionError(f"method: received {method!r}{suggest(method, METHODS)}")
+    if not seen or not all(hasattr(operator, "weights") for operator, _, _ in seen):
+        raise DomainError("maps need operators with weights; this model has none")
+    operator, u, domain = seen[layer]
+    grid = image_grid(domain)
+    if grid is None:
+        raise DomainError("maps need patches on a full two-dimensional grid, shared by all images")
+    if method == "attention":
+        found = class_attention(operator, u, domain)
+    elif method == "rollout":
+        found = rollout(seen)
+    else:
+        mass = _masses(domain)
+        found = _distribution(token_chain(operator, u, domain).incoming.mean(1) * (mass > 0))
+    return found[:, grid.to(found.device)].cpu()
+
+
+@torch.no_grad()
+def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Tensor, Domain]]:
+    """What each operator inside any model saw in one forward pass, by hooks: (its name, operator, u, domain), in the order of the calls.
+
+    Raises:
+        ShapeError: a model without operators.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> [name for name, *_ in operator_inputs(create_model("infvit_pure_pico", depth=2), torch.rand(1, 1, 56, 56))]
+        ['blocks.0.operator', 'blocks.1.operator']
+    """
+    seen: list[tuple[str, Any, Tensor, Domain]] = []
+
+    def note(name: str):
+        def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
+            u, *rest = given
+            domain = named.get("domain", rest[0] if rest else None)
+            seen.append((name, module, u, check(u, domain)))
+
+        return hook
+
+    found = [(name, m) for name, m in model.named_modules() if hasattr(m, "weights") and hasattr(m, "kernel_matrix")]
+    if not found:
+        raise ShapeError(
+            f"{type(model).__name__} has no operators inside; convert its layers with as_operator or linearize first"
+        )
+    hooks = [module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in found]
+    training = model.training
+    try:
+        model.eval()(inputs)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _masses(domain: Domain) -> Tensor:
+    """The measure (1 | B, N) in float64, 0 at padding."""
+    mass = domain.measure.double().reshape(-1, domain.size)
+    return mass if domain.valid is None else torch.where(domain.valid, mass, 0.0)
+
+
+def _distribution(rows: Tensor) -> Tensor:
+    """Rows that sum to 1; rows without anything stay zero."""
+    total = rows.sum(-1, keepdim=True)
+    return torch.where(total > 0, rows / torch.where(total > 0, total, 1.0), 0.0)

@@ -1,0 +1,121 @@
+"""The attention quality suite: maps of a model, whether they are faithful to it, and whether they find the objects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..errors import DomainError, OptionError, ShapeError
+from .attention import METHODS, maps_of
+from .degradation import Degradation, degradation
+from .localisation import localisation, patch_targets
+
+AREAS = {"morf": "MoRF, area over", "lerf": "LeRF, area under", "random": "random order, area under"}
+MEASURES = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "mass": "mass inside", "chance": "patches inside"}
+BATCH = 64  # images whose maps are made at once
+
+
+@dataclass(frozen=True, eq=False)
+class Quality:
+    """What :func:`attention_quality` found; every number is of one image.
+
+    Attributes:
+        maps: (B, rows, columns) by method.
+        degradation: by method.
+        localisation: measures (B,) by method and by what is known of the object (``box``, ``mask``).
+        targets: the patches that belong to the object (B, rows, columns), by what is known.
+        skipped: why a method has no map, by method.
+    """
+
+    maps: dict[str, Float[Tensor, "b rows columns"]]
+    degradation: dict[str, Degradation]
+    localisation: dict[str, dict[str, dict[str, Tensor]]]
+    targets: dict[str, Bool[Tensor, "b rows columns"]]
+    skipped: dict[str, str]
+
+    def summary(self) -> dict[str, Any]:
+        """Means, standard errors of the mean, and counts of images, as JSON has them."""
+        areas = {m: {order: mean_error(found.area(order)) for order in AREAS} for m, found in self.degradation.items()}
+        places = {
+            m: {kind: {k: mean_error(v) for k, v in measures.items()} for kind, measures in kinds.items()}
+            for m, kinds in self.localisation.items()
+        }
+        return {"degradation": areas, "localisation": places, "skipped": self.skipped}
+
+
+def attention_quality(
+    model: Any,
+    images: Float[Tensor, "b c h w"],
+    *,
+    boxes: Tensor | None = None,
+    masks: Tensor | None = None,
+    methods: Sequence[str] = METHODS,
+    steps: int = 10,
+    seed: int = 0,
+) -> Quality:
+    """Maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known ROC-AUC, PR-AUC and the mass inside.
+
+    It works for every model with ``trace(images)`` on a grid of patches, whatever its operator; a method that one of them cannot serve (a
+    chain of negative weights, rollout over different grids) is left out and named in ``skipped``.
+
+    Args:
+        model: images to logits.
+        images: normalised.
+        boxes, masks: where each image's object is, (B, H, W) bool; images in which nothing is marked count for nothing there.
+        methods: of :func:`fredholm.explain.image_maps`.
+        steps: removals of MoRF and LeRF.
+        seed: of the random order and of ties.
+
+    Raises:
+        ShapeError: boxes or masks of another shape than the images.
+        DomainError: operators that do not live on a grid of patches.
+
+    Reference: InfSA §4.2, §4.5.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> found = attention_quality(create_model("infvit_pure_pico"), torch.rand(2, 1, 56, 56), steps=2)
+        >>> sorted(found.maps), found.degradation["rollout"].curves["morf"].shape
+        (['attention', 'incoming', 'rollout'], torch.Size([2, 3]))
+    """
+    known = {"box": boxes, "mask": masks}
+    for kind, given in known.items():
+        if given is not None and given.shape != (len(images), *images.shape[2:]):
+            raise ShapeError(
+                f"{kind}: received {tuple(given.shape)}; needs one an image, {(len(images), *images.shape[2:])}"
+            )
+    maps: dict[str, Tensor] = {}
+    skipped: dict[str, str] = {}
+    parts = [model.trace(part) for part in images.split(BATCH)]
+    for method in methods:
+        try:
+            maps[method] = torch.cat([maps_of(seen, method) for seen in parts])
+        except (OptionError, DomainError) as error:
+            if method == "attention":
+                raise
+            skipped[method] = str(error)
+    grid: Any = tuple(next(iter(maps.values())).shape[1:])
+    targets = {kind: patch_targets(given.cpu(), grid) for kind, given in known.items() if given is not None}
+    places = {m: {kind: localisation(found, own) for kind, own in targets.items()} for m, found in maps.items()}
+    loss = {m: degradation(model, images, found, steps=steps, seed=seed) for m, found in maps.items()}
+    return Quality(maps, loss, places, targets, skipped)
+
+
+def mean_error(values: Float[Tensor, " b"]) -> dict[str, float | int | None]:
+    """Mean over what is no NaN, its standard error (None of one image), and how many there are.
+
+    Example:
+        >>> mean_error(torch.tensor([1.0, 3.0, torch.nan]))
+        {'mean': 2.0, 'error': 1.0, 'n': 2}
+    """
+    good = values[~values.isnan()].double()
+    if not len(good):
+        return {"mean": None, "error": None, "n": 0}
+    error = float(good.std()) / math.sqrt(len(good)) if len(good) > 1 else None
+    return {"mean": float(good.mean()), "error": error, "n": len(good)}

@@ -1,0 +1,231 @@
+"""Attention quality as sections of a page: overlays, removal, localisation, centrality. Captions say what is plotted and from how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DomainError, OptionError
+from . import quality_plots as plots
+from .alignment import eigenvector_alignment
+from .centrality import token_chain
+from .kernels import image_grid
+from .page import Picture, Section, table
+from .quality import AREAS, MEASURES, Quality, attention_quality, mean_error
+from .samples import choose_samples
+from .sections import Layer, _plain
+from .style import render
+
+SHOWN = 8  # images of the overlays
+WORK = 2**28  # kernel entries that the maps of one image may need
+NAMES = {
+    "attention": "read-out's attention, last layer",
+    "rollout": "rollout, all layers",
+    "incoming": "incoming centrality",
+}
+
+
+def quality_sections(
+    model: Any,
+    inputs: Tensor,
+    pictures: Sequence[Any],
+    layers: Sequence[Layer],
+    chosen: Sequence[int],
+    *,
+    boxes: Tensor | None = None,
+    masks: Tensor | None = None,
+    labels: Tensor | None = None,
+    classes: Sequence[str] = (),
+    seed: int = 0,
+) -> tuple[list[Section], dict[str, Any]]:
+    """All sections for the ``chosen`` images, and their numbers.
+
+    None for texts, where no image is chosen, where the operators do not live on a grid of patches, and where whole maps of their
+    kernels would be too large.
+    """
+    if inputs.dim() != 4 or not chosen or not layers or image_grid(layers[-1].domain) is None or _work(layers) > WORK:
+        return [], {}
+    index = torch.as_tensor(chosen)
+    where = {key: None if known is None else known[index] for key, known in (("boxes", boxes), ("masks", masks))}
+    device = next(model.parameters()).device
+    found = attention_quality(model, inputs[index].to(device), **where, seed=seed)
+    names = None if labels is None else [classes[int(labels[i])] for i in chosen]
+    sections = [_overlay_section(found, [pictures[i] for i in chosen], names, seed), _removal_section(found)]
+    sections += [_place_section(found)] if found.targets else []
+    centrality, numbers = centrality_section(layers)
+    sections += [centrality] if centrality else []
+    return sections, {**found.summary(), "centrality": numbers}
+
+
+def choose_marked(count: int, number: int, seed: int, picture: int | None, marked: Tensor | None) -> list[int]:
+    """Up to ``number`` of ``count`` images, drawn with ``seed``; those in which an object is marked come first."""
+    order = choose_samples(count, count, seed, picture) if number > 0 else []
+    if marked is not None:
+        has = marked.flatten(1).any(1)
+        order = sorted(order, key=lambda i: not has[i])
+    return order[: max(0, number)]
+
+
+def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[str, Any]]:
+    """Each layer as an absorbing chain: how near one step comes to the limit of many, how long walks are, where γ had to be lowered."""
+    names, alignments, rows, numbers = [], [], [], {}
+    for layer in layers:
+        try:
+            alignment = eigenvector_alignment(layer.operator, layer.u, layer.domain)
+            chain = token_chain(layer.operator, layer.u, layer.domain)
+        except (DomainError, OptionError) as error:
+            numbers[layer.name] = {"skipped": str(error)}
+            continue
+        facts = {
+            "cosine": mean_error(alignment.cosine.flatten()),
+            "spearman": mean_error(alignment.spearman.flatten()),
+            "samples": alignment.cosine.numel(),
+            "outgoing": float(chain.outgoing.mean()),
+            "least_absorption": float(chain.absorption.min()),
+            "limited": float(chain.limited.double().mean()),
+        }
+        numbers[layer.name] = _plain(facts)
+        names.append(layer.name)
+        alignments.append(alignment)
+        rows.append(
+            [
+                layer.name,
+                _score(facts["cosine"]),
+                _score(facts["spearman"]),
+                f"{facts['outgoing']:.2f}",
+                f"{facts['limited']:.0%}",
+            ]
+        )
+    if not rows:
+        return None, numbers
+    text = (
+        '<p>A layer\'s weights as a walk over the patches, <span class="formula">M = γW</span>, which stops at i with '
+        "probability "
+        '<span class="formula">1 − Σ<sub>j</sub> M<sub>ij</sub></span>. A patch is central when walks from everywhere '
+        "pass through it. "
+        "Linear InfSA replaces the limit of many steps by a first one; the figure shows how near a single step comes "
+        "to the limit, for "
+        "this layer's own operator on these images.</p>"
+    )
+    count = sum(one.cosine.numel() for one in alignments)
+    caption = (
+        "<b>One step against the leading eigenvector.</b> A dot is one head of one image, the bar the mean; 1 is the "
+        "same direction (cosine) "
+        f"or the same order of patches (Spearman). {count} dots in all, {len(layers[0].u)} images. Linear InfSA: its "
+        f"weights against the Perron "
+        "vector of φ(QKᵀ); other operators: what each patch receives in one step from everywhere against the limit of "
+        "many."
+    )
+    words = "; ".join(f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, alignments))
+    drawn = render(lambda theme: plots.alignments(theme, names, alignments))
+    head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
+    return Section(
+        "centrality", "Centrality", text, [Picture("alignment", words, caption, drawn)], after=table(head, rows)
+    ), numbers
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _overlay_section(
+    found: Quality, pictures: Sequence[np.ndarray], labels: Sequence[str] | None, seed: int
+) -> Section:
+    count = min(SHOWN, len(pictures))
+    kind = next(iter(found.targets), None)
+    inside = None if kind is None else found.targets[kind][:count].numpy()
+    maps = {NAMES[m].split(",")[0]: values[:count].numpy() for m, values in found.maps.items()}
+    names = [str(labels[i]) for i in range(count)] if labels is not None else [""] * count
+    text = (
+        "<p>What the read-out looks at, one map an image: the class token's weights on the patches in the last layer "
+        "(with a mean read-out, "
+        "the mean over all patches), a mean over heads; rollout, which follows the weights through all layers, half of "
+        "each step staying where it is; "
+        "and the incoming centrality of each patch in the last layer, the visits of walks from everywhere.</p>"
+    )
+    text += "".join(
+        f'<p class="note">Without {escape(NAMES[m])}: {escape(why)}.</p>' for m, why in found.skipped.items()
+    )
+    outline = "" if kind is None else f" Outlined: the patches of the object, by its {kind}."
+    caption = (
+        f"<b>Maps over images.</b> Each on its own scale from 0; brighter or darker blue is more.{outline} {count} images "
+        f"drawn with seed {seed}."
+    )
+    words = f"Attention maps over {count} images: {', '.join(maps)}"
+    drawn = render(lambda theme: plots.overlays(theme, pictures[:count], maps, inside, names))
+    return Section("attention", "Attention maps", text, [Picture("overlays", words, caption, drawn)])
+
+
+def _removal_section(found: Quality) -> Section:
+    one = next(iter(found.degradation.values()))
+    count = len(one.curves["morf"])
+    text = (
+        "<p>Patches are painted over in the colour of the mean, in the order of a map. If the map is faithful, "
+        "confidence in the class that was "
+        "chosen for the whole image falls fast when the most relevant go first (MoRF) and stays when the least "
+        "relevant do (LeRF). "
+        "A map is worth something where it beats the random order.</p>"
+    )
+    rows = [[NAMES[m], *(_score(mean_error(d.area(order))) for order in AREAS)] for m, d in found.degradation.items()]
+    after = table(["map", *(label for label in AREAS.values())], rows)
+    caption = (
+        f"<b>Confidence against patches removed.</b> Probability of the chosen class over that of the whole image, "
+        f"mean over {count} images; "
+        "band: ± 1 standard error. Below, areas: of MoRF over the curve, of the others under it; more is better for "
+        "both maps' orders."
+    )
+    curves = {NAMES[m].split(",")[0]: {o: v.numpy() for o, v in d.curves.items()} for m, d in found.degradation.items()}
+    drawn = render(lambda theme: plots.removals(theme, one.fractions.numpy(), curves))
+    words = "; ".join(f"{NAMES[m]}: MoRF {float(d.area('morf').mean()):.2f}" for m, d in found.degradation.items())
+    return Section("removal", "Removing patches", text, [Picture("removal", words, caption, drawn)], after=after)
+
+
+def _place_section(found: Quality) -> Section:
+    kinds = list(found.targets)
+    text = (
+        "<p>Where the object is known, a map is a detector of its patches: how often a patch of the object ranks above "
+        "another one (ROC-AUC, chance "
+        "0.5), average precision (PR-AUC, chance the share of patches inside), and how much of the map's mass lies "
+        "inside.</p>"
+    )
+    rows = [
+        [NAMES[m], kind, *(_score(mean_error(measures[key])) for key in MEASURES)]
+        for m, by_kind in found.localisation.items()
+        for kind, measures in by_kind.items()
+    ]
+    after = table(["map", "object as", *MEASURES.values()], rows)
+    kind = kinds[0]
+    marked = found.targets[kind].flatten(1).any(1)
+    maps = {NAMES[m].split(",")[0]: values[marked].numpy() for m, values in found.maps.items()}
+    inside = found.targets[kind][marked].numpy()
+    caption = (
+        f"<b>Finding the object's patches, by its {kind}.</b> All patches of {int(marked.sum())} images together, each "
+        f"map over its largest value; "
+        "dashed: a map that knows nothing. The table has means over images ± 1 standard error."
+    )
+    drawn = render(lambda theme: plots.rankings(theme, maps, inside))
+    words = "ROC and precision-recall of " + ", ".join(maps)
+    return Section(
+        "localisation", "Finding the object", text, [Picture("rankings", words, caption, drawn)], after=after
+    )
+
+
+def _score(found: Mapping[str, Any]) -> str:
+    if found["mean"] is None:
+        return "undefined"
+    return f"{found['mean']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
+
+
+def _work(layers: Sequence[Layer]) -> int:
+    """Kernel entries of one image over all layers: a matrix-valued kernel of many points is too large for whole maps."""
+    total = 0
+    for layer in layers:
+        kernel = getattr(layer.operator, "kernel", None)
+        scalar = hasattr(kernel, "weights")
+        entries = 1 if scalar else getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1)
+        total += entries * getattr(layer.operator, "heads", 1) * layer.domain.size**2
+    return total

@@ -1,0 +1,290 @@
+"""Attention quality: maps that are known, measures against other implementations, any operator, and the page."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError, ShapeError
+from fredholm.explain import (
+    attention_quality,
+    class_attention,
+    degradation,
+    eigenvector_alignment,
+    image_maps,
+    localisation,
+    model_alignment,
+    operator_inputs,
+    patch_targets,
+    report,
+    rollout,
+)
+from fredholm.explain.localisation import average_ranks, pr_auc, roc_auc
+from fredholm.models import create_model
+from fredholm.operators import create_operator
+
+from ..tolerances import assert_close
+from .chromium import BROWSER, open_page
+
+OPERATORS = ("softmax", "infsa", "linear_infsa", "itnet")
+
+
+def tiny(operator="infsa", **options):
+    torch.manual_seed(0)
+    own = {"operator_options": {"width": 4, "frequencies": 2}} if operator == "itnet" else {}
+    sizes = {"image_size": (12, 12), "patch": 3, "dim": 8, "heads": 2, "depth": 2, "num_classes": 3}
+    model = create_model("infvit_pure_pico", operator=operator, **{**sizes, **own, **options})
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def pictures(count=5):
+    return torch.randn(count, 1, 12, 12, generator=torch.Generator().manual_seed(1))
+
+
+# --- maps -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_class_tokens_map_is_its_row_and_any_operator_has_one(operator, pool):
+    model, images = tiny(operator, pool=pool), pictures()
+    seen = model.trace(images)[-1]
+    weights = seen[0].weights(seen[1], seen[2]).double().mean(1)
+    row = weights[:, 0, 1:] if pool == "cls" else weights.mean(1)
+    expected = (row / row.sum(-1, keepdim=True)).view(-1, 4, 4)
+    found = image_maps(model, images)
+    assert_close(found, expected, dtype=torch.float32)
+    assert_close(found.sum((1, 2)), torch.ones(5).double())
+    small = class_attention(*seen, budget=1).view(5, -1)[:, -16:]
+    assert_close(small.view(5, 4, 4), found, dtype=torch.float32)
+
+
+def test_rollout_is_the_product_of_the_layers():
+    model, images = tiny("softmax"), pictures()
+    seen = model.trace(images)
+    product = torch.eye(17).double()
+    for operator, u, domain in seen:
+        weights = operator.weights(u, domain).double().mean(1)
+        product = (0.5 * torch.eye(17) + 0.5 * weights / weights.sum(-1, keepdim=True)) @ product
+    row = product[:, 0, 1:]
+    assert_close(rollout(seen)[:, 1:], row / row.sum(-1, keepdim=True), dtype=torch.float32)
+    assert_close(image_maps(model, images, method="rollout").flatten(1), rollout(seen)[:, 1:])
+    with pytest.raises(OptionError, match="residual"):
+        rollout(seen, residual=1.0)
+    with pytest.raises(DomainError, match="equal sizes"):
+        rollout([*seen, (seen[0][0], seen[0][1][:, :9], Domain.line(9))])
+
+
+def test_inputs_of_operators_inside_any_model():
+    inner = create_operator("softmax", 6, heads=2)
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.deep = nn.ModuleDict({"a": inner})
+
+        def forward(self, u):
+            return self.deep["a"](2 * u, domain=Domain.line(4))
+
+    u = torch.randn(2, 4, 6)
+    model = Wrapped()
+    ((name, operator, seen, domain),) = operator_inputs(model, u)
+    assert (name, operator, domain.size) == ("deep.a", inner, 4)
+    assert_close(seen, 2 * u)
+    assert model.training
+    assert not inner._forward_pre_hooks, "hooks are gone"
+    with pytest.raises(ShapeError, match="no operators inside"):
+        operator_inputs(nn.Linear(6, 6), u)
+
+
+def test_maps_that_cannot_be_are_refused():
+    model = tiny()
+    with pytest.raises(OptionError, match="did you mean 'rollout'"):
+        image_maps(model, pictures(), method="rolout")
+    text = create_model("continuous_text_micro", vocabulary=9)
+    with pytest.raises(DomainError, match="two-dimensional grid"):
+        image_maps(text, torch.randint(1, 9, (2, 5)))
+
+
+# --- measures -------------------------------------------------------------------------------------------------------------
+
+
+def test_areas_agree_with_scikit_learn():
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 6, (20, 30), generator=generator).double()  # with ties
+    inside = torch.rand(20, 30, generator=generator) < 0.3
+    for found, known in ((roc_auc, roc_auc_score), (pr_auc, average_precision_score)):
+        expected = torch.tensor([known(i.numpy(), s.numpy()) for s, i in zip(scores, inside)], dtype=torch.float64)
+        assert_close(found(scores, inside), expected)
+    none = torch.zeros(1, 30, dtype=torch.bool)
+    assert roc_auc(scores[:1], none).isnan().all()
+    assert pr_auc(scores[:1], none).isnan().all()
+    assert roc_auc(scores[:1], ~none).isnan().all()
+
+
+def test_measures_of_perfect_blind_and_wrong_maps():
+    inside = torch.zeros(1, 4, 4, dtype=torch.bool)
+    inside[0, 1:3, 1:3] = True
+    perfect, flat, wrong = (localisation(m, inside) for m in (inside.float(), torch.ones(1, 4, 4), (~inside).float()))
+    assert [perfect[k].item() for k in ("roc_auc", "pr_auc", "mass", "chance")] == [1.0, 1.0, 1.0, 0.25]
+    assert [flat[k].item() for k in ("roc_auc", "pr_auc", "mass")] == [0.5, 0.25, 0.25]
+    assert [wrong[k].item() for k in ("roc_auc", "mass")] == [0.0, 0.0]
+    assert wrong["pr_auc"].item() == pytest.approx(0.25)
+    assert localisation(torch.zeros(1, 4, 4), inside)["mass"].isnan().all()
+
+
+def test_patches_of_an_object():
+    masks = torch.zeros(3, 4, 4, dtype=torch.bool)
+    masks[0, :2, :3] = True  # one whole patch, half of the next
+    masks[1, 3, 3] = True  # a quarter of one
+    found = patch_targets(masks, (2, 2))
+    assert found[0].tolist() == [[True, True], [False, False]]
+    assert found[1].tolist() == [[False, False], [False, True]]
+    assert not found[2].any()
+    with pytest.raises(ShapeError, match="does not divide"):
+        patch_targets(masks, (3, 2))
+
+
+def test_ranks_of_ties_are_shared():
+    assert average_ranks(torch.tensor([[0.0, 0.0, 0.0, 1.0]])).tolist() == [[2.0, 2.0, 2.0, 4.0]]
+
+
+class Corner(nn.Module):
+    """Sure of class 0 by the brightness of the first patch alone."""
+
+    def forward(self, x):
+        return torch.stack([x[:, 0, :3, :3].mean((1, 2)), torch.zeros(len(x))], 1)
+
+
+def test_removal_finds_what_a_model_uses():
+    images = torch.full((2, 1, 12, 12), 8.0)
+    right, wrong = torch.zeros(2, 4, 4), torch.ones(2, 4, 4)
+    right[:, 0, 0], wrong[:, 0, 0] = 1.0, 0.0
+    best = degradation(Corner(), images, right, steps=16)
+    worst = degradation(Corner(), images, wrong, steps=16)
+    low = 0.5 / torch.tensor(8.0).double().sigmoid()
+    assert_close(best.curves["morf"], torch.cat([torch.ones(2, 1), low.expand(2, 16)], 1))
+    assert_close(best.curves["lerf"][:, :16], torch.ones(2, 16).double())
+    assert_close(best.curves["lerf"], worst.curves["morf"])
+    assert (best.area("morf") > best.area("random").neg() + 1).all() or (best.area("morf") > 0.45).all()
+    assert (best.area("lerf") > 0.98).all()
+    assert worst.area("morf").max() < 0.02
+    random = best.curves["random"]
+    assert random[:, 0].eq(1).all()
+    assert_close(random[:, -1], low.expand(2))
+    again = degradation(Corner(), images, right, steps=16)
+    assert again.curves["random"].equal(random)
+    assert best.fractions.tolist() == [i / 16 for i in range(17)]
+
+
+def test_removal_refuses_what_does_not_fit():
+    with pytest.raises(ShapeError, match="do not fit images"):
+        degradation(Corner(), torch.zeros(2, 1, 12, 12), torch.zeros(2, 5, 5))
+    with pytest.raises(OptionError, match="1 or more"):
+        degradation(Corner(), torch.zeros(2, 1, 12, 12), torch.zeros(2, 4, 4), steps=0)
+    with pytest.raises(ShapeError, match="box: received"):
+        attention_quality(tiny(), pictures(), boxes=torch.zeros(5, 3, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_suite_serves_any_operator(operator):
+    boxes = torch.zeros(5, 12, 12, dtype=torch.bool)
+    boxes[:4, 3:9, 3:9] = True
+    found = attention_quality(tiny(operator), pictures(), boxes=boxes, masks=boxes, steps=4)
+    summary = found.summary()
+    assert set(summary["degradation"]) == {"attention", "rollout", "incoming"}
+    place = summary["localisation"]["attention"]["box"]
+    assert (place["roc_auc"]["n"], place["chance"]["n"]) == (4, 5)
+    assert place["chance"]["mean"] == pytest.approx(0.25 * 4 / 5)
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_a_chain_of_negative_weights_is_left_out_by_name():
+    model = tiny(operator_options={"activation": "gelu"})
+    found = attention_quality(model, pictures(), steps=2)
+    assert set(found.maps) == {"attention", "rollout"}
+    assert "non-negative weights" in found.skipped["incoming"]
+
+
+# --- alignment ------------------------------------------------------------------------------------------------------------
+
+
+def test_alignment_of_any_operator_is_against_its_own_limit():
+    torch.manual_seed(2)
+    op, u = create_operator("infsa", 8, heads=2).double(), torch.rand(2, 9, 8, dtype=torch.float64)
+    weights = op.weights(u).detach()
+    values, vectors = torch.linalg.eig(weights.mT)
+    lead = vectors.gather(-1, values.abs().argmax(-1)[..., None, None].expand(2, 2, 9, 1))[..., 0].real
+    cosine = torch.nn.functional.cosine_similarity(weights.sum(2), lead, dim=-1).abs()
+    assert_close(eigenvector_alignment(op, u).cosine, cosine, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", ["infsa", "linear_infsa"])
+def test_a_class_token_takes_no_part(name):
+    torch.manual_seed(3)
+    op, u = create_operator(name, 8, heads=2).double(), torch.rand(2, 9, 8, dtype=torch.float64)
+    patches = Domain.points(torch.rand(9, 2, dtype=torch.float64))
+    both = Domain.join(Domain.points(torch.rand(1, 2, dtype=torch.float64)), patches, balance=(0.0, 1.0))
+    token = torch.cat([100 * torch.rand(2, 1, 8, dtype=torch.float64), u], 1)
+    alone, joined = eigenvector_alignment(op, u, patches), eigenvector_alignment(op, token, both)
+    if name == "linear_infsa":
+        assert_close(joined.cosine, alone.cosine)
+        assert_close(joined.spearman, alone.spearman)
+    assert joined.cosine.min() > 0.9
+
+
+def test_alignment_of_a_whole_model():
+    model = tiny("linear_infsa")
+    found = model_alignment(model, pictures())
+    assert list(found) == ["blocks.0.operator", "blocks.1.operator"]
+    operator, u, domain = model.trace(pictures())[1]
+    assert_close(found["blocks.1.operator"].cosine, eigenvector_alignment(operator, u, domain).cosine)
+
+
+# --- the page -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["linear_infsa", "infsa"])
+def page(request, tmp_path_factory):
+    model = tiny(request.param)
+    model.extra = {"mean": [0.5], "std": [0.25], "classes": ["a", "b", "c"]}
+    images = torch.randint(0, 256, (12, 1, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    boxes = torch.zeros(12, 12, 12, dtype=torch.bool)
+    boxes[::2, 3:9, 3:9] = True
+    folder = tmp_path_factory.mktemp(request.param)
+    return report(model, images, torch.arange(12) % 3, out_dir=folder, boxes=boxes, samples=4, quality=9)
+
+
+def test_the_report_shows_maps_curves_and_centrality(page):
+    text = page.read_text(encoding="utf-8")
+    sections = re.findall(r'<section id="(\w+)"', text)
+    assert {"attention", "removal", "localisation", "centrality"} <= set(sections)
+    assert {"overlays", "removal", "rankings", "alignment"} <= set(re.findall(r'<figure id="([\w-]+)"', text))
+    numbers = json.loads((page.parent / "numbers.json").read_text())["attention"]
+    assert numbers["localisation"]["attention"]["box"]["roc_auc"]["n"] == 6, "the marked images come first"
+    assert numbers["localisation"]["attention"]["box"]["mass"]["n"] == 9
+    assert 0 <= numbers["centrality"]["layer 1"]["cosine"]["mean"] <= 1
+    assert f"{numbers['degradation']['rollout']['morf']['mean']:.3f}" in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium")
+def test_a_browser_draws_it(page, tmp_path):
+    found, console = open_page(page, tmp_path)
+    assert found["pictures"] == found["drawn"] != "0"
+    assert found["requests"] == "0"
+    assert found["overflow"] == "false"
+    assert console == []
+
+
+def test_without_quality_images_there_are_no_maps(tmp_path):
+    page = report(tiny(), pictures(4), out_dir=tmp_path, quality=0, samples=3)
+    assert 'id="attention"' not in page.read_text()
