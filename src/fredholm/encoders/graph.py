@@ -119,7 +119,7 @@ class GraphEncoder(nn.Module):
         shapes[need] = (b, n, self.channels if self.embed is not None else -1)
         for name, shape in shapes.items():
             if name not in graph:
-                raise ShapeError(f"a graph needs {name}, got {', '.join(graph)}")
+                raise ShapeError(f"a graph needs {name}, got {', '.join(graph.tensors)}")
             found = tuple(graph[name].shape)
             if len(found) != len(shape) or any(f != s for f, s in zip(found, shape) if s >= 0):
                 raise ShapeError(f"{name} of this graph must have shape {shape}, got {found}")

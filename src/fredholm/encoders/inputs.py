@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor
 
 from ..errors import ShapeError
@@ -38,9 +36,6 @@ class Inputs:
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))

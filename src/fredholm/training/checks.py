@@ -20,6 +20,9 @@ _DERIVED = {
     "pair": "the data set",
     "vocabulary": "the data set",
     "max_length": "data.max_length",
+    "eigenvectors": "the data set (data.options)",
+    "node_tokens": "the data set",
+    "views": "the data set",
     "operator": "operator.name",
     "operator_options": "operator.<option>",
 }
@@ -73,8 +76,10 @@ def _kind_problems(recipe: Recipe, kind: str):
     """Options of text given for images, and the other way round."""
     options, augment = recipe.data, recipe.data.augment
     given: dict[str, Any] = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count")}
-    if kind == "text" or kind == "sequence":
-        given = {} if kind == "text" else given
+    if kind != "points":
+        given |= {f"augment.{key}": getattr(augment, key) for key in ("scale", "jitter", "rotate")}
+    if kind != "images":
+        given = {key: value for key, value in given.items() if kind != "text" or key.startswith("augment")}
         given |= {"image_size": options.image_size, "mixup": options.mixup, "cutmix": options.cutmix}
         given |= {f"augment.{key}": getattr(augment, key) for key in ("crop", "flip", "shift")}
     for key, value in given.items():

@@ -18,7 +18,7 @@ from fredholm.errors import CheckpointError, DataError, OptionError, require
 from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
-from fredholm.training.metrics import spearman, two_classes
+from fredholm.training.metrics import area_under_curve, spearman, two_classes
 from fredholm.training.recipe_files import apply_overrides, load_recipe
 from fredholm.training.tasks import Task, relative_error, task_of
 
@@ -142,6 +142,12 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     return report_run(place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)], **where)
 
 
+def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Area under the curve of two classes, where both are there."""
+    area = area_under_curve(logits[:, 1].double() - logits[:, 0].double(), labels)
+    return {} if math.isnan(area) else {"auc": area}
+
+
 @torch.inference_mode()
 def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
     """What the model says of each batch, and the labels, on the CPU."""
@@ -227,7 +233,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
     return {
         "n": count,
-        **(two_classes(confusion) if size == 2 else {}),
+        **(two_classes(confusion) | _area(logits, labels) if size == 2 else {}),
         "accuracy": int(hits.sum()) / count,
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
