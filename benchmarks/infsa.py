@@ -1,6 +1,7 @@
-"""InfSA: the tiled pure form against the N² form, its memory exponent, and the linear form's time per token.
+"""InfSA: the tiled pure form against the N² form, its memory exponent, the linear form's time per token, InfViT at extreme resolutions,
+and the mechanisms of the paper's Table 2.
 
-``python -m benchmarks.infsa [--small] [--threads T] [--only pure memory linear] [--out FILE]``
+``python -m benchmarks.infsa [--small] [--threads T] [--only PART ...] [--out FILE]``; parts are added to the file as they are measured.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch import Tensor
 from fredholm.domain import Domain
 from fredholm.operators import InfSA, LinearInfSA
 
-from . import memory
+from . import infsa_scale, memory
 from .machine import describe, median_and_spread
 from .memory import peak_kilobytes
 from .registry import Case, Entry, with_gradients
@@ -105,36 +107,60 @@ def _seconds(operator: LinearInfSA, u: Tensor, domain: Domain) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.infsa", description=__doc__)
     parser.add_argument("--small", action="store_true", help="sizes for a check of the command, not for numbers")
-    parser.add_argument("--only", nargs="+", choices=("pure", "memory", "linear"), default=("pure", "memory", "linear"))
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, help="write results as JSON")
+    parser.add_argument(
+        "--out", type=Path, help="a JSON file of results; parts that are not measured now stay as they are"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    result: dict[str, Any] = {"machine": describe()}
-    if "linear" in args.only:  # first, so that its peak memory is its own
-        dim, heads = (96, 8) if args.small else (768, 64)
-        rows = linear(SMALL if args.small else LENGTHS, dim, heads)
-        times = [row["microseconds_per_token"] for row in rows]
-        result["linear"] = {
-            "lengths": rows,
-            "slowest_to_fastest": max(times) / min(times),
-            "note": f"B=1 d={dim} H={heads}",
-        }
-        print(f"linear: slowest to fastest time per token {max(times) / min(times):.3f}")
-    if "pure" in args.only:
-        result["pure"] = run(pure(256, 64, 2) if args.small else pure(4096, 256, 4))
-        for row in result["pure"]:
-            print(f"{row['case']} {row['way']:6} {row['milliseconds']:10.2f} ± {row['spread']:.2f} ms, {row['note']}")
-    if "memory" in args.only:
-        result["memory"] = [
-            memory.run(name, SMALL if args.small else memory.LENGTHS) for name in ("infsa", "linear_infsa")
-        ]
-        for found in result["memory"]:
-            sizes = ", ".join(f"{row['n']}: {row['megabytes']:.1f} MB" for row in found["lengths"])
-            print(f"{found['case']} exponent {found['exponent']:.2f}  {sizes}")
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for name in args.only:
+        begun = time.perf_counter()
+        found = PARTS[name](args.small, args.threads)
+        print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
+        if args.out:
+            kept = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {}
+            kept[name] = {"machine": describe(), "small": args.small, "found": found}
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _linear(small: bool, threads: int) -> dict[str, Any]:
+    dim, heads = (96, 8) if small else (768, 64)
+    rows = linear(SMALL if small else LENGTHS, dim, heads)
+    times = [row["microseconds_per_token"] for row in rows]
+    print(f"linear: slowest to fastest time per token {max(times) / min(times):.3f}")
+    return {"lengths": rows, "slowest_to_fastest": max(times) / min(times), "note": f"B=1 d={dim} H={heads}"}
+
+
+def _pure(small: bool, threads: int) -> list[dict[str, Any]]:
+    rows = run(pure(256, 64, 2) if small else pure(4096, 256, 4))
+    for row in rows:
+        print(f"{row['case']} {row['way']:6} {row['milliseconds']:10.2f} ± {row['spread']:.2f} ms, {row['note']}")
+    return rows
+
+
+def _memory(small: bool, threads: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        memory.run(name, SMALL if small else memory.LENGTHS) for name in ("infsa", "linear_infsa")
+    ]
+    for found in rows:
+        sizes = ", ".join(f"{row['n']}: {row['megabytes']:.1f} MB" for row in found["lengths"])
+        print(f"{found['case']} exponent {found['exponent']:.2f}  {sizes}")
+    return rows
+
+
+PARTS: dict[str, Callable[[bool, int], Any]] = {
+    "linear": _linear,  # first, so that its peak memory is its own
+    "pure": _pure,
+    "memory": _memory,
+    "model": lambda small, threads: infsa_scale.scaling((64, 256) if small else infsa_scale.LENGTHS, threads),
+    "train": lambda small, threads: infsa_scale.step(64 if small else infsa_scale.TRAINED, threads),
+    "table-memory": lambda small, threads: infsa_scale.table(
+        (128, 256, 512) if small else infsa_scale.TABLE_LENGTHS, threads
+    ),
+    "table-time": lambda small, threads: infsa_scale.times(256 if small else 4096, threads),
+}
 
 
 if __name__ == "__main__":

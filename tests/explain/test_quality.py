@@ -24,7 +24,7 @@ from fredholm.explain import (
     report,
     rollout,
 )
-from fredholm.explain.localisation import average_ranks, pr_auc, roc_auc
+from fredholm.explain.targets import average_ranks, pr_auc, roc_auc
 from fredholm.models import create_model
 from fredholm.operators import create_operator
 

@@ -3,12 +3,12 @@
 from .alignment import Alignment, eigenvector_alignment, model_alignment
 from .attention import class_attention, image_maps, operator_inputs, rollout
 from .centrality import TokenChain, token_chain
-from .degradation import Degradation, degradation
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
-from .localisation import localisation, patch_targets
 from .module import explain_module, report_module
 from .quality import Quality, attention_quality
+from .removal import Degradation, degradation
 from .report import report, report_run
+from .targets import localisation, patch_targets
 from .variance import VarianceShare, variance_share
 
 __all__ = [

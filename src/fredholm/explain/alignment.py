@@ -15,7 +15,7 @@ from ..ops.infsa import affinity_product
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check
-from .localisation import average_ranks
+from .targets import average_ranks
 
 
 @dataclass(frozen=True, eq=False)

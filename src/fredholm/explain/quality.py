@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..errors import DomainError, OptionError, ShapeError
 from .attention import METHODS, maps_of
-from .degradation import Degradation, degradation
-from .localisation import localisation, patch_targets
+from .removal import Degradation, degradation
+from .targets import localisation, patch_targets
 
 AREAS = {"morf": "MoRF, area over", "lerf": "LeRF, area under", "random": "random order, area under"}
 MEASURES = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "mass": "mass inside", "chance": "patches inside"}
