@@ -16,10 +16,12 @@ class Entry:
     Attributes:
         run: one evaluation; it returns what is compared with the reference, or anything where ``checked`` is set.
         flops: multiply-adds times two that the way must do, for the share of the machine's matrix-product rate; or None.
+        reference: the trusted answer of a way that computes another function for the same job; None: the case's.
     """
 
     run: Callable[[], object]
     flops: float | None = None
+    reference: Callable[[], Tensor] | None = None
 
 
 @dataclass

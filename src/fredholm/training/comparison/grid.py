@@ -15,10 +15,18 @@ import torch
 
 from fredholm.errors import FredholmError, OptionError
 from fredholm.explain.results import read_history
-from fredholm.training.build import build_dataset
+from fredholm.training.build import build_dataset, build_model
 from fredholm.training.callbacks import write_json
 from fredholm.training.comparison import tables
-from fredholm.training.comparison.budgets import BUDGETS, epochs_in, example_input, make_recipe, refusal, solve_size
+from fredholm.training.comparison.budgets import (
+    BUDGETS,
+    REFERENCE,
+    epochs_in,
+    example_input,
+    make_recipe,
+    refusal,
+    solve_size,
+)
 from fredholm.training.comparison.tasks import ComparedTask, Contender, find_task, read_contenders
 from fredholm.training.folder import RunFolder
 from fredholm.training.recipe import Recipe
@@ -116,11 +124,12 @@ def plan(
     task: ComparedTask, contenders: list[Contender], place: Path, setting: Setting, seeds: int, say: Report
 ) -> tuple[dict[str, Any], list[Run]]:
     """The task's entry of the results, sizes solved and no run yet, and the runs that fill it."""
-    dataset = build_dataset(make_recipe(task, contenders[0], setting.changes), "train")
+    common = make_recipe(task, REFERENCE, setting.changes)
+    dataset = build_dataset(common, "train")
     asked = task_of(dataset)
     entry: dict[str, Any] = {"name": task.name, "title": task.title, "recipe": task.recipe, "samples": len(dataset)}
     entry |= {"overrides": list(task.overrides), "metric": "loss" if asked.name == "regression" else "accuracy"}
-    entry |= {"points": _points(example_input(dataset), make_recipe(task, contenders[0], setting.changes), dataset)}
+    entry |= {"points": _points(common, dataset)}
     rows, runs = [], []
     sizes = _read(place / task.name / "sizes.json")
     for contender in contenders:
@@ -158,11 +167,10 @@ def _size(task: ComparedTask, contender: Contender, dataset: Any, setting: Setti
     return asdict(size) | {"epochs": epochs}
 
 
-def _points(inputs: torch.Tensor, recipe: Recipe, dataset: Any) -> int:
-    from fredholm.training.build import build_model
-
-    config = build_model(recipe, dataset).config
-    return int(getattr(config, "points", inputs.shape[1]))
+def _points(recipe: Recipe, dataset: Any) -> int:
+    """Points of one sample of full length."""
+    config: Any = build_model(recipe, dataset).config
+    return int(getattr(config, "points", example_input(dataset).shape[1]))
 
 
 def _cells(runs: list[Run], jobs: int, say: Report) -> Iterator[tuple[Run, dict[str, Any]]]:

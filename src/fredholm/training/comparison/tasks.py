@@ -132,7 +132,7 @@ for _task in (
     ),
     ComparedTask(
         "fashion-mnist",
-        "4,000 pictures of clothes, 49 patches of 4x4 pixels",
+        "4,000 pictures of clothes, 16 patches of 7x7 pixels",
         "fashion-mnist",
         _backbone("data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null"),
     ),
