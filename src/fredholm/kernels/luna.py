@@ -128,16 +128,29 @@ class LunaMap(FeatureMap):
         """ψ's parameters."""
         return Bank(self.bank_weight, self.bank_bias, self.bank_readout, self.bank_shift)
 
+    @property
+    def plain(self) -> bool:
+        """Whether the features are those of :meth:`scaled_bank` alone: no envelope, no cap that looks at them."""
+        return self.gate is None and (self.cap is None or (self.cap == "running" and not self.training))
+
+    def scalars(self, x: Tensor) -> Tensor:
+        """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        with torch.autocast(x.device.type, enabled=False):
+            return self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]
+
+    def scaled_bank(self, dtype: torch.dtype) -> Bank:
+        """ψ with all that multiplies a channel."""
+        scale = self._scale(dtype)  # not negative, so that it may act before the ReLU
+        bank = Bank(*(part.to(dtype) for part in self.bank))
+        by_channel = scale.view(bank.shift.shape[1:])
+        return bank._replace(readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel)
+
     def features_of(self, x: Tensor) -> Tensor:
         b, h, n, _ = x.shape
-        u = self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]  # (B, H, M, N)
-        sets = self.weight.shape[0]
+        u, sets, scale = self.scalars(x), self.weight.shape[0], self._scale(x.dtype)
         u = u.reshape(b, h, self.directions * n) if sets > 1 else u.reshape(b * h, 1, self.directions * n)
-        scale = self._scale(x.dtype)  # not negative, so that it may act before the ReLU
-        bank = Bank(*(part.to(x.dtype) for part in self.bank))
-        by_channel = scale.view(bank.shift.shape[1:])
-        bank = bank._replace(readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel)
-        y = scalar_bank(u, bank, activation=self.activation, nonneg=self.nonneg)
+        y = scalar_bank(u, self.scaled_bank(x.dtype), activation=self.activation, nonneg=self.nonneg)
         y = y.reshape(b, h, self.channels, self.directions, n)
         if self.cap is not None:
             y = self._capped(y, scale)
@@ -218,6 +231,16 @@ class LunaKernel(LinearAttentionKernel):
             bias=bias,
             projections=projections,
         )
+
+    def banked(self, problem: Problem) -> dict[str, Any] | None:
+        maps = [self.feature_map, self.feature_map if self.key_map is None else self.key_map]
+        if not all(one.plain for one in maps):
+            return None
+        heads = self._heads(problem.ux, 0), self._heads(problem.uy, 1)
+        query, key = (one.scalars(x) for one, x in zip(maps, heads))
+        banks = [one.scaled_bank(query.dtype) for one in maps]
+        rules = {"activation": self.feature_map.activation, "nonneg": self.feature_map.nonneg}
+        return {"query": query, "key": key, "query_bank": banks[0], "key_bank": banks[1], **rules}
 
     def check(self, layout: Layout) -> None:
         if self.feature_map.cap != "batch":

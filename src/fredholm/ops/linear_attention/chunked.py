@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...quadrature import Quadrature
+from ..backend import choose_backend
 from .naive import guarded
+from .served import linear_attention_refusal
 
 
 def linear_attention(
@@ -20,6 +22,7 @@ def linear_attention(
     *,
     floor: float | None,
     chunk: int = 64,
+    backend: str = "auto",
 ) -> Float[Tensor, "b h q c"]:
     r""":math:`s_i\,\phi_i^T \sum_{j} m_j\,\psi_j v_j^T`, over the same sum with :math:`v = 1` unless ``floor`` is None.
 
@@ -30,11 +33,13 @@ def linear_attention(
         query, key: features φ and ψ.
         quadrature: masses, padding and a triangular order; pair masks have no linear form.
         floor: of the denominator, see :func:`guarded`.
-        chunk: points a chunk.
+        chunk: points a chunk; Triton's kernels choose their own.
+        backend: see :mod:`fredholm.ops.backend`; without an order ``"auto"`` stays with PyTorch's two matrix products.
 
     Cost: O(N·r·c) time; memory O(N·(r + c)), and in triangular order O(N·(r·c / chunk + chunk)) more.
 
     Raises:
+        BackendError: a backend that was asked for and cannot run.
         StrategyError: pair weights, or an order in which the queries are not the keys.
 
     Example:
@@ -42,9 +47,14 @@ def linear_attention(
         >>> linear_attention(u, u, u, Domain.line(3, causal=True).quadrature(), floor=1e-6)[0, 0, 0].tolist()
         [1.0, 1.0]
     """
-    if quadrature.density is not None or (quadrature.query_time is not None and not quadrature.triangular):
-        raise StrategyError("linear attention has no linear form for pair weights or an order across two domains")
+    check_order(quadrature)
     dtype = torch.promote_types(query.dtype, torch.float32)
+    backend = "torch" if backend == "auto" and not quadrature.triangular else backend
+    refusal = lambda: linear_attention_refusal(dtype, query.shape[3], value.shape[3])  # noqa: E731
+    if choose_backend(backend, "linear attention", value.device, refusal) == "triton":
+        from .triton import attend
+
+        return attend(query, key, value, quadrature, floor)
     with torch.autocast(query.device.type, enabled=False):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * quadrature.mass[:, None, :, None].to(dtype)
@@ -71,6 +81,12 @@ def linear_attention_step(
         moment = new if moment is None else moment + new
         out = (query.to(dtype)[..., None, :] @ moment).squeeze(-2)
         return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
+
+
+def check_order(quadrature: Quadrature) -> None:
+    """StrategyError where pairs, or an order across two domains, leave no linear form."""
+    if quadrature.density is not None or (quadrature.query_time is not None and not quadrature.triangular):
+        raise StrategyError("linear attention has no linear form for pair weights or an order across two domains")
 
 
 def _with_mass(value: Tensor, floor: float | None) -> Tensor:

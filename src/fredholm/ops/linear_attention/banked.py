@@ -1,0 +1,76 @@
+"""Linear attention whose features are a bank's: from the bank's scalars at once, so that a GPU keeps no feature."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...quadrature import Quadrature
+from ..backend import choose_backend
+from ..feature_map import Bank, scalar_bank
+from ..tuning import power_of_two
+from .chunked import check_order, linear_attention
+from .served import linear_attention_refusal
+
+
+def banked_attention(
+    query: Float[Tensor, "b h m q"],
+    key: Float[Tensor, "b h m k"],
+    value: Float[Tensor, "b h k c"],
+    quadrature: Quadrature,
+    query_bank: Bank,
+    key_bank: Bank,
+    *,
+    activation: str = "relu",
+    nonneg: bool = True,
+    floor: float | None,
+    chunk: int = 64,
+    backend: str = "auto",
+) -> Float[Tensor, "b h q c"]:
+    r""":func:`linear_attention` with features :math:`\phi(u)_{l,i} = \psi_l(u_i)`, ψ the channels of :func:`scalar_bank`.
+
+    Args:
+        query, key: scalars u, M a point.
+        value, quadrature, floor, chunk: see :func:`linear_attention`.
+        query_bank, key_bank: ψ of queries and of keys, with one set or H, and as many channels L. The same bank twice is one bank.
+        activation, nonneg: see :func:`scalar_bank`.
+        backend: see :mod:`fredholm.ops.backend`. The Triton kernels evaluate the networks in registers, once more in the backward,
+            whatever the activation, and choose their own chunks.
+
+    Cost: O(N·M·L·(h + c)) time; memory O(N·(M + c)) in Triton's kernels and O(N·(M·L + c)) in PyTorch's operations.
+
+    Raises:
+        BackendError: a backend that was asked for and cannot run.
+        StrategyError: see :func:`linear_attention`.
+
+    Reference: LUNA, Eqs. 9-11.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> bank, u = Bank(one, 0 * one, one[None], 0 * one), torch.ones(1, 1, 1, 3)
+        >>> quadrature = Domain.line(3).quadrature()
+        >>> banked_attention(u, u, torch.ones(1, 1, 3, 2), quadrature, bank, bank, floor=1e-6)[0, 0, 0].tolist()
+        [1.0, 1.0]
+    """
+    check_order(quadrature)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+
+    def refusal() -> str | None:
+        features = power_of_two(query.shape[2], 1) * power_of_two(query_bank.channels, 1)
+        return linear_attention_refusal(dtype, features, value.shape[3])
+
+    if choose_backend(backend, "attention with a bank's features", value.device, refusal) == "triton":
+        from .triton import attend
+
+        banks = [[part.to(dtype) for part in bank] for bank in (query_bank, key_bank)]
+        return attend(query.to(dtype), key.to(dtype), value, quadrature, floor, *banks, activation, nonneg)
+
+    def features(u: Tensor, bank: Bank) -> Tensor:
+        b, h, m, n = u.shape
+        u = u.reshape(b, h, m * n) if bank.weight.shape[0] > 1 else u.reshape(b * h, 1, m * n)
+        y = scalar_bank(u.to(dtype), bank, activation=activation, nonneg=nonneg)
+        return y.reshape(b, h, bank.channels * m, n).mT
+
+    attention = {"floor": floor, "chunk": chunk, "backend": "torch"}
+    return linear_attention(features(query, query_bank), features(key, key_bank), value, quadrature, **attention)

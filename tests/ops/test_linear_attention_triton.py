@@ -1,0 +1,212 @@
+"""Linear attention's Triton kernels, with features given or made of a bank in registers, equal the dense density."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fredholm.domain import Domain
+from fredholm.errors import BackendError, StrategyError
+from fredholm.ops.feature_map import Bank, scalar_bank_naive
+from fredholm.ops.linear_attention import banked_attention, linear_attention, linear_attention_naive
+
+from ..tolerances import assert_close
+from .triton_device import devices, poisoned  # noqa: F401
+
+pytest.importorskip("triton")
+pytestmark = [pytest.mark.usefixtures("poisoned"), devices]
+
+B, H, N, D = 2, 2, 37, 5  # a block and a part of one
+FLOOR = 1e-6
+NETWORKS = {"separate": (3, 1), "shared": (1, 3), "both": (2, 2), "one": (1, 1)}
+
+
+def domain(name, device, n=N):
+    g = torch.Generator().manual_seed(5)
+    valid = torch.rand(B, n, generator=g) < 0.7
+    line, points = Domain.line(n), Domain.points(torch.rand(B, n, 1, generator=g), valid=valid)
+    found = {
+        "uniform": line,
+        "masses": line.with_masses(torch.rand(B, n, generator=g)),
+        "padded": points,
+        "causal": Domain.line(n, causal=True),
+        "causal masses": Domain.line(n, causal=True).with_masses(torch.rand(n, generator=g)),
+        "causal padded": points.replace(causal=True),
+    }[name]
+    return found.to(device)
+
+
+def draw(device, *sizes, positive=False):
+    found = [torch.randn(size) for size in sizes]
+    return [(x.exp() if positive else x).to(device).requires_grad_() for x in found]
+
+
+def bank(device, groups, outputs, sets=1, hidden=2):
+    shapes = (sets, groups, hidden), (sets, groups, hidden), (sets, groups, outputs, hidden), (sets, groups, outputs)
+    parts = [x.detach() for x in draw(device, *shapes)]
+    parts[2] *= 0.3
+    parts[3] += 2.0  # features mostly positive, so that no denominator is a small difference
+    return Bank(*(x.requires_grad_() for x in parts))
+
+
+def features(u, parts, **options):
+    b, h, m, n = u.shape
+    sets = parts.weight.shape[0]
+    u = u.reshape(b, h, m * n) if sets > 1 else u.reshape(b * h, 1, m * n)
+    return scalar_bank_naive(u, parts, **options).reshape(b, h, -1, n).mT
+
+
+def assert_same(actual, expected, leaves, doubles):
+    """Values, and gradients of float32 leaves, against those of their float64 copies."""
+    assert actual.dtype == torch.float32
+    assert_close(actual.double(), expected, dtype=torch.float32)
+    direction = torch.rand_like(expected)
+    found = torch.autograd.grad(actual, leaves, direction.float())
+    for i, (g, e) in enumerate(zip(found, torch.autograd.grad(expected, doubles, direction))):
+        assert_close(g.double(), e, f"gradient {i}", torch.float32)
+
+
+def doubled(tensors):
+    return [t.detach().double().requires_grad_() for t in tensors]
+
+
+@pytest.mark.parametrize(
+    ("name", "floor"), [("masses", None), ("padded", FLOOR), ("causal", FLOOR), ("causal padded", None)]
+)
+def test_given_features(device, name, floor):
+    leaves = [*draw(device, (B, H, N, 6), (B, H, N, 6), positive=True), *draw(device, (B, H, N, D))]
+    quadrature, doubles = domain(name, device).quadrature(), doubled(leaves)
+    found = linear_attention(*leaves, quadrature, floor=floor, backend="triton")
+    assert_same(found, linear_attention_naive(*doubles, quadrature.weights().double(), floor), leaves, doubles)
+
+
+def assert_banked(device, parts, name="masses", *, directions=3, queries=None, other=None, n=N, b=B, **options):
+    """Two banks, or one for both sides, against the literal networks and the dense density. Without denominator and with positive
+    values, so that no gradient is a small difference of large sums."""
+    query, key = draw(device, (b, H, directions, queries or n), (b, H, directions, n))
+    value = draw(device, (b, H, n, D), positive=True)
+    leaves, count = [query, key, *value, *parts, *(other or ())], len(parts)
+    doubles = doubled(leaves)
+    banks = parts, other or parts
+    exact = Bank(*doubles[3 : 3 + count]), Bank(*doubles[3 + count :] or doubles[3:])
+    here = domain(name, device, n)
+    quadrature = here.quadrature() if queries is None else here.quadrature(Domain.line(queries).to(device))
+    found = banked_attention(*leaves[:3], quadrature, *banks, floor=None, backend="triton", **options)
+    phi = [features(u, p, **options) for u, p in zip(doubles, exact)]
+    assert_same(found, linear_attention_naive(*phi, doubles[2], quadrature.weights().double(), None), leaves, doubles)
+
+
+@pytest.mark.parametrize(
+    ("networks", "name"),
+    [("separate", "causal padded"), ("shared", "masses"), ("shared", "causal"), ("both", "masses"), ("one", "causal")],
+)
+def test_features_of_a_bank(device, networks, name):
+    parts = bank(device, *NETWORKS[networks], sets=H if networks == "both" else 1)
+    assert_banked(device, parts, name, b=1 if name == "causal" else B)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "tanh", "sin"])
+def test_activations(device, activation):
+    parts = bank(device, 2, 1, hidden=3)
+    assert_banked(device, parts, activation=activation, nonneg=False, name="uniform", n=20, b=1)
+
+
+def test_other_queries_and_other_banks(device):
+    banks = [bank(device, 3, 1), bank(device, 1, 3)]
+    assert_banked(device, banks[0], "padded", queries=11, other=banks[1])
+
+
+def test_many_features_take_smaller_blocks(device):
+    assert_banked(device, bank(device, 16, 1, hidden=1), "causal", directions=8, n=20, b=1)
+
+
+def test_gradients_of_the_measure(device):
+    q, k = (x.detach() for x in draw(device, (1, 1, N, 6), (1, 1, N, 6), positive=True))
+    leaves = [q, k, *draw(device, (1, 1, N, D))]
+    for causal in (False, True):
+        for floor in (None, 1e3):  # above every denominator: with or without one, the scale does not cancel
+            mass = torch.rand(N, device=device, requires_grad=True)
+            found = Domain.line(N, causal=causal).to(device).with_masses(mass, normalised=True).quadrature()
+            expected = linear_attention(*leaves, found, floor=floor, backend="torch")
+            actual = linear_attention(*leaves, found, floor=floor, backend="triton")
+            assert_close(actual, expected)
+            direction = torch.randn_like(expected)
+            for a, b in zip(
+                *(torch.autograd.grad(y, [mass, leaves[2]], direction, retain_graph=True) for y in (actual, expected))
+            ):
+                assert_close(a, b, f"gradient, causal={causal}, floor={floor}")
+
+
+def test_features_that_are_all_zero_give_zero(device):
+    q, k, v = draw(device, (B, H, N, 6), (B, H, N, 6), (B, H, N, D))
+    out = linear_attention(0 * q, k, v, domain("causal", device).quadrature(), floor=FLOOR, backend="triton")
+    assert (out == 0).all()
+    (g,) = torch.autograd.grad(out.sum(), q)
+    assert g.isfinite().all()
+
+
+def test_nothing_of_the_size_of_a_feature_is_saved(device):
+    saved, parts = [], bank(device, 8, 1)
+    u, v = draw(device, (1, 1, 8, N), (1, 1, N, D))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        banked_attention(u, u, v, domain("uniform", device).quadrature(), parts, parts, floor=FLOOR, backend="triton")
+    assert max(saved) == 8 * N
+
+
+def test_custom_op_is_registered_soundly(device):
+    from fredholm.ops.linear_attention.triton import linear_attention_triton
+
+    u, v = draw(device, (1, 1, 2, 5), (1, 1, 5, 3))
+    parts, mass = bank(device, 2, 1, hidden=2), torch.rand(1, 5, device=device, requires_grad=True)
+    scale = torch.rand(1, 1, 5, device=device, requires_grad=True)
+    options = FLOOR, True, "relu", True
+    torch.library.opcheck(linear_attention_triton, (u, u, v, mass, scale, list(parts), list(parts), True, *options))
+    quick = ("test_schema", "test_faketensor")
+    torch.library.opcheck(linear_attention_triton, (v, v, v, mass, None, [], [], False, *options), test_utils=quick)
+
+
+def test_flops_are_counted(device):
+    u, v = draw(device, (1, 1, 3, 8), (1, 1, 8, 4))
+    parts, here = bank(device, 2, 1, hidden=5), domain("uniform", device, 8).quadrature()
+    with FlopCounterMode(display=False) as counter:
+        out = banked_attention(u, u, v, here, parts, parts, floor=FLOOR, backend="triton")
+    moment, scalar = 8 * 6 * 5, 16 * 3 * (10 + 10)
+    assert counter.get_total_flops() == 2 * (2 * moment + scalar)
+    with FlopCounterMode(display=False) as counter:
+        out.sum().backward()
+    assert counter.get_total_flops() == 2 * (5 * moment + 16 * 3 * 70)
+
+
+def test_the_same_call_in_torch(device):
+    u, v = draw(device, (B, H, 3, N), (B, H, N, D))
+    parts, quadrature = bank(device, 3, 1), domain("causal padded", device).quadrature()
+    found = [banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend=b) for b in ("torch", "triton")]
+    assert_close(*found)
+
+
+def test_what_it_does_not_serve_is_refused(device):
+    u, v = draw(device, (1, 1, 300, 4), (1, 1, 4, 2))
+    quadrature, parts = domain("uniform", device, 4).quadrature(), bank(device, 1, 1)
+    with pytest.raises(BackendError, match="up to 128 features and 128 columns of a value, got 512 and 2"):
+        banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton")
+    double = v.double()
+    with pytest.raises(BackendError, match="linear attention: its sums are in float32"):
+        linear_attention(double, double, double, quadrature, floor=FLOOR, backend="triton")
+    pairs = Domain.line(4).replace(pairs=torch.ones(4, 4).bool()).to(device).quadrature()
+    with pytest.raises(StrategyError, match="pair weights"):
+        banked_attention(u, u, v, pairs, parts, parts, floor=FLOOR, backend="triton")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precisions(device, dtype):
+    if device == "cpu":
+        pytest.skip("the interpreter's bfloat16 is wrong")
+    parts, quadrature = bank(device, 8, 1, hidden=64), domain("causal", device, 300).quadrature()
+    u, v = (x.detach().to(dtype) for x in draw(device, (B, H, 8, 300), (B, H, 300, 64)))
+    found = [
+        banked_attention(*given, quadrature, parts, parts, floor=FLOOR, backend=b)
+        for given, b in (((u.float(), u.float(), v.float()), "torch"), ((u, u, v), "triton"))
+    ]
+    assert_close(found[1].double(), found[0].double(), dtype=torch.bfloat16)
