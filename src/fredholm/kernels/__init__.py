@@ -36,6 +36,7 @@ from .softmax import SoftmaxKernel
 from .state_space import DiagonalStateSpaceKernel, StateSpaceKernel
 from .stencil import StencilKernel
 from .traits import (
+    Banked,
     CausalTransition,
     Expanded,
     GraphDiffusion,
@@ -48,6 +49,7 @@ from .traits import (
     Separable,
     SoftmaxScores,
     SplitHidden,
+    Stabilised,
     StateScan,
     WeightedValue,
     has_trait,
@@ -62,6 +64,7 @@ __all__ = [
     "AffineSystemKernel",
     "AttentionKernel",
     "AveragePoolKernel",
+    "Banked",
     "CausalTransition",
     "CentralityKernel",
     "CentreKernel",
@@ -105,6 +108,7 @@ __all__ = [
     "SoftmaxKernel",
     "SoftmaxScores",
     "SplitHidden",
+    "Stabilised",
     "StateScan",
     "StateSpaceKernel",
     "StencilKernel",

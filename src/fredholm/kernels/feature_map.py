@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
@@ -46,6 +46,49 @@ class FeatureMap(nn.Module):
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, features={self.features}"
+
+
+class ExponentialMap(FeatureMap):
+    r"""Base of maps whose features are exponentials, :math:`\phi = e^{\epsilon(x)}`; a subclass defines ``exponents(x)``.
+
+    Where attention is normalised, features of a query may have any factor of their own, and those of all keys any common one:
+
+    .. math:: \frac{\phi(q)\cdot\sum_j \phi(k_j) v_j}{\phi(q)\cdot\sum_j \phi(k_j)} =
+        \frac{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}\, v_j}{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}}
+
+    With a and c the largest exponents no exponential overflows, and not all of them vanish; the result is the same.
+    """
+
+    def exponents(self, x: Tensor) -> Tensor:
+        """ε of x, (B, H, N, r)."""
+        raise NotImplementedError(f"{type(self).__name__} must define exponents(x)")
+
+    def features_of(self, x: Tensor) -> Tensor:
+        return self.exponents(x).exp()
+
+    def _exponents(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return self.exponents(x.to(torch.promote_types(x.dtype, torch.float32)))
+
+    def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
+        """Features of queries, each divided by its own largest one."""
+        found = self._exponents(x)
+        return (found - found.detach().amax(-1, keepdim=True)).exp()
+
+    def of_keys(
+        self, x: Float[Tensor, "b h n e"], valid: Bool[Tensor, "#b n"] | None = None, least: Tensor | None = None
+    ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h"]]:
+        """Features of keys, divided by :math:`e^c`, and c of each sample and head: the largest exponent of a key that is no padding.
+
+        ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal order all keys of a call share c too,
+        which changes nothing but what underflows: features more than e^87 below the call's largest are zero.
+        """
+        found = self._exponents(x)
+        shown = found.detach() if valid is None else found.detach().masked_fill(~valid[:, None, :, None], -torch.inf)
+        shift = shown.amax((-2, -1))
+        shift = torch.where(shift > -torch.inf, shift, 0.0) if least is None else torch.maximum(shift, least)
+        found = found - shift[..., None, None]
+        return (found if valid is None else torch.where(valid[:, None, :, None], found, -torch.inf)).exp(), shift
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
@@ -105,7 +148,7 @@ class RandomFeatures(FeatureMap):
         return x, x @ self.frequencies.to(x.dtype).mT
 
 
-class PositiveRandomFeatures(RandomFeatures):
+class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
     r"""Performer's :math:`\phi_i(x) = \exp(\omega_i\cdot\bar x - |\bar x|^2/2)/\sqrt r`, :math:`\bar x = x/e^{1/4}`:
     :math:`E[\phi(q)\cdot\phi(k)] = \exp(q\cdot k/\sqrt e)`.
 
@@ -116,9 +159,9 @@ class PositiveRandomFeatures(RandomFeatures):
         0.25
     """
 
-    def features_of(self, x: Tensor) -> Tensor:
+    def exponents(self, x: Tensor) -> Tensor:
         x, phase = self.phases(x)
-        return (phase - x.square().sum(-1, keepdim=True) / 2).exp() * self.features**-0.5
+        return phase - x.square().sum(-1, keepdim=True) / 2 - math.log(self.features) / 2
 
 
 class FourierRandomFeatures(RandomFeatures):
@@ -173,7 +216,7 @@ class T2RFeatures(HeadLinear):
         return torch.relu(self.mixed(x))
 
 
-class HedgehogFeatures(HeadLinear):
+class HedgehogFeatures(HeadLinear, ExponentialMap):
     r"""φ(x) = [exp(W x + b), exp(-W x - b)], one layer a head, W the identity at first.
 
     Args:
@@ -193,11 +236,23 @@ class HedgehogFeatures(HeadLinear):
         with torch.no_grad():
             self.weight.copy_(torch.eye(width))
 
-    def features_of(self, x: Tensor) -> Tensor:
+    def exponents(self, x: Tensor) -> Tensor:
         x = self.mixed(x)
         if self.softmax:
-            return torch.cat([x.softmax(-1), (-x).softmax(-1)], -1)
-        return torch.cat([x.exp(), (-x).exp()], -1)
+            return torch.cat([x.log_softmax(-1), (-x).log_softmax(-1)], -1)
+        return torch.cat([x, -x], -1)
+
+
+def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Features of queries for a normalised attention: exponentials without their largest exponent, others as they are."""
+    return feature_map.of_queries(x) if isinstance(feature_map, ExponentialMap) else feature_map(x)
+
+
+def key_features(
+    feature_map: Callable[[Tensor], Tensor], x: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Features of keys for a normalised attention, and the exponent they were divided by, see :meth:`ExponentialMap.of_keys`."""
+    return feature_map.of_keys(x, valid, least) if isinstance(feature_map, ExponentialMap) else (feature_map(x), None)
 
 
 FEATURE_MAPS: dict[str, Callable[..., Tensor] | type[FeatureMap]] = {

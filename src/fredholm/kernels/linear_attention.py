@@ -12,7 +12,7 @@ from ..errors import OptionError
 from ..ops.linear_attention import linear_density
 from .attention import AttentionKernel, Projections
 from .base import Problem
-from .feature_map import build_feature_map
+from .feature_map import build_feature_map, key_features, query_features
 
 
 class LinearAttentionKernel(AttentionKernel):
@@ -77,6 +77,22 @@ class LinearAttentionKernel(AttentionKernel):
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
         return (self.feature_map if self.key_map is None else self.key_map)(self._heads(uy, 1))
 
+    def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        """:meth:`query_features` up to a factor of each query, which the denominator takes away."""
+        return (
+            self.query_features(x, ux) if self.floor is None else query_features(self.feature_map, self._heads(ux, 0))
+        )
+
+    def stable_key_features(
+        self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`key_features` divided by e^c, and c, (B, H), or None where nothing was divided."""
+        if self.floor is None:
+            return self.key_features(y, uy), None
+        feature_map = self.feature_map if self.key_map is None else self.key_map
+        return key_features(feature_map, self._heads(uy, 1), valid, least)
+
     def weights(self, problem: Problem) -> Tensor:
-        query, key = self.query_features(problem.x, problem.ux), self.key_features(problem.y, problem.uy)
+        query = self.stable_query_features(problem.x, problem.ux)
+        key, _ = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
         return linear_density(query, key, problem.quadrature.weights(), self.floor).to(problem.uy.dtype)

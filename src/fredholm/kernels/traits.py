@@ -100,6 +100,28 @@ class Separable(Protocol):
         ...
 
 
+class Stabilised(Separable, Protocol):
+    """Features up to factors that the denominator takes away, so that exponentials neither overflow nor all vanish."""
+
+    def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        """φ up to a factor of each query, (B, H, Nq, r)."""
+        ...
+
+    def stable_key_features(
+        self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """ψ divided by e^c, and c of each sample and head, (B, H), no smaller than ``least``; None where nothing was divided."""
+        ...
+
+
+class Banked(Separable, Protocol):
+    """The features are a bank of scalar networks at projections, which a GPU evaluates where they are used and does not keep."""
+
+    def banked(self, problem: Problem) -> dict[str, Any] | None:
+        """Scalars, banks and rules of :func:`fredholm.ops.linear_attention.banked_attention`; None where more acts on the features."""
+        ...
+
+
 class Expanded(Separable, Protocol):
     r"""A matrix at the query acts on the integral: :math:`\Phi(x)\,r(x)`. A matrix-valued kernel of low rank,
     :math:`K = \Phi(x)\,\Psi(y)^T`, has features 1 and values :math:`\Psi(y)^T u(y)`."""
@@ -215,6 +237,8 @@ TRAIT_TYPES = (
     SoftmaxScores,
     JointScores,
     Separable,
+    Banked,
+    Stabilised,
     Expanded,
     Pooled,
     GraphDiffusion,

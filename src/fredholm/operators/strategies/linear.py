@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from ...errors import OptionError
-from ...kernels import Expanded, Kernel, Layout, Pooled, Problem, Separable, has_trait
-from ...ops.linear_attention import linear_attention, linear_attention_step
+from ...errors import OptionError, StrategyError
+from ...kernels import Banked, Expanded, Kernel, Layout, Pooled, Problem, Separable, Stabilised, has_trait
+from ...ops.backend import check_backend
+from ...ops.linear_attention import banked_attention, linear_attention, linear_attention_step
 from ...quadrature import Quadrature
 from .base import Keys, Strategy, with_offset
 from .exact import Exact
@@ -30,19 +32,31 @@ class Linear(Strategy):
 
     Args:
         chunk: points a causal chunk, whose pairs are formed.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's kernels make the features of a
+            bank (``Banked``) in registers, and serve sums and chunks.
 
     Pairs, and an order across two domains, take the quadratic form of :class:`Exact`.
     """
 
     chunk: int = 64
+    backend: str = "auto"
 
     def __post_init__(self):
+        check_backend(self.backend)
         if self.chunk < 1:
             raise OptionError(f"a chunk has at least one point, got {self.chunk}")
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         if not has_trait(kernel, Separable):
             raise self.refuse(kernel, "a separable kernel: query_features, key_features and values", "Exact")
+        path = self._path(kernel, layout)
+        if self.backend == "triton" and path in (QUADRATIC, POOLED):
+            raise StrategyError(
+                f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton kernel; use backend='auto'"
+            )
+        return path
+
+    def _path(self, kernel: Kernel, layout: Layout) -> str:
         if layout.pairs or (layout.causal and layout.cross):
             return QUADRATIC
         if layout.stepping:
@@ -66,11 +80,22 @@ class Linear(Strategy):
             return exact.respond(kernel, problem, exact.path(kernel, problem.layout))
         if path == POOLED:
             return with_offset(kernel.pooled(problem), kernel, problem)  # type: ignore[attr-defined]
+        if has_trait(kernel, Banked) and (self.backend == "triton" or problem.uy.is_cuda):
+            banked: Any = kernel.banked(problem)  # type: ignore[attr-defined]
+            if banked is not None:
+                banked |= {"floor": kernel.floor, "chunk": self.chunk, "backend": self.backend}  # type: ignore[attr-defined]
+                value = kernel.values(problem.y, problem.uy)  # type: ignore[attr-defined]
+                out = banked_attention(value=value, quadrature=problem.quadrature, **banked)
+                return with_offset(_expand(kernel, problem.x, problem.ux, out), kernel, problem)
+        if has_trait(kernel, Stabilised):
+            features, _ = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
+            keys = {"features": features, "values": kernel.values(problem.y, problem.uy)}
+            return with_offset(self.integrate(kernel, problem, keys, path), kernel, problem)
         return super().respond(kernel, problem, path)
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
-        query = kernel.query_features(problem.x, problem.ux)  # type: ignore[attr-defined]
-        options = {"floor": kernel.floor, "chunk": self.chunk}
+        query = _query(kernel, problem.x, problem.ux)
+        options = {"floor": kernel.floor, "chunk": self.chunk, "backend": self.backend}
         out = linear_attention(query, keys["features"], keys["values"], problem.quadrature, **options)  # type: ignore
         return _expand(kernel, problem.x, problem.ux, out)
 
@@ -81,13 +106,29 @@ class Linear(Strategy):
             exact = Exact()
             layout = Layout(pairs=True, causal=True, stepping=True)
             return exact.step(kernel, x, u, quadrature, t, memory, exact.path(kernel, layout))
-        query, keys = kernel.query_features(x, u), self.keys(kernel, x, u, path)  # type: ignore[attr-defined]
+        query, after, moment = _query(kernel, x, u), {}, memory.get("moment")
+        if has_trait(kernel, Stabilised):
+            valid = None if quadrature.valid is None else quadrature.valid[:, t : t + 1]
+            features, shift = kernel.stable_key_features(x, u, valid, memory.get("shift"))
+            if shift is not None:
+                if moment is not None:  # the moment so far, over the new common factor
+                    moment = moment * (memory["shift"] - shift).exp()[..., None, None].to(moment.dtype)
+                after = {"shift": shift}
+        else:
+            features = kernel.key_features(x, u)  # type: ignore[attr-defined]
         scale = None if quadrature.scale is None else quadrature.scale[..., t]
-        point = (query[:, :, 0], keys["features"][:, :, 0], keys["values"][:, :, 0], quadrature.mass[:, t], scale)
-        out, moment = linear_attention_step(*point, memory.get("moment"), floor=kernel.floor)  # type: ignore
+        value = kernel.values(x, u)  # type: ignore[attr-defined]
+        point = (query[:, :, 0], features[:, :, 0], value[:, :, 0], quadrature.mass[:, t], scale)
+        out, moment = linear_attention_step(*point, moment, floor=kernel.floor)  # type: ignore
         out = _expand(kernel, x, u, out[:, :, None])
         problem = Problem(x, x, u, u, quadrature.row(t), Layout(cross=True, stepping=True))
-        return with_offset(out, kernel, problem), {"moment": moment}
+        return with_offset(out, kernel, problem), {"moment": moment, **after}
+
+
+def _query(kernel: Kernel, x: Tensor, ux: Tensor) -> Tensor:
+    if has_trait(kernel, Stabilised):
+        return kernel.stable_query_features(x, ux)
+    return kernel.query_features(x, ux)  # type: ignore[attr-defined]
 
 
 def _expand(kernel: Kernel, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:

@@ -1,0 +1,102 @@
+"""Exponential features without their largest exponent: the normalised result is the same, and nothing overflows or vanishes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm import Domain, create_operator
+from fredholm.kernels import PositiveRandomFeatures
+from fredholm.ops.linear_attention import linear_density
+
+B, N, DIM, HEADS = 2, 70, 16, 4
+VALID = torch.arange(N) < torch.tensor([[N], [50]])
+MAPS = ["performer", "hedgehog"]
+
+
+def domains():
+    line = Domain.line(N, dtype=torch.float64)
+    return {
+        "line": line,
+        "causal": line.replace(causal=True),
+        "padded": line.replace(valid=VALID),
+        "causal padded": line.replace(causal=True, valid=VALID),
+    }
+
+
+def plain(op, u, domain):
+    """The response by features as they are, in float64, with a floor that does nothing."""
+    problem = op._problem(u, domain, None, None)[0]
+    kernel, weights = op.kernel, problem.quadrature.weights()
+    query, key = kernel.query_features(problem.x, problem.ux), kernel.key_features(problem.y, problem.uy)
+    response = (linear_density(query, key, weights, 1e-300) * weights) @ kernel.values(problem.y, problem.uy)
+    return op._finish(response + kernel.offset(problem), u, domain.valid)
+
+
+@pytest.mark.parametrize("case", domains())
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_the_result_is_that_of_the_plain_features(feature_map, case):
+    op, domain = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map).double(), domains()[case]
+    u = torch.randn(B, N, DIM, dtype=torch.float64)
+    expected = plain(op, u, domain)
+    assert torch.allclose(op(u, domain), expected, atol=1e-12)
+    assert torch.allclose(op.dense(u, domain), expected, atol=1e-12)
+    if domain.causal:
+        state, steps = op.init_state(B, domain), []
+        for t in range(N):
+            y, state = op.step(u[:, t], state)
+            steps.append(y)
+        assert torch.allclose(torch.stack(steps, 1), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_large_keys_and_queries(feature_map, causal):
+    """Exponents in the hundreds, where plain features are infinite or all zero."""
+    op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map)
+    with torch.no_grad():
+        op.kernel.query.weight.mul_(30)
+        op.kernel.key.weight.mul_(30)
+    u, domain = torch.randn(1, 30, DIM, requires_grad=True), Domain.line(30, causal=causal)
+    kernel = op.kernel
+    features = kernel.key_features(domain.positions[None], u[:, None])
+    assert features.isinf().any() or (features == 0).all(-1).any(), "the case is hard enough"
+    y = op(u, domain)
+    y.square().sum().backward()
+    assert u.grad is not None
+    assert u.grad.isfinite().all()
+    wide = op.double()(u.detach().double(), Domain.line(30, causal=causal, dtype=torch.float64))
+    if not causal:  # there, keys far below a later one underflow
+        assert torch.allclose(y.double(), wide, atol=1e-4)
+    assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_padding_does_not_count_for_the_largest_exponent(feature_map):
+    """At padding keys are the bias, here a huge one: it must not push the real keys out of range."""
+    op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map)
+    with torch.no_grad():
+        op.kernel.key.weight.mul_(20)
+    u = torch.randn(1, 12, DIM)
+    valid = (torch.arange(12) < 8)[None]
+    padded = op(u, Domain.line(12).replace(valid=valid))[:, :8]
+    assert torch.allclose(padded, op(u[:, :8], Domain.line(8)), atol=1e-5)
+    with torch.no_grad():
+        op.kernel.key.bias.fill_(400.0)
+        op.kernel.key.weight.mul_(0).add_(torch.randn_like(op.kernel.key.weight))
+    steps = Domain.line(12, causal=True).replace(valid=valid)
+    assert op(u, steps)[:, :8].isfinite().all()
+
+
+def test_maps_say_what_they_divided_by():
+    phi, x = PositiveRandomFeatures(4, features=8), torch.randn(2, 3, 5, 4)
+    features, shift = phi.of_keys(x)
+    assert torch.allclose(features * shift.exp()[..., None, None], phi(x), rtol=1e-5)
+    assert features.amax((-2, -1)).allclose(torch.ones(2, 3))
+    assert phi.of_queries(x).amax(-1).allclose(torch.ones(2, 3, 5))
+    later, same = phi.of_keys(x[:, :, :1], least=shift)
+    assert same.equal(shift)
+    assert torch.allclose(later, features[:, :, :1])
+    hidden, none = phi.of_keys(x, torch.zeros(2, 5, dtype=torch.bool))
+    assert hidden.abs().max() == 0
+    assert none.abs().max() == 0
