@@ -1,0 +1,286 @@
+"""LUNA's theory measured (Props. 1-3) and its pictures: Gram matrices, sampling error against M, error against hidden width, learned ψ
+over the projections it sees, and what a class token reads under softmax, Hedgehog and LUNA.
+
+``python -m benchmarks.luna_theory [--part theory|psi|maps] [--runs runs/lra]`` writes docs/results/luna-theory.json, pictures in
+docs/images, and the page of :mod:`benchmarks.luna_report`. Minutes on a core; ``psi`` reads a run of :mod:`benchmarks.lra`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm import data
+from fredholm.data import make_loader
+from fredholm.explain.style import LIGHT, new_figure, settings
+from fredholm.kernels import FEATURE_MAPS, LunaMap, build_feature_map
+from fredholm.models import create_model
+from fredholm.ops.feature_map import Bank, scalar_bank, scalar_bank_naive
+
+from .machine import describe
+
+RESULTS, IMAGES = Path("docs/results/luna-theory.json"), Path("docs/images")
+DIRECTIONS, DRAWS, PAIRS, REFERENCE = (4, 8, 16, 32, 64, 128, 256, 512), 40, 300, 200_000
+WIDTHS = (2, 4, 8, 16, 32, 64, 128)
+TARGETS = {
+    "exp(-u²)": lambda u: (-u.square()).exp(),
+    "tanh(2u) + 1": lambda u: torch.tanh(2 * u) + 1,
+    "sin(3u) + 1": lambda u: torch.sin(3 * u) + 1,
+}
+ROWS = {
+    "softmax": ("softmax", {}),
+    "hedgehog": ("linear_attention", {"feature_map": "hedgehog", "feature_options": {"softmax": True}}),
+    "luna": ("luna", {}),
+}
+
+
+def gram_matrices(points: int = 200, width: int = 16) -> dict[str, float]:
+    """Smallest eigenvalue of each map's Gram matrix over its largest, in float64: 0 but for rounding, whatever the map."""
+    found = {}
+    for name in FEATURE_MAPS:
+        torch.manual_seed(0)
+        made = build_feature_map(name, width, 1)
+        made = made.double() if isinstance(made, torch.nn.Module) else made
+        with torch.no_grad():
+            features = made(torch.randn(1, 1, points, width, dtype=torch.float64))[0, 0]
+        values = torch.linalg.eigvalsh(features @ features.mT)
+        found[name] = float(values[0] / values[-1])
+    return found
+
+
+def sampling_error(width: int = 16) -> list[dict[str, Any]]:
+    """The kernel of M random directions against its expectation: root mean square and 95% quantile of the error, draws of W ~ N(0, I/d).
+
+    ψ is LUNA's at its start, a bounded one clipped at 1, or the ReLU alone; the expectation is that of ``REFERENCE`` directions.
+    """
+    torch.manual_seed(0)
+    start = LunaMap(width, directions=1, channels=4).bank
+    bank = Bank(*(x.detach() for x in start))
+    functions = {
+        "ψ at the start": lambda u: scalar_bank(u[None, None], bank)[0, 0],
+        "ψ clipped at 1": lambda u: scalar_bank(u[None, None], bank)[0, 0].clamp(max=1.0),
+    }
+    x, y = torch.randn(2, PAIRS, width)
+    rows = []
+    for name, psi in functions.items():
+
+        def products(count: int, psi=psi) -> Tensor:
+            """ψ(w·x)·ψ(w·y) of every direction and pair, (count, pairs)."""
+            w = torch.randn(count, width) * width**-0.5
+            a, b = (psi((w @ z.mT).flatten()).unflatten(1, (count, PAIRS)) for z in (x, y))
+            return (a * b).sum(0)
+
+        with torch.no_grad():
+            exact = sum(products(2000).double().sum(0) for _ in range(REFERENCE // 2000)) / REFERENCE
+            spread = float(products(20_000).double().std(0).square().mean().sqrt())
+            for m in DIRECTIONS:
+                errors = torch.stack([products(m).double().mean(0) - exact for _ in range(DRAWS)])
+                rms, tail = errors.square().mean().sqrt(), errors.abs().flatten().quantile(0.95)
+                rows.append(
+                    {"psi": name, "m": m, "rms": float(rms), "q95": float(tail), "theory": spread / math.sqrt(m)}
+                )
+    return rows
+
+
+def slope(rows: list[dict[str, Any]], x: str, y: str) -> float:
+    """Of log y over log x, by least squares."""
+    a, b = (torch.tensor([math.log(row[key]) for row in rows], dtype=torch.float64) for key in (x, y))
+    return float(((a - a.mean()) * (b - b.mean())).sum() / (a - a.mean()).square().sum())
+
+
+def width_error(steps: int = 800) -> list[dict[str, Any]]:
+    """A scalar network of each hidden width fitted to known ψ on N(0, 1): root mean square error relative to the target's."""
+    u = torch.special.ndtri((torch.arange(1024) + 0.5) / 1024)
+    rows = []
+    for name, target in TARGETS.items():
+        wanted = target(u)
+        for hidden in WIDTHS:
+            torch.manual_seed(0)
+            parts = [
+                x.detach().clone().requires_grad_() for x in LunaMap(1, directions=1, channels=1, hidden=hidden).bank
+            ]
+            optimizer = torch.optim.Adam(parts, lr=1e-2)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                error = (scalar_bank_naive(u[None, None], Bank(*parts))[0, 0, 0] - wanted).square().mean()
+                error.backward()
+                optimizer.step()
+                schedule.step()
+            rows.append({"target": name, "hidden": hidden, "error": float((error / wanted.square().mean()).sqrt())})  # type: ignore
+    return rows
+
+
+def plot_theory(found: dict[str, Any], path: Path) -> None:
+    """Sampling error against M beside 1/√M, and fitting error against hidden width."""
+    with settings(LIGHT):
+        figure = new_figure(7.6, 2.8)
+        left, right = figure.subplots(1, 2)
+        for i, name in enumerate(dict.fromkeys(row["psi"] for row in found["sampling"])):
+            mine = [row for row in found["sampling"] if row["psi"] == name]
+            m, colour = [row["m"] for row in mine], LIGHT.series[i]
+            left.loglog(m, [row["rms"] for row in mine], "o-", color=colour, markersize=3, label=name)
+            left.loglog(m, [row["theory"] for row in mine], ":", color=colour, label="σ/√M")
+        left.set(xlabel="directions M", ylabel="error of the kernel (RMS)")
+        for i, name in enumerate(dict.fromkeys(row["target"] for row in found["width"])):
+            mine = [row for row in found["width"] if row["target"] == name]
+            x, y = [row["hidden"] for row in mine], [row["error"] for row in mine]
+            right.loglog(x, y, "o-", color=LIGHT.series[i], markersize=3, label=name)
+        right.set(xlabel="hidden width", ylabel="relative error of ψ")
+        for axes in (left, right):
+            axes.legend(fontsize=6)
+        figure.savefig(path, dpi=110)
+
+
+def plot_psi(run: Path, path: Path) -> dict[str, Any]:
+    """Learned ψ of each layer over the histogram of the projections that test samples give it."""
+    from fredholm.training.build import build_dataset
+    from fredholm.training.evaluation import load_run
+
+    model, place = load_run(run)
+    dataset = build_dataset(place.load_recipe(), "test")
+    inputs, _ = dataset.batch(range(64))
+    layers = []
+    for operator, u, domain in model.trace(inputs):
+        kernel = operator.kernel
+        with torch.no_grad():
+            seen = [project(kernel.feature_map, kernel._heads(u, part)) for part in (0, 1)]
+        valid = domain.valid[:, None, None].expand(seen[0].shape) if domain.valid is not None else ...
+        layers.append((kernel.feature_map, torch.cat([x[valid].flatten() for x in seen])))
+    shown = min(8, layers[0][0].channels)
+    facts: dict[str, Any] = {"run": run.name, "dataset": dataset.name, "samples": 64, "layers": []}
+    with settings(LIGHT):
+        figure = new_figure(9.0, 1.5 * len(layers) + 0.3)
+        grid = figure.subplots(len(layers), shown, squeeze=False)
+        for row, (feature_map, u) in enumerate(layers):
+            low, high = (
+                (float(u.quantile(q)) for q in (0.001, 0.999)) if len(u) < 2**24 else (float(u.min()), float(u.max()))
+            )
+            at = torch.linspace(low, high, 400)
+            with torch.no_grad():
+                curves = scalar_bank_naive(at[None, None], feature_map.bank)[0, 0]
+            facts["layers"].append({"low": low, "high": high, "dead": int((curves.amax(1) <= 0).sum())})
+            for channel in range(shown):
+                axes = grid[row][channel]
+                bars = axes.twinx()
+                bars.hist(u.numpy(), bins=60, range=(low, high), color="0.85")
+                bars.set_yticks([])
+                axes.set_zorder(2)
+                axes.patch.set_visible(False)
+                axes.plot(at, curves[channel], color=LIGHT.series[1], linewidth=1.2)
+                axes.tick_params(labelsize=5)
+                axes.set_title(f"layer {row + 1}, ψ{channel + 1}", fontsize=6)
+        figure.tight_layout()
+        figure.savefig(path, dpi=110)
+    return facts
+
+
+def project(feature_map: LunaMap, x: Tensor) -> Tensor:
+    """u = w·x + b, (B, H, M, N)."""
+    return feature_map.weight @ x.mT + feature_map.bias[..., None]
+
+
+def fit(operator: str, options: dict[str, Any], name: str, epochs: int, **sizes: Any) -> tuple[Any, Any, float]:
+    """A small classifier with a class token, AdamW at 2e-3, its data set and its validation accuracy."""
+    torch.manual_seed(0)
+    train, val = data.create_dataset(name, "train"), data.create_dataset(name, "val")
+    if name == "digits":
+        sizes |= {"image_size": (8, 8), "channels": 1, "patch": 2}
+    else:
+        train = data.limit_samples(train, 3000)
+        sizes |= {"encoder": "text", "vocabulary": len(train.vocabulary), "max_length": train.max_length}
+    made = {
+        "num_classes": len(train.classes),
+        "operator": operator,
+        "operator_options": options,
+        "pool": "cls",
+        **sizes,
+    }
+    model = create_model("itnet_nano", dropout=0.1, **made)
+    optimizer = torch.optim.AdamW(model.weight_decay_groups(0.05), lr=2e-3)
+    loader = make_loader(train, 64, seed=0, shuffle=True, drop_last=True)
+    for epoch in range(epochs):
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        print(f"{name} {operator} epoch {epoch + 1}/{epochs}", flush=True)
+    model.eval()
+    inputs, labels = val.batch(range(len(val)))
+    with torch.no_grad():
+        return model, val, float((model(inputs).argmax(-1) == labels).float().mean())
+
+
+@torch.no_grad()
+def class_token_map(model: Any, inputs: Tensor) -> Tensor:
+    """What the class token reads of the first sample in the last layer, mean over heads: shares of the real points."""
+    operator, u, domain = model.trace(inputs)[-1]
+    shares = operator.weights(u, domain, rows=[0])[0, :, 0].mean(0)[1:]
+    return shares / shares.abs().sum()
+
+
+def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
+    """[CLS] to patches of a digit and to words of a review, three attentions side by side."""
+    facts: dict[str, Any] = {}
+    with settings(LIGHT):
+        figure = new_figure(8.4, 4.4)
+        grid = figure.subplots(2, 1 + len(ROWS), gridspec_kw={"height_ratios": [1.2, 1]})
+        for column, (name, (operator, options)) in enumerate(ROWS.items(), 1):
+            model, val, accuracy = fit(operator, options, "digits", 4 * epochs)
+            image, label = val.batch([11])
+            shares = class_token_map(model, image).view(4, 4)
+            grid[0][0].imshow(image[0, 0], cmap="gray")
+            grid[0][0].set_title(f"a {val.classes[int(label)]}", fontsize=7)
+            grid[0][column].imshow(shares, cmap="magma", vmin=0)
+            grid[0][column].set_title(f"{name}, validation {100 * accuracy:.0f}%", fontsize=7)
+            model, val, text_accuracy = fit(operator, options, "movie-reviews", epochs)
+            index = next(i for i, text in enumerate(val.texts) if 8 <= len(val.vocabulary.encode(text)) <= 11)
+            numbers, _ = val.batch([index])
+            words = val.vocabulary.decode(numbers[0].tolist())
+            shares = class_token_map(model, numbers)
+            axes = grid[1][column]
+            axes.barh(range(len(words)), shares, color=LIGHT.series[0])
+            axes.set_yticks(range(len(words)), words if column == 1 else [""] * len(words), fontsize=6)
+            axes.invert_yaxis()
+            axes.set_title(f"validation {100 * text_accuracy:.0f}%", fontsize=7)
+            axes.tick_params(axis="x", labelsize=5)
+            facts[name] = {"digits": accuracy, "reviews": text_accuracy, "words": words}
+        for axes in (*grid[0], grid[1][0]):
+            axes.axis("off")
+        figure.savefig(path, dpi=110)
+    return facts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.luna_theory", description=__doc__)
+    parser.add_argument("--part", action="append", choices=("theory", "psi", "maps"))
+    parser.add_argument("--run", type=Path, help="a run with LUNA's attention, for psi")
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="of the maps' models on reviews; four times that on digits"
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    parts = args.part or ["theory", "maps", *(["psi"] if args.run else [])]
+    found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    found |= {"command": "python -m benchmarks.luna_theory", "machine": describe()}
+    if "theory" in parts:
+        found |= {"gram": gram_matrices(), "sampling": sampling_error(), "width": width_error()}
+        plot_theory(found, IMAGES / "luna-theory.png")
+    if "psi" in parts:
+        found["psi"] = plot_psi(args.run, IMAGES / "luna-psi.png")
+    if "maps" in parts:
+        found["maps"] = plot_maps(IMAGES / "luna-maps.png", args.epochs)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    from .luna_report import write
+
+    write()
+
+
+if __name__ == "__main__":
+    main()
