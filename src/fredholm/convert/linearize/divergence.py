@@ -15,7 +15,7 @@ def divergence(
     r"""Mean over real queries and heads of :math:`\mathrm{KL}(p \| s) = \sum_j p_j (\log p_j - \log(s_j + \varepsilon))`, in nats.
 
     Args:
-        teacher, student: weights that a query gives its keys; each row sums to one.
+        teacher, student: weights that a query gives its keys; each row sums to one. The teacher gets no gradient.
         real: queries that are no padding; the others count nothing.
 
     Cost: O(Nq·Nk) a head. In float32 at least.
@@ -28,7 +28,7 @@ def divergence(
         (True, True)
     """
     with torch.autocast(teacher.device.type, enabled=False):
-        p = teacher.to(torch.promote_types(teacher.dtype, torch.float32))
+        p = teacher.detach().to(torch.promote_types(teacher.dtype, torch.float32))
         s = student.to(p.dtype)
         rows = (torch.special.xlogy(p, p) - p * (s + FLOOR).log()).sum(-1)
         if real is None:

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...kernels.feature_map import build_feature_map
+from ...kernels.feature_map import build_feature_map, key_features, query_features
 from ...ops.linear_attention import linear_attention, linear_density
 from ...quadrature import Quadrature
 from .divergence import divergence
 
-MODES = ("linear", "softmax", "distil")
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {"luna": {"per_head": True}}  # each head has queries of its own scale
 
 
@@ -54,7 +53,74 @@ class Seen:
         return bias
 
 
-class LinearHeads(nn.Module):
+class Heads(nn.Module):
+    """What takes softmax's place on given heads: the modes, groups of keys, padding; a subclass says how it responds.
+
+    Attributes:
+        mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and ``loss`` is set to the
+            divergence of the two attentions on this call.
+    """
+
+    name: str
+
+    def __init__(self, heads: int, width: int):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.mode = "linear"
+        self.loss: Tensor | None = None
+
+    def forward(
+        self,
+        query: Float[Tensor, "b h q e"],
+        key: Float[Tensor, "b g k e"],
+        value: Float[Tensor, "b g k d"],
+        seen: Seen,
+        *,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> Float[Tensor, "b h q d"]:
+        if query.shape[1] != self.heads or query.shape[-1] != self.width:
+            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
+            raise ConversionError(f"these maps are for {self.heads} heads of width {self.width}, the model gives {got}")
+        key, value = (self._share(x) for x in (key, value))
+        scale = self.width**-0.5 if scale is None else scale
+        if self.mode == "linear":
+            return self._respond(query, _clean(key, seen.valid), _clean(value, seen.valid), seen, scale)
+        if self.mode == "softmax":
+            return softmax_attention(query, key, value, seen, scale, dropout)
+        weights = self.teacher_weights(query, key, seen, scale)
+        real = seen.valid if query.shape[2] == key.shape[2] else None
+        self.loss = divergence(weights, self.student_weights(query, key, seen, scale), real)
+        return weights.to(value.dtype) @ value
+
+    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+        """What a query gives each key, dense, rows of sum one: O(N²)."""
+        raise NotImplementedError(f"{type(self).__name__} must define student_weights")
+
+    def _respond(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define _respond")
+
+    @staticmethod
+    def teacher_weights(query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+        """Softmax's weights; zero in rows that see nothing."""
+        scores = (query.float() @ key.float().mT) * scale
+        bias = seen.bias(query.shape[2], key.shape[2], scores)
+        if bias is None:
+            return scores.softmax(-1)
+        some = (bias > -torch.inf).any(-1, keepdim=True)
+        return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
+
+    def _share(self, x: Tensor) -> Tensor:
+        if x.shape[1] == self.heads:
+            return x
+        if self.heads % x.shape[1]:
+            raise ConversionError(
+                f"{x.shape[1]} heads of keys and values do not divide {self.heads} heads of queries, so that no group is defined"
+            )
+        return x.repeat_interleave(self.heads // x.shape[1], 1)
+
+
+class LinearHeads(Heads):
     r"""Linear attention of given heads, :math:`\phi(q_i)\cdot\sum_j \psi(k_j) v_j / \phi(q_i)\cdot\sum_j \psi(k_j)`, ψ = φ where tied.
 
     Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that maps see what they see at
@@ -66,10 +132,6 @@ class LinearHeads(nn.Module):
         options: of the map; conversions of ``luna`` default to maps of each head's own.
         tied: one φ for queries and keys, or keys with a map of their own.
         floor: of the denominator.
-
-    Attributes:
-        mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and ``loss`` is set to the
-            divergence of the two attentions on this call.
 
     Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query that sees nothing gets zero.
 
@@ -95,86 +157,46 @@ class LinearHeads(nn.Module):
         tied: bool = True,
         floor: float = 1e-6,
     ):
-        super().__init__()
+        super().__init__(heads, width)
         if not floor > 0:
             raise OptionError(f"the denominator's floor must be positive, got {floor}")
         options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
         if options.get("cap") == "batch":
             raise OptionError('cap="batch" is a statistic of a call, which counts padding; use cap="running"')
-        self.heads, self.width, self.floor = heads, width, floor
-        self.name = feature_map
+        self.floor, self.name = floor, feature_map
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
-        self.mode = "linear"
-        self.loss: Tensor | None = None
 
-    def forward(
-        self,
-        query: Float[Tensor, "b h q e"],
-        key: Float[Tensor, "b g k e"],
-        value: Float[Tensor, "b g k d"],
-        seen: Seen,
-        *,
-        scale: float | None = None,
-        dropout: float = 0.0,
-    ) -> Float[Tensor, "b h q d"]:
-        if query.shape[1] != self.heads or query.shape[-1] != self.width:
-            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
-            raise ConversionError(f"these maps are for {self.heads} heads of width {self.width}, the model gives {got}")
-        key, value = (self._share(x) for x in (key, value))
-        scale = self.width**-0.5 if scale is None else scale
-        if self.mode == "linear":
-            return self._linear(query, key, value, seen, scale)
-        if self.mode == "softmax":
-            return softmax_attention(query, key, value, seen, scale, dropout)
-        weights = self.teacher_weights(query, key, seen, scale)
-        real = seen.valid if query.shape[2] == key.shape[2] else None
-        self.loss = divergence(weights, self.student_weights(query, key, seen, scale), real)
-        return weights.to(value.dtype) @ value
-
-    def features(self, query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """φ(q) and ψ(k), in float32 at least."""
+    def features(self, query: Tensor, key: Tensor, scale: float, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """φ(q) and ψ(k) up to factors that the denominator takes away, in float32 at least."""
         factor = (scale * self.width**0.5) ** 0.5
         if abs(factor - 1.0) > 1e-6:
             query, key = query * factor, key * factor
-        return self.feature_map(query), (self.feature_map if self.key_map is None else self.key_map)(key)
+        key_map = self.feature_map if self.key_map is None else self.key_map
+        return query_features(self.feature_map, query), key_features(key_map, key, valid)[0]
 
     def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
-        left, right = self.features(query, key, scale)
+        left, right = self.features(query, key, scale, seen.valid)
         weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
         return linear_density(left, right, weights, self.floor) * weights
 
-    @staticmethod
-    def teacher_weights(query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
-        """Softmax's weights; zero in rows that see nothing."""
-        scores = (query.float() @ key.float().mT) * scale
-        bias = seen.bias(query.shape[2], key.shape[2], scores)
-        if bias is None:
-            return scores.softmax(-1)
-        some = (bias > -torch.inf).any(-1, keepdim=True)
-        return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
-
-    def _linear(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
-        if seen.valid is not None:  # padding may hold anything
-            key, value = (torch.where(seen.valid[:, None, :, None], x, torch.zeros_like(x)) for x in (key, value))
+    def _respond(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
         if seen.pairs is not None:
             return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
-        left, right = self.features(query, key, scale)
+        left, right = self.features(query, key, scale, seen.valid)
         quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
         return linear_attention(left, right, value, quadrature, floor=self.floor).to(value.dtype)
 
-    def _share(self, x: Tensor) -> Tensor:
-        if x.shape[1] == self.heads:
-            return x
-        if self.heads % x.shape[1]:
-            raise ConversionError(
-                f"{x.shape[1]} heads of keys and values do not divide {self.heads} heads of queries, so that no group is defined"
-            )
-        return x.repeat_interleave(self.heads // x.shape[1], 1)
-
     def extra_repr(self) -> str:
         return f"heads={self.heads}, width={self.width}, feature_map={self.name}, tied={self.key_map is None}"
+
+
+def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Zero at padding, which may hold anything."""
+    return (
+        x if valid is None else torch.where(valid[:, None, :, None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+    )
 
 
 def softmax_attention(

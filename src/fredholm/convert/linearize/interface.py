@@ -1,6 +1,6 @@
 """transformers' attention interface: one function that every model of the library calls, and what it is called with.
 
-Nothing is imported before a model of the library is given. The function looks for :class:`LinearHeads` in the attention module that
+Nothing is imported before a model of the library is given. The function looks for :class:`Heads` in the attention module that
 calls it, and computes the module's own softmax where there are none.
 """
 
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, require
-from .heads import LinearHeads, Seen, softmax_attention
+from .heads import Heads, Seen, softmax_attention
 
 NAME = "fredholm_linear"
-SLOT = "linear_heads"  # the attribute of an attention module that holds its LinearHeads
+SLOT = "linear_heads"  # the attribute of an attention module that holds its Heads
 # Arguments by which models ask for more than a softmax of scaled products; harmless where they are None.
 REFUSED = {
     "sliding_window": "a sliding window",
@@ -54,7 +54,9 @@ class Call:
 
 def is_transformers(model: nn.Module) -> bool:
     """Whether a model comes from the library, without importing it."""
-    return any(f"{c.__module__}.{c.__name__}" == "transformers.modeling_utils.PreTrainedModel" for c in type(model).__mro__)
+    return any(
+        f"{c.__module__}.{c.__name__}" == "transformers.modeling_utils.PreTrainedModel" for c in type(model).__mro__
+    )
 
 
 def register() -> None:
@@ -127,17 +129,21 @@ def attend(
     asked = next((what for name, what in REFUSED.items() if options.get(name) is not None), "")
     seen = _seen(attention_mask, causal, query.shape[2], key.shape[2])
     if _calls is not None:
-        rate = float(getattr(getattr(module, "dropout", None), "p", None) or getattr(module, "attention_dropout", 0.0) or 0.0)
+        rate = float(
+            getattr(getattr(module, "dropout", None), "p", None) or getattr(module, "attention_dropout", 0.0) or 0.0
+        )
         sizes = (query.shape[1], key.shape[1], query.shape[-1])
         _calls.append((module, Call("", *sizes, causal, scaling, rate, asked)))
-    heads: LinearHeads | None = getattr(module, SLOT, None)
+    heads: Heads | None = getattr(module, SLOT, None)
     if heads is not None:
         if asked:
             raise ConversionError(f"{type(module).__name__} asks for {asked}, which linear attention does not have")
         out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
     else:
         if asked and _calls is None:
-            raise ConversionError(f"{type(module).__name__} was not converted and asks for {asked}; keep its own attention")
+            raise ConversionError(
+                f"{type(module).__name__} was not converted and asks for {asked}; keep its own attention"
+            )
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -177,7 +183,9 @@ def probe(model: Any, inputs: dict[str, Any] | None = None) -> list[Call]:
     register()
     kind = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
-        raise ConversionError(f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its encoder alone")
+        raise ConversionError(
+            f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its encoder alone"
+        )
     if not model._can_set_attn_implementation():
         raise ConversionError(
             f"{kind} does not compute its attention through transformers' attention interface (a relative bias inside, as T5 and "
@@ -193,7 +201,10 @@ def probe(model: Any, inputs: dict[str, Any] | None = None) -> list[Call]:
         model.train(training)
         model.set_attn_implementation(before)
     found = {names[id(module)]: call for module, call in calls if id(module) in names}
-    return [Call(name, *(getattr(call, f) for f in Call.__dataclass_fields__ if f != "name")) for name, call in found.items()]
+    return [
+        Call(name, *(getattr(call, f) for f in Call.__dataclass_fields__ if f != "name"))
+        for name, call in found.items()
+    ]
 
 
 def _dummy(model: Any) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import fnmatch
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ...errors import ConversionError, OptionError, suggest
 from ...kernels.feature_map import FEATURE_MAPS
-from .heads import LinearHeads
-from .interface import NAME, SLOT, Call, is_transformers, probe
+from .graph_heads import GRAPHS, GraphHeads
+from .heads import Heads, LinearHeads
+from .interface import NAME, SLOT, Call, is_transformers, probe, register
 from .replaced import Layer, Replaced
 
 
@@ -33,7 +33,7 @@ def replace_attention(
     Args:
         model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model with ``nn.MultiheadAttention`` or
             timm's ``Attention`` inside.
-        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`.
+        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`, ``"infsa"`` or ``"linear_infsa"``.
         options: of the map, such as ``{"channels": 16}``.
         tied: one map for queries and keys, or one for each.
         layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
@@ -53,8 +53,10 @@ def replace_attention(
     """
     if not isinstance(model, nn.Module):
         raise ConversionError(f"a torch.nn.Module can be converted, got {type(model).__name__}")
-    if to not in FEATURE_MAPS:
-        raise OptionError(f"unknown linear attention to={to!r}{suggest(to, FEATURE_MAPS)}")
+    if to not in FEATURE_MAPS and to not in GRAPHS:
+        raise OptionError(f"unknown linear attention to={to!r}{suggest(to, [*FEATURE_MAPS, *GRAPHS])}")
+    if to in GRAPHS and not tied:
+        raise OptionError(f"{to} has no feature maps that could be untied")
     if copied:
         model = copy.deepcopy(model)
     if is_transformers(model):
@@ -87,7 +89,11 @@ def check_found(model: nn.Module, found: list[str], refused: dict[str, str], kee
     kind = type(model).__name__
     reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
     if not found:
-        what = f"none of its attention can be converted ({reasons})" if refused else "it has no attention that is understood"
+        what = (
+            f"none of its attention can be converted ({reasons})"
+            if refused
+            else "it has no attention that is understood"
+        )
         raise ConversionError(
             f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, torch.nn.MultiheadAttention, "
             "timm's Attention, and softmax operators of fredholm"
@@ -120,12 +126,17 @@ def _refusal(call: Call) -> str:
 def attach(
     model: Any, calls: list[Call], to: str, options: dict[str, Any], tied: bool, refused: dict[str, str] | None = None
 ) -> Replaced:
-    """Put :class:`LinearHeads` into a transformers model's attention modules and switch the model to them."""
+    """Put :class:`Heads` into a transformers model's attention modules and switch the model to them."""
+    register()
     layers, parts = [], {}
     for call in calls:
         module = model.get_submodule(call.name)
         kept = tuple(f"{call.name}.{name}" for name, _ in module.named_parameters())
-        part = LinearHeads(call.heads, call.width, feature_map=to, options=options, tied=tied)
+        part: Heads
+        if to in GRAPHS:
+            part = GraphHeads(call.heads, call.width, to, options)
+        else:
+            part = LinearHeads(call.heads, call.width, feature_map=to, options=options, tied=tied)
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
         new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
@@ -135,5 +146,3 @@ def attach(
     model.set_attn_implementation(NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
     return Replaced(model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots})
-
-

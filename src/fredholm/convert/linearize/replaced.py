@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ...errors import ConversionError
+from .graph_heads import GRAPHS
 
 
 class Part(Protocol):
@@ -102,5 +103,11 @@ class Replaced:
 
     def new_tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers that are not the source's (random frequencies among them), by name."""
-        roots = tuple(f"{root}." for root in self.extra["roots"])
-        return {name: value for name, value in self.model.state_dict().items() if name.startswith(roots)}
+        roots = self.extra["roots"]
+        inside = tuple(f"{root}." for root in roots)
+        return {n: value for n, value in self.model.state_dict().items() if n in roots or n.startswith(inside)}
+
+    @property
+    def distils(self) -> bool:
+        """Whether stage 1 has anything to learn: maps with parameters that change how attention is shared out."""
+        return self.to not in GRAPHS and bool(self.new_parameters())

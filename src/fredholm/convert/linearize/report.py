@@ -67,9 +67,7 @@ class ConversionReport:
     def of(cls, replaced: Replaced, source: str) -> ConversionReport:
         """The report of a model whose attention was replaced and not yet trained."""
         rows = [
-            LayerReport(
-                *(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout), list(x.kept), list(x.new)
-            )
+            LayerReport(*(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout), list(x.kept), list(x.new))
             for x in replaced.layers
         ]
         return cls(
@@ -129,7 +127,9 @@ class ConversionReport:
         lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:
-            lines.append(f"dropped: dropout on attention weights ({max(rates):g}), which linear attention does not form")
+            lines.append(
+                f"dropped: dropout on attention weights ({max(rates):g}), which linear attention does not form"
+            )
         if self.scores:
             names = {"teacher": "teacher", "before": "replaced", "distilled": "distilled", "tuned": "tuned"}
             shown = ", ".join(f"{label} {self.scores[key]:.4f}" for key, label in names.items() if key in self.scores)

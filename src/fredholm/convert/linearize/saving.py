@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ...errors import CheckpointError, ConversionError, FredholmError, require
+from ...models.pretrained import from_pretrained, save_pretrained
 from .interface import Call, is_transformers
 from .replace import attach, replace_attention
 from .replaced import Replaced
@@ -26,7 +27,8 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
     ``linear_attention.json`` (which layers, which map).
 
     A transformers model is saved by its own ``save_pretrained``, so that the library itself still reads the folder, as the softmax model
-    with these weights. A model of other classes is saved as ``model.safetensors``, its state under the converted names.
+    with these weights. A model of fredholm is written by its own ``save_pretrained``, maps and all, and read by ``from_pretrained``. A
+    model of other classes is saved as ``model.safetensors``, its state under the converted names.
 
     Example:
         >>> import tempfile
@@ -41,9 +43,12 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
     rest = {name: value for name, value in replaced.model.state_dict().items() if name not in new}
     if replaced.ecosystem == "transformers":
         replaced.model.save_pretrained(folder, state_dict=rest)
+    elif replaced.ecosystem == "fredholm":
+        save_pretrained(replaced.model, folder)
     else:
         _write(folder / WEIGHTS, {name: value.detach().contiguous().cpu() for name, value in rest.items()})
-    _write(folder / MAPS, new)
+    if replaced.ecosystem != "fredholm":
+        _write(folder / MAPS, new)
     adapter = {
         "format": FORMAT,
         "ecosystem": replaced.ecosystem,
@@ -75,6 +80,8 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     """
     folder = Path(folder)
     adapter = _adapter(folder)
+    if adapter["ecosystem"] == "fredholm":
+        return from_pretrained(folder)
     tensors = _read(folder / MAPS)
     if adapter["ecosystem"] == "transformers":
         replaced = _load_transformers(folder, adapter)
@@ -103,7 +110,9 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
     assert is_transformers(model)
-    faults = {key: sorted(map(str, info.get(key) or ())) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    faults = {
+        key: sorted(map(str, info.get(key) or ())) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    }
     if any(faults.values()):
         raise CheckpointError(f"{folder}: the weights do not fit {name}: {faults}")
     calls = [
@@ -118,7 +127,9 @@ def _fill(replaced: Replaced, tensors: dict[str, Any], folder: Path) -> None:
     wanted = replaced.new_tensors() if replaced.ecosystem == "transformers" else own
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     both = wanted.keys() & tensors.keys()
-    wrong = [f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in both if tensors[k].shape != own[k].shape]
+    wrong = [
+        f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in both if tensors[k].shape != own[k].shape
+    ]
     if missing or unknown or wrong:
         raise CheckpointError(f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes {wrong}")
     replaced.model.load_state_dict(tensors, strict=replaced.ecosystem != "transformers")
@@ -135,7 +146,9 @@ def _adapter(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
     if newer:
-        raise CheckpointError(f"{path} has format {found['format']}, this version reads up to {FORMAT}; update fredholm")
+        raise CheckpointError(
+            f"{path} has format {found['format']}, this version reads up to {FORMAT}; update fredholm"
+        )
     if absent:
         raise CheckpointError(f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}")
     return found

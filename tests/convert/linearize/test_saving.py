@@ -1,0 +1,127 @@
+"""Saved in the source's own format, loaded in one call, strictly, with identical logits in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fredholm.convert import load_linearized, replace_attention, save_linearized
+from fredholm.errors import CheckpointError, ConversionError
+
+from . import models
+
+pytest.importorskip("transformers")
+
+FRESH = """
+import sys, torch
+from fredholm.convert import load_linearized
+folder = sys.argv[1]
+inputs = torch.load(folder + "/inputs.pt")
+with torch.no_grad():
+    torch.save(load_linearized(folder)(**inputs).logits, folder + "/logits.pt")
+"""
+
+
+def test_identical_logits_in_a_fresh_process(tmp_path):
+    replaced, inputs = replace_attention(models.bert(), "performer", options={"features": 12}), models.padded()
+    save_linearized(replaced, tmp_path)
+    torch.save(inputs, tmp_path / "inputs.pt")
+    done = subprocess.run([sys.executable, "-c", FRESH, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with torch.no_grad():
+        assert torch.load(tmp_path / "logits.pt").equal(replaced.model(**inputs).logits)
+
+
+@pytest.mark.parametrize("build", [models.gpt2, models.llama, models.vit])
+def test_other_models_of_the_library(build, tmp_path):
+    replaced = replace_attention(build(), "luna", tied=False)
+    inputs = {"pixel_values": torch.randn(2, 3, 8, 8)} if build is models.vit else models.padded()
+    loaded = load_linearized(save_linearized(replaced, tmp_path))
+    with torch.no_grad():
+        assert loaded(**inputs).logits.equal(replaced.model(**inputs).logits)
+
+
+def test_the_library_still_reads_the_folder_as_softmax(tmp_path):
+    from transformers import BertForSequenceClassification
+
+    source, inputs = models.bert(), models.padded()
+    save_linearized(replace_attention(source), tmp_path)
+    with torch.no_grad():
+        plain = BertForSequenceClassification.from_pretrained(tmp_path)(**inputs).logits
+        assert torch.allclose(plain, source(**inputs).logits, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [models.torch_encoder, models.timm_like])
+def test_modules_need_a_fresh_one_of_their_class(build, tmp_path):
+    replaced, x = replace_attention(build(), "t2r"), torch.randn(2, 5, 16)
+    save_linearized(replaced, tmp_path)
+    with pytest.raises(ConversionError, match=r"model=\.\.\.\), a fresh one"):
+        load_linearized(tmp_path)
+    fresh = build()
+    for parameter in fresh.parameters():
+        torch.nn.init.zeros_(parameter)
+    with torch.no_grad():
+        assert load_linearized(tmp_path, fresh)(x).equal(replaced.model(x))
+
+
+@pytest.mark.parametrize("to", ["luna", "hedgehog", "infsa", "linear_infsa"])
+def test_models_of_fredholm_are_ordinary_ones(to, tmp_path):
+    from fredholm.models import from_pretrained
+
+    replaced, x = replace_attention(models.own(), to), torch.randn(2, 1, 8, 8)
+    save_linearized(replaced, tmp_path)
+    with torch.no_grad():
+        expected = replaced.model(x)
+        assert load_linearized(tmp_path)(x).equal(expected)
+        assert from_pretrained(tmp_path)(x).equal(expected)
+
+
+def test_no_weight_is_left_random(tmp_path):
+    save_linearized(replace_attention(models.bert()), tmp_path)
+    maps, model, adapter = (
+        tmp_path / n for n in ("linear_attention.safetensors", "model.safetensors", "linear_attention.json")
+    )
+    whole, text = load_file(maps), adapter.read_text()
+    name = next(iter(whole))
+
+    save_file({key: value for key, value in whole.items() if key != name}, maps)
+    with pytest.raises(CheckpointError, match="missing"):
+        load_linearized(tmp_path)
+    save_file({**whole, "stray": torch.zeros(1)}, maps)
+    with pytest.raises(CheckpointError, match=r"unknown \['stray'\]"):
+        load_linearized(tmp_path)
+    save_file({**whole, name: torch.zeros(3)}, maps)
+    with pytest.raises(CheckpointError, match="shapes"):
+        load_linearized(tmp_path)
+    maps.write_bytes(maps.read_bytes()[:40])
+    with pytest.raises(CheckpointError, match="corrupt or truncated"):
+        load_linearized(tmp_path)
+    save_file(whole, maps)
+
+    kept = load_file(model)
+    save_file(
+        {key: value for key, value in kept.items() if "layer.0.attention.self.query" not in key},
+        model,
+        {"format": "pt"},
+    )
+    with pytest.raises(CheckpointError, match="query"):
+        load_linearized(tmp_path)
+    save_file(kept, model, {"format": "pt"})
+
+    for broken, message in (
+        ("{", "no description"),
+        (json.dumps({"format": 1}), "lacks"),
+        (json.dumps({"format": 9}), "format 9"),
+    ):
+        adapter.write_text(broken)
+        with pytest.raises(CheckpointError, match=message):
+            load_linearized(tmp_path)
+    adapter.write_text(text)
+    assert load_linearized(tmp_path) is not None
+    with pytest.raises(CheckpointError, match=r"no linear_attention\.json"):
+        load_linearized(tmp_path / "nowhere")
