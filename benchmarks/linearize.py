@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from fredholm.convert.linearize import replace_attention
 from fredholm.training import linearize
 from fredholm.training.conversion import evaluate, fine_tune
 from fredholm.training.metrics import metric_named
+from fredholm.training.tasks import Task as Kind
 
 from .linearize_tasks import DISTIL, TASKS, Task
 from .machine import describe
@@ -35,7 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def load(path: Path = RESULTS) -> dict[str, Any]:
     """The results so far."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": [], "speed": []}
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": [], "speed": None}
 
 
 def save(found: dict[str, Any], path: Path = RESULTS) -> None:
@@ -54,9 +54,11 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
     return model
 
 
-def convert(name: str, method: str, seed: int, model: torch.nn.Module, splits: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One conversion and its scores on the test split."""
-    task, metric = TASKS[name], metric_named(TASKS[name].metric)
+def convert(
+    name: str, method: str, seed: int, model: torch.nn.Module, score: float, splits: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """One conversion and its scores on the test split; ``score`` is the teacher's there."""
+    task, metric, kind = TASKS[name], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
     conversion = linearize(
         model,
         **METHODS[method],
@@ -71,14 +73,11 @@ def convert(name: str, method: str, seed: int, model: torch.nn.Module, splits: d
         say=lambda line: print(f"{name} {method} seed {seed}: {line}", flush=True),
     )
     report, test = conversion.report, splits["test"]
-    scores = {"teacher": evaluate(model, test, metric), "tuned": evaluate(conversion.model, test, metric)}
+    scores = {"teacher": score, "tuned": evaluate(conversion.model, test, metric, kind)}
     student = conversion.model
     if "distilled" in report.scores:
         student.load_state_dict(torch.load(folder / "distilled.pt", weights_only=True))
-        scores["distilled"] = evaluate(student, test, metric)
-    torch.manual_seed(seed)
-    fresh = replace_attention(model, **METHODS[method]).model.eval()
-    scores["before"] = evaluate(fresh, test, metric)
+        scores["distilled"] = evaluate(student, test, metric, kind)
     layers = [{"name": x.name, "before": x.before, "after": x.after} for x in report.layers]
     return {
         "task": name,
@@ -121,8 +120,10 @@ def main() -> None:
                 continue
             splits = TASKS[name].splits(TASKS[name].sizes)
             model = teacher(TASKS[name], splits, args.runs / f"{name}-teacher-{seed}", seed)
+            score = evaluate(model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind))
+            print(f"{name} seed {seed}: the teacher's {TASKS[name].metric} on the test split {score:.4f}", flush=True)
             for method in wanted:
-                row = convert(name, method, seed, model, splits, args.runs / f"{name}-{method}-{seed}")
+                row = convert(name, method, seed, model, score, splits, args.runs / f"{name}-{method}-{seed}")
                 found = load(args.out)
                 found["machine"] = describe()
                 found["recipe"] = {

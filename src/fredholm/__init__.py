@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .operators import create_operator as create_operator
     from .operators import list_operators as list_operators
     from .operators import register_operator as register_operator
+    from .training import linearize as linearize
 
 # Names are looked up when they are first used, so that ``fredholm --help`` does not wait for torch.
 _PLACES = {
@@ -38,6 +39,7 @@ _PLACES = {
     "as_operator": "convert",
     "create_model": "models",
     "create_operator": "operators",
+    "linearize": "training",
     "list_models": "models",
     "list_operators": "operators",
     "register_operator": "operators",

@@ -25,6 +25,27 @@ def read_shape(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
+def read_options(given: list[str] | None) -> dict[str, Any]:
+    """``["channels=16", "shared=true"]`` as a dictionary of YAML values.
+
+    Raises:
+        OptionError: without an equals sign.
+
+    Example:
+        >>> read_options(["channels=16", "envelope=scalar"])
+        {'channels': 16, 'envelope': 'scalar'}
+    """
+    import yaml
+
+    found = {}
+    for text in given or []:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise OptionError(f"--option takes KEY=VALUE, got {text!r}")
+        found[key] = yaml.safe_load(value)
+    return found
+
+
 def refuse_without_module(**given: Any) -> None:
     """Options that mean nothing for the report of a whole run.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from fredholm.data.counter import permutation
 from fredholm.data.datasets import LabelledDataset
 from fredholm.errors import CheckpointError, OptionError
 
+# Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as HiddenTokens.hide.
+Change = Augment | Callable[..., Any]
 _ORDER = 0x0D  # the stream of random numbers of the order
 
 
@@ -134,7 +136,7 @@ class ResumableLoader:
         (1, (64, 1, 8, 8))
     """
 
-    def __init__(self, dataset: LabelledDataset, order: EpochOrder, augment: Augment | None = None):
+    def __init__(self, dataset: LabelledDataset, order: EpochOrder, augment: Change | None = None):
         self.dataset = dataset
         self.order = order
         self.augment = augment
@@ -175,7 +177,7 @@ class ResumableLoader:
             self._resume = False
         self._chosen = True
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         epoch, offset = self.order.position
         if offset >= len(self) and not self._chosen:
             epoch, offset = epoch + 1, 0
@@ -188,7 +190,7 @@ class ResumableLoader:
             self.order.position = (epoch, number)
             yield batch
 
-    def _make(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+    def _make(self, indices: Tensor, epoch: int) -> tuple[Any, Tensor]:
         augment = self.augment
         if augment is None:
             return self.dataset.batch(indices)
@@ -223,7 +225,7 @@ def make_loader(
     *,
     seed: int = 0,
     shuffle: bool = False,
-    augment: Augment | None = None,
+    augment: Change | None = None,
     drop_last: bool = False,
     rank: int = 0,
     world_size: int = 1,

@@ -57,7 +57,11 @@ def _weights(nodes: list[Node], tensors: dict[str, Tensor]) -> Iterator[tuple[st
 def _node(data: int | memoryview) -> Node:
     if isinstance(data, int):
         raise ValueError("a node that is a number")
-    texts = [(field, bytes(value).decode("utf-8")) for field, value in _fields(data) if field in (1, 2, 4) and not isinstance(value, int)]
+    texts = [
+        (field, bytes(value).decode("utf-8"))
+        for field, value in _fields(data)
+        if field in (1, 2, 4) and not isinstance(value, int)
+    ]
     kind = next((text for field, text in texts if field == 4), "")
     return kind, [text for field, text in texts if field == 1], [text for field, text in texts if field == 2]
 

@@ -96,15 +96,16 @@ def linearize(
 ) -> Conversion:
     r"""A pretrained model with linear attention in place of its softmax, trained to do what it did.
 
-    The projections, networks and norms are kept; each layer gets a feature map φ, and attention costs O(N) instead of O(N²). Stage 1
-    trains the maps alone: every layer is given what the teacher gives it, and minimises
-    :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real keys. Stage 2 trains everything on the task,
-    with early stopping.
+    The projections, networks and norms are kept; each layer gets a feature map φ, and attention costs O(N) instead of O(N²).
+    Stage 1 trains the maps alone: every layer is given what the teacher gives it, and minimises
+    :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real keys. Stage 2 trains everything on
+    the task, with early stopping.
 
     Args:
         model: an encoder or decoder of transformers, a model of fredholm, or one with ``nn.MultiheadAttention`` or timm's ``Attention``;
             it is copied, and stays as it is.
-        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`: ``"luna"``, ``"hedgehog"``, ``"t2r"``, ``"performer"``, ``"elu"``, …
+        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`: ``"luna"``, ``"hedgehog"``, ``"t2r"``, ``"performer"``, ``"elu"``, …; or
+            ``"infsa"``, ``"linear_infsa"``, which have nothing to distil.
         data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets of (inputs, label), inputs a tensor or a
             mapping of a model's arguments. Without data the model is replaced and not trained.
         task: ``"classification"``, ``"regression"`` or ``"steps"``, see :class:`fredholm.training.tasks.Task`.
@@ -132,12 +133,20 @@ def linearize(
     chosen = Task(task)
     name = metric or ("spearman" if task == "regression" else "accuracy")
     run = _Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
-    settings = {"to": to, "options": options or {}, "tied": tied, "layers": None if layers is None else list(layers), "task": task}
+    settings = {
+        "to": to,
+        "options": options or {},
+        "tied": tied,
+        "layers": None if layers is None else list(layers),
+        "task": task,
+    }
     settings |= {"metric": name, "precision": precision, "seed": seed, "model": type(model).__name__}
     settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     torch.manual_seed(seed)
-    replaced = replace_attention(model, to, options=options, tied=tied, layers=layers, inputs=inputs, keep_refused=keep_refused)
+    replaced = replace_attention(
+        model, to, options=options, tied=tied, layers=layers, inputs=inputs, keep_refused=keep_refused
+    )
     report = ConversionReport.of(replaced, type(model).__name__)
     if data is not None:
         _train(run, progress, model, replaced, report, [as_dataset(split) for split in data], distil, tune)
@@ -173,9 +182,11 @@ def fine_tune(
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
     train, val = (as_dataset(split) for split in data)
-    _stage(run, progress, "tuned", FineTuning, stub, train, val, options, ConversionReport.of(stub, type(model).__name__))
+    _stage(
+        run, progress, "tuned", FineTuning, stub, train, val, options, ConversionReport.of(stub, type(model).__name__)
+    )
     model.eval()
-    return progress.get("score", lambda: evaluate(model, val, run.metric, precision))
+    return progress.get("score", lambda: evaluate(model, val, run.metric, run.task, precision))
 
 
 @dataclass(frozen=True)
@@ -259,13 +270,13 @@ def _train(
     student = replaced.model
 
     def score(key: str, of: nn.Module) -> None:
-        report.scores[key] = progress.get(key, lambda: evaluate(of, val, run.metric, run.precision))
+        report.scores[key] = progress.get(key, lambda: evaluate(of, val, run.metric, run.task, run.precision))
         run.say(f"{run.metric_name} of {key}: {report.scores[key]:.4f}")
 
     score("teacher", teacher)
     report.measured("before", progress.get("divergence before", lambda: divergences(replaced, val, run.precision)))
     score("before", student)
-    if distil.epochs and replaced.new_parameters():
+    if distil.epochs and replaced.distils:
         _stage(run, progress, "distilled", Distillation, replaced, train, None, distil, report)
         report.measured("after", progress.get("divergence after", lambda: divergences(replaced, val, run.precision)))
         score("distilled", student)
@@ -301,7 +312,14 @@ class StageHistory(History):
 
 
 def _fit(
-    run: _Run, progress: Progress, key: str, kind: type[Stage], replaced: Replaced, train: Any, val: Any, options: StageOptions
+    run: _Run,
+    progress: Progress,
+    key: str,
+    kind: type[Stage],
+    replaced: Replaced,
+    train: Any,
+    val: Any,
+    options: StageOptions,
 ) -> list[dict[str, Any]]:
     size = min(options.batch_size, len(train))
 
@@ -356,13 +374,21 @@ def _fit(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, dataset: Any, metric: Metric, precision: str = "32", batch_size: int = 32) -> float:
+def evaluate(
+    model: nn.Module,
+    dataset: Any,
+    metric: Metric,
+    task: Task | None = None,
+    precision: str = "32",
+    batch_size: int = 32,
+) -> float:
     """A model's score on a split, in evaluation mode."""
-    outputs, labels = [], []
-    for out, target in _forward(model, dataset, precision, batch_size):
-        outputs.append(out.float().cpu())
-        labels.append(target)
-    return metric(torch.cat(outputs), torch.cat(labels))
+    pairs = [
+        (task or Task()).pairs(out.float().cpu(), target.cpu())
+        for out, target in _forward(model, dataset, precision, batch_size)
+    ]
+    outputs, labels = (torch.cat(parts) for parts in zip(*pairs))
+    return metric(outputs, labels)
 
 
 @torch.no_grad()
@@ -395,5 +421,3 @@ def _forward(model: nn.Module, dataset: Any, precision: str, batch_size: int, li
 
 def _to(inputs: Any, device: torch.device) -> Any:
     return inputs.to(device) if isinstance(inputs, Tensor) else {key: value.to(device) for key, value in inputs.items()}
-
-

@@ -13,11 +13,11 @@ from fredholm.data import LabelledDataset
 from fredholm.errors import DataError, OptionError
 
 
-class Samples:
+class Samples(LabelledDataset):
     """A torch data set of (inputs, label), handed out in batches."""
 
     def __init__(self, source: Any):
-        self.source = source
+        self.source, self.name, self.split, self.classes = source, type(source).__name__, "", ()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -26,6 +26,21 @@ class Samples:
         """Inputs and labels of ``indices``, collated."""
         inputs, labels = default_collate([self.source[int(i)] for i in indices])
         return inputs, labels
+
+
+class Part(LabelledDataset):
+    """Some samples of a data set that hands out batches."""
+
+    def __init__(self, source: LabelledDataset, indices: Tensor):
+        super().__init__(source.name, source.split, source.labels[indices], source.classes)
+        self.source, self.indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
+        """Inputs and labels of these samples' ``indices``."""
+        return self.source.batch(self.indices[torch.as_tensor(indices)], transform)
 
 
 class TokenTexts(LabelledDataset):
@@ -40,7 +55,7 @@ class TokenTexts(LabelledDataset):
         classes: names.
 
     Raises:
-        DataError: a text without tokens.
+        DataError: texts and labels that are not as many.
     """
 
     def __init__(

@@ -24,11 +24,19 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
         MissingExtraError: matplotlib is not installed.
     """
     path = Path(path)
-    facts = [(label, f"{report.scores[key]:.4f}", report.metric or "") for key, label in NAMES.items() if key in report.scores]
+    facts = [
+        (label, f"{report.scores[key]:.4f}", report.metric or "")
+        for key, label in NAMES.items()
+        if key in report.scores
+    ]
     if report.recovered is not None:
         facts.append(("recovered", f"{report.recovered:.1f}%", "of the teacher's score"))
     facts.append(("new parameters", f"{report.new_parameters:,}", f"of {report.parameters:,}"))
-    sections = [_layers(report), *([_refused(report)] if report.refused else []), *([_speed(report)] if report.speed else [])]
+    sections = [
+        _layers(report),
+        *([_refused(report)] if report.refused else []),
+        *([_speed(report)] if report.speed else []),
+    ]
     lead = f"{len(report.layers)} attention layers of {report.source} compute {report.to} linear attention."
     foot = f"Options of the map: {report.options or 'defaults'}; keys {'share' if report.tied else 'do not share'} the queries' map."
     path.write_text(render_page(f"{report.source} → {report.to}", lead, facts, sections, foot), encoding="utf-8")
@@ -43,7 +51,9 @@ def _layers(report: ConversionReport) -> Section:
     pictures = []
     if any(x.before is not None for x in report.layers):
         caption = "<b>Divergence of each layer's attention</b> from its teacher's, before stage 1 and after it."
-        pictures = [Picture("divergence", "Bars of the divergence by layer", caption, render(lambda t: _bars(t, report)))]
+        pictures = [
+            Picture("divergence", "Bars of the divergence by layer", caption, render(lambda t: _bars(t, report)))
+        ]
     names = "".join(
         f"<p><b>{escape(x.name)}</b><br>kept: {escape(', '.join(x.kept))}<br>new: {escape(', '.join(x.new)) or 'none'}</p>"
         for x in report.layers

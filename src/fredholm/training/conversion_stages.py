@@ -164,10 +164,11 @@ class FineTuning(Stage):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         inputs, labels = batch
         check_batch(inputs)
-        self.seen.append((outputs_of(self.model, inputs).float().cpu(), labels.cpu()))
+        self.seen.append(self.task.pairs(outputs_of(self.model, inputs).float().cpu(), labels.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         outputs, labels = (torch.cat(parts) for parts in zip(*self.seen))
         self.seen = []
-        self.metrics = {"val_metric": self.metric(outputs, labels), "val_loss": float(self.task.loss(outputs, labels))}
+        loss = Task("regression" if self.task.name == "regression" else "classification").loss(outputs, labels)
+        self.metrics = {"val_metric": self.metric(outputs, labels), "val_loss": float(loss)}
         self.log_dict(self.metrics, prog_bar=True, logger=False)

@@ -52,7 +52,7 @@ MINILM = Entry(
             _minilm("vocab.txt", 231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
         ),
     ),
-    official="config.json, model.safetensors, tokenizer.json, tokenizer_config.json and vocab.txt of sentence-transformers/all-MiniLM-L6-v2",
+    official="config.json, model.safetensors, tokenizer.json, tokenizer_config.json and vocab.txt of all-MiniLM-L6-v2",
     kind="weights",
 )
 VIT = Entry(

@@ -1,0 +1,106 @@
+"""The page of conversions holds what was measured, and its tables say what their rows say."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.linearize_speed import crossover
+
+from benchmarks import linearize, linearize_report
+from fredholm.data.onnx_tensors import read_onnx_tensors
+from fredholm.errors import DataError
+
+
+def run(task: str, method: str, seed: int, tuned: float):
+    layers = [{"name": "a", "before": 0.9, "after": None if method == "performer" else 0.1}]
+    scores = {"teacher": 0.8, "tuned": tuned} | ({} if method == "performer" else {"distilled": 0.75})
+    sizes = {"train": 9, "val": 4, "test": 100}
+    shared = {"samples": sizes, "scores": scores, "layers": layers}
+    return {"task": task, "method": method, "seed": seed, "recovered": 100 * tuned / 0.8, **shared}
+
+
+FOUND = {
+    "runs": [
+        run("sentiment", "luna", 0, 0.8),
+        run("sentiment", "luna", 1, 0.79),
+        run("sentiment", "hedgehog", 0, 0.82),
+        run("sentiment", "performer", 0, 0.6),
+    ],
+    "recipe": {
+        "distil": {"epochs": 1, "lr": 0.02},
+        "tune": {"sentiment": {"epochs": 2, "lr": 1e-5, "patience": 2, "batch_size": 8}},
+        "teacher": {"sentiment": {"epochs": 3, "lr": 5e-5}},
+    },
+}
+
+
+def test_the_page_is_the_committed_results():
+    if not linearize.RESULTS.is_file():
+        pytest.skip("no conversions were committed")
+    page = linearize.RESULTS.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == linearize_report.page(linearize.load())
+
+
+def test_tables_say_what_the_rows_say():
+    page = linearize_report.page(FOUND)
+    assert "| LUNA | 80.00 ± 0.00 | 75.00 ± 0.00 | 79.50 ± 0.71 | 99.4 ± 0.9 | 2 |" in page
+    assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
+    assert "LUNA recovers 99.4%, 99.5% missed; 3.1 points behind Hedgehog." in page
+    assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
+    assert "Not measured yet" in page
+    assert "standard error of an accuracy near one half is 5.0 points" in page
+
+
+def test_crossover_is_the_last_change():
+    def row(length, teacher, luna):
+        return {"length": length, "teacher": {"ms": teacher}, "luna": {"ms": luna}}
+
+    assert crossover([row(64, 1, 2), row(128, 3, 2), row(256, 9, 4)], "luna") == 128
+    assert crossover([row(64, 3, 2), row(128, 3, 4)], "luna") is None
+    assert crossover([row(64, 3, 2), row(128, 5, 4)], "luna") == 64
+
+
+# --- weights inside an ONNX file ------------------------------------------------------------------------------------------
+
+
+def field(number: int, payload: bytes | int) -> bytes:
+    if isinstance(payload, int):
+        return varint(number << 3) + varint(payload)
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def onnx_file(path, packed: bool = True, kind: int = 1):
+    """Two tensors: a nameless 2 × 3 weight behind a MatMul and the bias that is added to it."""
+    import numpy as np
+
+    weight = np.arange(6, dtype=np.float32)
+    dims = field(1, varint(2) + varint(3)) if packed else field(1, 2) + field(1, 3)
+    tensors = field(5, dims + field(2, kind) + field(8, b"onnx::MatMul_1") + field(9, weight.tobytes()))
+    tensors += field(5, field(1, 3) + field(2, 1) + field(8, b"layer.bias") + field(9, weight[:3].tobytes()))
+    nodes = field(1, field(1, b"x") + field(1, b"onnx::MatMul_1") + field(2, b"y") + field(4, b"MatMul"))
+    nodes += field(1, field(1, b"layer.bias") + field(1, b"y") + field(2, b"z") + field(4, b"Add"))
+    path.write_bytes(field(1, 8) + field(7, nodes + tensors))
+    return path
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_weights_are_named_by_the_bias_that_follows(tmp_path, packed):
+    found = read_onnx_tensors(onnx_file(tmp_path / "m.onnx", packed))
+    assert set(found) == {"layer.weight", "layer.bias"}
+    assert found["layer.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_files_that_are_no_models(tmp_path):
+    good = onnx_file(tmp_path / "m.onnx").read_bytes()
+    for content in (good[:-7], b"not a model at all", b""):
+        (tmp_path / "bad.onnx").write_bytes(content)
+        with pytest.raises(DataError):
+            read_onnx_tensors(tmp_path / "bad.onnx")
+    with pytest.raises(DataError, match="type 2"):
+        read_onnx_tensors(onnx_file(tmp_path / "t.onnx", kind=2))

@@ -1,0 +1,207 @@
+"""Two stages of a conversion: they learn, stop, resume to the same bits, and refuse what cannot be trained."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from fredholm import linearize
+from fredholm.convert import ConversionReport, load_linearized
+from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
+from fredholm.training.conversion import divergences, evaluate
+from fredholm.training.conversion_data import Part, TokenTexts, as_dataset
+from fredholm.training.conversion_page import write_page
+from fredholm.training.metrics import accuracy, spearman
+from tests.convert.linearize import models
+
+pytest.importorskip("transformers")
+
+
+class Counting(Dataset):
+    """Is a token of the upper half of the vocabulary the first one? Sequences of 6 to 10 tokens, padded."""
+
+    def __init__(self, size: int, seed: int):
+        generator = torch.Generator().manual_seed(seed)
+        self.ids = torch.randint(1, models.VOCABULARY, (size, models.N), generator=generator)
+        lengths = torch.randint(6, models.N + 1, (size, 1), generator=generator)
+        self.mask = (torch.arange(models.N) < lengths).long()
+        self.labels = (self.ids[:, 0] > models.VOCABULARY // 2).long()
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, i):
+        return {"input_ids": self.ids[i] * self.mask[i], "attention_mask": self.mask[i]}, self.labels[i]
+
+
+DATA = Counting(48, 0), Counting(24, 1)
+DISTIL = StageOptions(epochs=3, lr=2e-2)
+TUNE = StageOptions(epochs=2, lr=1e-3, patience=2)
+FAST = {"data": DATA, "distil": DISTIL, "tune": TUNE}
+
+
+def test_distillation_brings_attention_together_and_scores_are_reported(tmp_path):
+    lines: list[str] = []
+    conversion = linearize(models.bert(), "luna", folder=tmp_path / "c", say=lines.append, **FAST)
+    report = conversion.report
+    assert all(row.after < 0.7 * row.before for row in report.layers)
+    assert set(report.scores) == {"teacher", "before", "distilled", "tuned"}
+    assert report.metric == "accuracy"
+    assert report.recovered == pytest.approx(100 * report.scores["tuned"] / report.scores["teacher"])
+    assert report.epochs["distilled"] == 3
+    assert any("distilled: epoch 3/3" in line for line in lines)
+
+    saved = tmp_path / "c" / "model"
+    assert ConversionReport.from_dict(json.loads((saved / "conversion.json").read_text())) == report
+    page = (saved / "conversion.html").read_text()
+    assert all(row.name in page for row in report.layers)
+    assert "bert.encoder.layer.0.attention.self.linear_heads.feature_map.weight" in page
+    assert "script" not in page.replace("Content-Security-Policy", "")
+    loaded, inputs = load_linearized(saved), models.padded()
+    with torch.no_grad():
+        assert loaded(**inputs).logits.equal(conversion.model(**inputs).logits)
+
+
+def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
+    from fredholm.training import conversion_stages
+
+    whole = linearize(models.bert(), "hedgehog", folder=tmp_path / "whole", **FAST)
+    left, inner = [0], conversion_stages.Stage.training_step
+
+    def stopping(self, batch, index):
+        left[0] -= 1
+        if not left[0]:
+            raise Interrupted("stopped")
+        return inner(self, batch, index)
+
+    monkeypatch.setattr(conversion_stages.Stage, "training_step", stopping)
+    for steps, resume in (
+        (8, False),
+        (20, True),
+    ):  # in stage 1, whose last checkpoint is 6 of 18 steps; then in stage 2
+        left[0] = steps
+        with pytest.raises(Interrupted, match="resume=True"):
+            linearize(models.bert(), "hedgehog", folder=tmp_path / "c", resume=resume, **FAST)
+    monkeypatch.setattr(conversion_stages.Stage, "training_step", inner)
+    resumed = linearize(models.bert(), "hedgehog", folder=tmp_path / "c", resume=True, **FAST)
+    assert resumed.report.scores == whole.report.scores
+    for (name, ours), (_, theirs) in zip(resumed.model.state_dict().items(), whole.model.state_dict().items()):
+        assert ours.equal(theirs), name
+
+    with pytest.raises(OptionError, match="holds a conversion"):
+        linearize(models.bert(), "hedgehog", folder=tmp_path / "c", **FAST)
+    with pytest.raises(RecipeError, match="differs in to"):
+        linearize(models.bert(), "luna", folder=tmp_path / "c", resume=True, **FAST)
+    with pytest.raises(OptionError, match="needs the folder"):
+        linearize(models.bert(), "luna", resume=True, **FAST)
+
+
+def test_a_distillation_loss_that_is_not_finite_names_step_and_layer():
+    broken = models.bert()
+    with torch.no_grad():
+        broken.bert.encoder.layer[1].attention.self.query.weight.fill_(math.inf)
+    with pytest.raises(TrainingFailed, match=r"layer bert\.encoder\.layer\.1\.attention\.self: nan at step 0"):
+        linearize(broken, "t2r", **FAST)
+
+
+def test_samples_of_padding_alone_are_refused():
+    class Empty(Counting):
+        def __getitem__(self, i):
+            inputs, label = super().__getitem__(i)
+            return {**inputs, "attention_mask": torch.zeros_like(inputs["attention_mask"])}, label
+
+    with pytest.raises(DataError, match="padding from end to end"):
+        linearize(models.bert(), data=(Empty(4, 0), Empty(4, 1)), distil=DISTIL, tune=TUNE)
+
+
+def test_stages_may_be_left_out():
+    plain = linearize(models.bert(), "performer")
+    assert plain.report.scores == {}
+    only = linearize(models.bert(), "performer", data=DATA, distil=DISTIL, tune=StageOptions(epochs=0))
+    assert set(only.report.scores) == {"teacher", "before"}, "performer has nothing to distil"
+    assert "performer" in str(only.report)
+
+
+def test_mixed_precision():
+    options = {"distil": StageOptions(epochs=1, lr=1e-2), "tune": StageOptions(epochs=1, lr=1e-3)}
+    report = linearize(
+        models.bert(), "luna", data=(Counting(16, 0), Counting(8, 1)), precision="bf16", **options
+    ).report
+    assert all(math.isfinite(row.after) for row in report.layers)
+    with pytest.raises(OptionError, match="precision is one of"):
+        linearize(models.bert(), precision="fp8")
+
+
+def test_images_and_our_own_models():
+    from fredholm.data import create_dataset
+
+    data = [Part(create_dataset("digits", split), torch.arange(24)) for split in ("train", "val")]
+    options = {"distil": StageOptions(epochs=2, lr=2e-2), "tune": StageOptions(epochs=1, lr=1e-3)}
+    report = linearize(models.own(), "luna", data=tuple(data), **options).report
+    assert all(row.after < row.before for row in report.layers)
+
+
+def test_a_regression_is_scored_by_rank():
+    model = models.bert(num_labels=1)
+    data = [[({"input_ids": x["input_ids"], "attention_mask": x["attention_mask"]}, y.float()) for x, y in (d[i] for i in range(16))]
+            for d in DATA]  # fmt: skip
+    report = linearize(model, "hedgehog", data=tuple(data), task="regression", distil=StageOptions(), tune=TUNE).report
+    assert report.metric == "spearman"
+    assert -1 <= report.scores["tuned"] <= 1
+
+
+def test_a_teacher_can_be_made_by_the_same_loop():
+    model = models.bert()
+    before = evaluate(model, as_dataset(DATA[0]), accuracy)
+    after = fine_tune(model, data=(DATA[0], DATA[0]), options=StageOptions(epochs=8, lr=5e-3, patience=8))
+    assert after > before
+
+
+def test_texts_are_padded_to_the_longest_of_a_batch():
+    def tokenizer(first, second=None, **options):
+        assert options == {"truncation": True, "max_length": 4}
+        rows = [[len(w) for w in a.split()][:4] for a in first]
+        return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
+
+    texts = TokenTexts("tiny", "train", ["a bb", "ccc", "a b c d e"], torch.tensor([0, 1, 1]), tokenizer, 4)
+    inputs, labels = texts.batch([0, 1])
+    assert inputs["input_ids"].tolist() == [[1, 2], [3, 0]]
+    assert inputs["attention_mask"].tolist() == [[1, 1], [1, 0]]
+    assert labels.tolist() == [0, 1]
+    pairs = TokenTexts("tiny", "train", [("a", "b"), ("c", "d")], torch.tensor([0, 1]), tokenizer, 4)
+    assert len(pairs) == 2
+    with pytest.raises(DataError, match="3 texts and 1 labels"):
+        TokenTexts("tiny", "train", ["a", "b", "c"], torch.tensor([0]), tokenizer, 4)
+
+
+def test_spearman_of_ties():
+    assert spearman(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(0.8660254)
+    assert spearman(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([10.0, 20.0, 30.0])) == pytest.approx(-1.0)
+
+
+def test_a_page_shows_speed_and_what_was_refused(tmp_path):
+    report = linearize(models.bert(), "elu").report
+    report.refused = {"decoder.cross": "cross attention"}
+    row = {"teacher_ms": 4.0, "student_ms": 2.0, "teacher_bytes": 2e6, "student_bytes": 1e6}
+    report.speed = [{"length": 64, **row, "student_ms": 5.0}, {"length": 128, **row}, {"length": 256, **row}]
+    page = write_page(report, tmp_path / "page.html").read_text()
+    assert report.crossover == 128
+    assert "decoder.cross" in page
+    assert "128 tokens" in page
+    report.speed[-1]["student_ms"] = 9.0
+    assert report.crossover is None, "slower again at the end"
+
+
+def test_divergences_are_means_over_samples():
+    from fredholm.convert import replace_attention
+
+    replaced = replace_attention(models.bert(), "luna")
+    found = divergences(replaced, as_dataset(DATA[1]), batch_size=24)
+    again = divergences(replaced, as_dataset(DATA[1]), batch_size=24)
+    assert found == again
+    assert all(value > 0 for value in found.values())
