@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import BackendError
+from ...errors import StrategyError
 from ...kernels import Kernel, LagFeatures, LagTaps, Layout, Problem, StateScan, has_trait
 from ...ops.backend import check_backend
 from ...ops.grid_convolution import grid_convolution
@@ -55,6 +55,10 @@ class FFT(Strategy):
         if not convolves(kernel, layout):
             needs = "taps at whole lags (LagTaps) or hidden units of the displacement on a regular grid (LagFeatures)"
             raise self.refuse(kernel, needs, "Exact()")
+        if self.backend == "triton":
+            raise StrategyError(
+                f"{self!r} would integrate {type(kernel).__name__} by {FOURIER}, which has no Triton kernel; use backend='auto'"
+            )
         return FOURIER
 
     def suits(self, kernel: Kernel, layout: Layout) -> bool:
@@ -67,10 +71,6 @@ class FFT(Strategy):
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
         if path == HIDDEN_FOURIER:
             return _hidden_first(kernel, problem, self.backend)
-        if self.backend == "triton":
-            raise BackendError(
-                "backend='triton' cannot run a convolution by taps: only that of hidden units has a kernel"
-            )
         taps: Any = kernel
         q = problem.quadrature
         order, back = (None, None) if q.valid is None or not taps.skips_padding else pack(q.valid)

@@ -24,7 +24,7 @@ TABLE = Path(__file__).with_name("tiles.json")
 OPTIONS = "bool causal, str activation, str statistic"
 
 
-DEFAULTS = {  # by the bytes of a row, up to: queries, keys, warps, stages that a compute capability of 9.0 holds without spilling
+DEFAULTS = {  # by the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0 holds without spilling
     "forward": {128: (128, 64, 8, 3), 256: (64, 64, 8, 2), 512: (64, 32, 8, 2), 1024: (32, 16, 8, 1)},
     "backward": {128: (64, 64, 4, 2), 256: (32, 64, 8, 2), 512: (32, 32, 8, 2), 1024: (16, 16, 8, 1)},
 }
@@ -33,7 +33,7 @@ DEFAULTS = {  # by the bytes of a row, up to: queries, keys, warps, stages that 
 def default_tiles(direction: str, width: int, itemsize: int) -> Tiles:
     """Tiles where none were measured."""
     sizes = next(t for most, t in DEFAULTS[direction].items() if width * itemsize <= most)
-    return dict(zip(("queries", "keys", "warps", "stages"), sizes))
+    return dict(zip(("rows", "keys", "warps", "stages"), sizes))
 
 
 class _Launch:
@@ -50,14 +50,14 @@ class _Launch:
         self.counts = (self.heads, self.queries, self.keys)
         self.strides = (batch, keys, *density)
         self.shape = {
-            "E": e, "D": d, "BLOCK_E": block_e, "BLOCK_D": block_d, "BLOCK_Q": self.tiles["queries"],
+            "E": e, "D": d, "BLOCK_E": block_e, "BLOCK_D": block_d, "BLOCK_Q": self.tiles["rows"],
             "BLOCK_K": self.tiles["keys"], "ACTIVATION": activation, "STATISTIC": statistic, "CAUSAL": causal,
             "PRECISION": precision, "num_warps": self.tiles["warps"], "num_stages": self.tiles["stages"],
         }  # fmt: skip
 
     def blocks(self, side: str) -> int:
         count = self.queries if side == "queries" else self.keys
-        return -(-count // self.tiles[side])
+        return -(-count // self.tiles["rows" if side == "queries" else "keys"])
 
     @property
     def pairs(self) -> int:

@@ -67,8 +67,8 @@ def attend(
 
 
 def default_tiles(width: int, exact: bool) -> Tiles:
-    """Tiles where none were measured, which a compute capability of 9.0 holds: ``points`` of a block, in causal order a chunk."""
-    return {"points": 16 if width > 64 else 32 if exact else 64, "warps": 8, "stages": 1}
+    """Tiles where none were measured, which a compute capability of 9.0 holds: ``rows`` (points) of a block, in causal order a chunk."""
+    return {"rows": 16 if width > 64 else 32 if exact else 64, "warps": 8, "stages": 1}
 
 
 class _Call:
@@ -93,7 +93,7 @@ class _Call:
         case = case_name("points", value.device, r=self.features, d=self.block_d, bytes=value.element_size())
         exact = value.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         tiles = choose_tiles(TABLE, case, default_tiles(max(self.features, self.block_d), exact))
-        self.points = tiles["points"]
+        self.points = tiles["rows"]
         self.width = {"D": width, "BLOCK_D": self.block_d}
         self.launch = {"num_warps": tiles["warps"], "num_stages": tiles["stages"]}
         self.shape = {
