@@ -12,7 +12,7 @@ THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 help:
 	@echo "make demo   train, evaluate and explain an integral-operator network on handwritten digits"
 	@echo "make test   lint, types, rooms, tests"
-	@echo "make bench  time the operators on this machine (a few minutes; keep it quiet)"
+	@echo "make bench  time the operators beside their peers on this machine (minutes; keep it quiet)"
 	@echo "make docs   build the documentation into docs/_build"
 
 $(READY): pyproject.toml constraints.txt
@@ -36,12 +36,20 @@ test: lint
 	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal tests src
 	$(BIN)/python -m pytest README.md docs  # the code blocks of a page share their names: one process
 
-bench: $(READY)
+# The peers stand apart from the environment, without their dependencies: some would bring another torch.
+.peers/.ready: benchmarks/peers.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade --target .peers -r benchmarks/peers.txt
+	@touch $@
+
+bench: .peers/.ready
 	$(BIN)/python -m benchmarks --out benchmarks/results/cpu.json
+	$(BIN)/python -m benchmarks.roofline
+	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.performance_report
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
 
 clean:
-	rm -rf $(VENV) docs/_build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers docs/_build .pytest_cache .ruff_cache .hypothesis

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results" / "foundation.md"
 
+GROUPS = ("hidden-first", "operators")  # the others are on the performance page
+
 HEAD = """# Results: the foundation
 
 <!-- Written by `python -m benchmarks.report` from benchmarks/results/*.json; edit that script, not this page. -->
@@ -102,7 +104,7 @@ Each way is timed only after its answer was checked against the definition; ways
 quartile distance are shown. The share of sgemm counts the multiply-adds the way must do (for ITNet 2·w·d_h a pair, and the W2
 contraction) against this machine's matrix product, measured beside each round.
 
-{speed_table(cpu["cases"])}
+{speed_table([row for row in cpu["cases"] if row["group"] in GROUPS])}
 
 Machine: {machine_line(cpu["machine"])} Command: `make bench`.
 

@@ -17,9 +17,22 @@ NAMES = ["softmax", "<luna>", "convolution"]
 
 def results():
     runs = [{"seed": s, "accuracy": 0.9, "curve": [0.5, 0.7, 0.9]} for s in (0, 1)]
-    task = {"name": "digits", "title": "digits & more", "points": 16, "samples": 100, "metric": "accuracy"}
+    task = {
+        "name": "digits",
+        "title": "digits & more",
+        "points": 16,
+        "samples": 100,
+        "metric": "accuracy",
+        "measure": "accuracy",
+    }
     task["rows"] = [{"operator": name, "runs": runs if name != "convolution" else []} for name in NAMES]
-    other = {**task, "name": "adding", "metric": "loss", "rows": [{"operator": "softmax", "runs": runs}]}
+    other = {
+        **task,
+        "name": "adding",
+        "metric": "loss",
+        "measure": "mean squared error",
+        "rows": [{"operator": "softmax", "runs": runs}],
+    }
     rows = [{**ROW, "task": "digits", "operator": name, "mean": 0.9 - 0.1 * i} for i, name in enumerate(NAMES)]
     rows[2] |= {"mean": None, "sd": None, "n": 0, "refused": "needs a grid <b>"}
     rows.append({**ROW, "task": "adding", "operator": "softmax", "metric": "loss", "mean": 0.02})

@@ -119,3 +119,10 @@ def test_a_convolution_refuses_points_without_a_grid():
     model = make("convolution", encoder="points", channels=3)
     with pytest.raises(DomainError, match="needs a regular grid"):
         model(torch.randn(1, 5, 3))
+
+
+@pytest.mark.parametrize("name", ["ckconv", "softmax", *list_baselines()])
+def test_a_field_has_an_output_at_every_point_of_any_grid(name):
+    model = make(name, encoder="field", channels=2)
+    assert model(torch.randn(1, 2, 4, 4)).shape == (1, 16, 3)
+    assert model(torch.randn(1, 2, 6, 5)).shape == (1, 30, 3)

@@ -60,9 +60,9 @@ def _task_section(task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], na
     if shown:
         timed = any(row["step_milliseconds"] for row in shown)
         cost = "milliseconds of a training step" if timed else "MFLOPs a sample, forward"
-        words = f"{task['name']}: test {task['metric']} of {len(shown)} operators against {cost}"
+        words = f"{task['name']}: test {task['measure']} of {len(shown)} operators against {cost}"
         caption = f"<b>Score against cost.</b> Mean over seeds with its standard deviation; {cost}, logarithmic."
-        drawn = render(lambda theme: scatter(theme, shown, names, percent=percent, timed=timed))
+        drawn = render(lambda theme: scatter(theme, shown, names, measure=task["measure"], timed=timed))
         pictures.append(Picture(f"cost-{task['name']}", words, caption, drawn))
     curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
     curves = {name: curve for name, curve in curves.items() if curve}
@@ -74,7 +74,7 @@ def _task_section(task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], na
         pictures.append(Picture(f"curves-{task['name']}", words, caption, drawn))
     head = [
         "operator",
-        f"test {task['metric']}",
+        f"test {task['measure']}",
         "seeds",
         "width",
         "parameters",
@@ -193,7 +193,7 @@ def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def scatter(
-    theme: Theme, rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, percent: bool, timed: bool
+    theme: Theme, rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, measure: str, timed: bool
 ) -> Figure:
     """Score against cost, an operator a mark."""
     figure = new_figure(WIDTH, 3.6)
@@ -209,8 +209,8 @@ def scatter(
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds of a training step" if timed else "MFLOPs a sample, forward")
-    axes.set_ylabel("test accuracy" if percent else "test mean squared error")
-    if percent:
+    axes.set_ylabel(f"test {measure}")
+    if measure == "accuracy":
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
     else:
         axes.set_yscale("log")

@@ -7,23 +7,25 @@ from typing import Any
 
 from ...errors import OptionError, suggest
 
-ENCODERS = ("image", "points", "text", "sequence")
+ENCODERS = ("image", "points", "text", "sequence", "field")
 HEADS = ("pooled", "every")
 
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """Residual blocks around any registered operator or baseline, over images, point clouds, texts or sequences of numbers.
+    """Residual blocks around any registered operator or baseline, over images, point clouds, texts, sequences of numbers or fields.
 
     Attributes:
-        encoder: ``image``, ``points``, ``text`` or ``sequence``; the fields of the others play no role.
+        encoder: ``image``, ``points``, ``text``, ``sequence`` or ``field`` (numbers on a grid, to numbers at every point of it); the
+            fields of the others play no role.
         image_size, patch: of an image, and the side of a patch, in pixels.
-        channels: of an image or a sequence; coordinates of a point.
+        channels: of an image, a sequence or a field; coordinates of a point.
         vocabulary, max_length: token numbers of a text, and how many of them are one unit of position.
         length, timed, spacing: of a sequence, see :class:`fredholm.encoders.SequenceEncoder`.
         causal: a point sees those up to its own; of texts and sequences.
         num_classes: outputs; 1 for a regression.
-        head: ``pooled``, one output a sample: the mean over points, or the last one where ``causal``; ``every``: one a point.
+        head: ``pooled``, one output a sample: the mean over points, or the last one where ``causal``; ``every``: one a
+            point, as always of a field.
         dim, depth, heads: width d, layers L, heads H.
         operator: a registered operator, or one of :func:`fredholm.models.list_baselines`.
         operator_options: its further options; what the data say (``position_dim``, ``length``) is set by the model.
@@ -72,25 +74,27 @@ class BackboneConfig:
             raise OptionError(f"mlp_ratio: received {self.mlp_ratio!r}; needs a number, 0 or more")
         if self.encoder == "image" and any(side % self.patch for side in size):
             raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
-        if self.causal and self.encoder in ("image", "points"):
+        if self.causal and self.encoder in ("image", "points", "field"):
             raise OptionError(f"causal: received True for {self.encoder}, which have no order; needs False")
 
     @property
     def points(self) -> int:
-        """Points of one training input: patches, tokens, samples; of a cloud 1,024."""
+        """Points of one training input: patches, tokens, samples; of a cloud 1,024, of a field 16 x 16."""
         if self.encoder == "image":
             size: Any = self.image_size
             return size[0] * size[1] // self.patch**2
-        return {"points": 1024, "text": self.max_length, "sequence": self.length}[self.encoder]
+        return {"points": 1024, "field": 256, "text": self.max_length, "sequence": self.length}[self.encoder]
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input the model is built for: (C, H, W), (N, p), (N,) of a text, or (N, C)."""
+        """Shape of one input the model is built for: (C, H, W), (N, p), (N,) of a text, (N, C), or (C, 16, 16) of a field."""
         if self.encoder == "image":
             size: Any = self.image_size
             return (self.channels, *size)
         if self.encoder == "text":
             return (self.max_length,)
+        if self.encoder == "field":
+            return self.channels, 16, 16
         return self.points, self.channels + (self.timed and self.encoder == "sequence")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...depth import ResidualBlock
 from ...domain import Domain
-from ...encoders import ImageEncoder, PointEncoder, SequenceEncoder, TextEncoder
+from ...encoders import FieldEncoder, ImageEncoder, PointEncoder, SequenceEncoder, TextEncoder
 from ...kernels import FourierFeatures, Kernel
 from ...kernels.lattice import LatticeKernel
 from ...operators import IntegralOperator, operator_factory
@@ -60,8 +60,8 @@ class Backbone(nn.Module, PretrainedMixin):
     the measure that it is defined for: those whose default domain counts points (convolutions, recurrences) sum over them, all others
     take means.
 
-    Shape: images (B, C, H, W), clouds (B, N, p), token numbers (B, N) or sequences (B, N, C) with NaN where nothing is, to
-    (B, num_classes), or (B, N, num_classes) with ``head="every"``.
+    Shape: images (B, C, H, W), clouds (B, N, p), token numbers (B, N), sequences (B, N, C) with NaN where nothing is, or
+    fields (B, C, n1, n2), to (B, num_classes), or (B, N, num_classes) with ``head="every"`` and of a field.
 
     Initialisation: operators' and feed-forward networks' output layers scaled by :math:`1/\sqrt{2L}`; the classifier starts at zero.
 
@@ -99,7 +99,8 @@ class Backbone(nn.Module, PretrainedMixin):
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "..."]:
         features, domain = self.features(inputs)
-        return self.head(features if self.config.head == "every" else self.read_out(features, domain))
+        every = self.config.head == "every" or self.config.encoder == "field"
+        return self.head(features if every else self.read_out(features, domain))
 
     def features(self, inputs: Tensor) -> tuple[Float[Tensor, "b n d"], Domain]:
         """Normalised features of the last block, and the domain they live on."""
@@ -148,6 +149,8 @@ def make_encoder(c: BackboneConfig) -> nn.Module:
     if c.encoder == "points":
         return PointEncoder(channels=c.channels, **features)
     features |= {"frequencies": c.frequencies, "sigma": c.sigma}
+    if c.encoder == "field":
+        return FieldEncoder(channels=c.channels, **features)
     if c.encoder == "text":
         return TextEncoder(vocabulary=c.vocabulary, max_length=c.max_length, causal=c.causal, **features)
     if c.encoder == "sequence":

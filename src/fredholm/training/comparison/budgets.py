@@ -42,17 +42,24 @@ def make_recipe(task: ComparedTask, contender: Contender, changes: tuple[str, ..
     return load_recipe(task.recipe, [*task.overrides, *changes, f"operator={operator}"])
 
 
-def example_input(dataset: Any) -> Tensor:
+def example_input(dataset: Any) -> Any:
     """One sample of full length, with no gap in it, as a batch."""
-    if isinstance(dataset, data.TextDataset):
-        return torch.ones(1, dataset.max_length, dtype=torch.int64)
     if isinstance(dataset, data.SequenceDataset):
         times = torch.arange(dataset.length)[:, None] if dataset.timed else torch.zeros(dataset.length, 0)
         return torch.cat([times, torch.zeros(dataset.length, dataset.channels)], 1)[None]
-    return torch.zeros_like(dataset[0][0])[None]
+    inputs, _ = dataset.batch(torch.tensor([0]))
+    if isinstance(inputs, Tensor) and inputs.dim() == 2 and not inputs.is_floating_point():
+        return torch.ones(1, dataset.max_length, dtype=torch.int64)
+    return inputs
 
 
-def count_flops(model: torch.nn.Module, inputs: Tensor, *, backward: bool = False) -> int:
+def count_points(dataset: Any, model: Any) -> int:
+    """Points of one sample of full length, as a model's encoder makes them."""
+    with torch.no_grad():
+        return int(model.eval().encoder(example_input(dataset))[1].size)
+
+
+def count_flops(model: torch.nn.Module, inputs: Any, *, backward: bool = False) -> int:
     """FLOPs of one pass, counted while it runs."""
     model.eval()
     # Fused attention on a CPU has no formula; its plain form is the same matrix products.

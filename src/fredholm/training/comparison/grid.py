@@ -21,8 +21,8 @@ from fredholm.training.comparison import tables
 from fredholm.training.comparison.budgets import (
     BUDGETS,
     REFERENCE,
+    count_points,
     epochs_in,
-    example_input,
     make_recipe,
     refusal,
     solve_size,
@@ -34,6 +34,8 @@ from fredholm.training.sweeps import run_cell
 from fredholm.training.tasks import task_of
 
 Report = Callable[[str], None]
+# What a task's loss is called where it is the score.
+LOSSES = {"regression": "mean squared error", "field": "relative L2 error", "tokens": "nats a token"}
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,9 @@ def plan(
     dataset = build_dataset(common, "train")
     asked = task_of(dataset)
     entry: dict[str, Any] = {"name": task.name, "title": task.title, "recipe": task.recipe, "samples": len(dataset)}
-    entry |= {"overrides": list(task.overrides), "metric": "loss" if asked.name == "regression" else "accuracy"}
-    entry |= {"points": _points(common, dataset)}
+    entry |= {"overrides": list(task.overrides), "metric": asked.metric[0].removeprefix("val_")}
+    entry |= {"measure": LOSSES.get(asked.name, "accuracy")}
+    entry |= {"points": count_points(dataset, build_model(common, dataset))}
     rows, runs = [], []
     sizes = _read(place / task.name / "sizes.json")
     for contender in contenders:
@@ -165,12 +168,6 @@ def _size(task: ComparedTask, contender: Contender, dataset: Any, setting: Setti
         recipe = make_recipe(task, contender, (*setting.changes, f"model.dim={size.dim}"))
         epochs = epochs_in(recipe, dataset, setting.minutes)
     return asdict(size) | {"epochs": epochs}
-
-
-def _points(recipe: Recipe, dataset: Any) -> int:
-    """Points of one sample of full length."""
-    config: Any = build_model(recipe, dataset).config
-    return int(getattr(config, "points", example_input(dataset).shape[1]))
 
 
 def _cells(runs: list[Run], jobs: int, say: Report) -> Iterator[tuple[Run, dict[str, Any]]]:

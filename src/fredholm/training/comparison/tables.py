@@ -128,7 +128,7 @@ def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) ->
     rows = summary(results, speed)
     for task in results["tasks"]:
         mine = best_first([row for row in rows if row["task"] == task["name"]])
-        metric = "test accuracy (%)" if task["metric"] == "accuracy" else "test mean squared error"
+        metric = "test accuracy (%)" if task["metric"] == "accuracy" else f"test {task['measure']}"
         timed = any(row["step_milliseconds"] is not None for row in mine)
         heads = ["operator", metric, "seeds", "width", "parameters", "off budget", "MFLOPs a sample"]
         heads += ["ms a step", "peak MB"] if timed else []

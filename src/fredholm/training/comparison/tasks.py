@@ -134,7 +134,9 @@ for _task in (
         "fashion-mnist",
         "4,000 pictures of clothes, 16 patches of 7x7 pixels",
         "fashion-mnist",
-        _backbone("data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null"),
+        _backbone(
+            "model.patch=7", "data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null",
+        ),
     ),
     ComparedTask(
         "cifar10",
@@ -187,6 +189,42 @@ for _task in (
         "ckcnn-adding",
         _backbone("data.options={length: 50}", "data.limit=4000", "training.epochs=6", _SHORT),
         {"ckconv": {"omega": 14.55}},
+    ),
+    ComparedTask(
+        "listops",
+        "nested lists of 5 to 40 symbols, 4,000 of them",
+        "lra-listops",
+        _backbone(
+            "data.options={min_length: 5, max_length: 40, max_depth: 3, max_args: 4, train: 4000, val: 500, test: 2000}",
+            "training.epochs=8", _SHORT,
+        ),
+    ),
+    ComparedTask(
+        "kicad",
+        "2,000 clouds of 64 points on electronic parts, 26 kinds",
+        "itnet-kicad",
+        _backbone("data.options={points: 64}", "data.limit=2000", "training.epochs=6", "training.label_smoothing=0.0"),
+    ),
+    ComparedTask(
+        "kjv",
+        "the next character of the King James Bible, 2,000 windows of 64",
+        "itnet-kjv",
+        _backbone(
+            "model.causal=true", "model.head=every", "data.max_length=64", "data.limit=2000", "training.epochs=3",
+            "schedule.warmup_epochs=0.3",
+        ),
+    ),
+    ComparedTask(
+        "darcy",
+        "from a medium to the pressure in it on a 16 x 16 grid, 400 samples",
+        "itnet-darcy",
+        _backbone("model.sigma=1.0", "data.limit=400", "training.epochs=10"),
+    ),
+    ComparedTask(
+        "debian-graph",
+        "the section of 2,000 Debian packages from their and 7 neighbours' words, in ITNet's graph model",
+        "itnet-debian-graph",
+        ("model.depth=1", "data.options={size: 8, eigenvectors: 4}", "data.limit=2000", "training.epochs=3"),
     ),
 ):  # fmt: skip
     register_task(_task)
