@@ -1,4 +1,4 @@
-"""Point clouds: raw coordinates as positions, a read-out against the measure."""
+"""Point clouds: raw coordinates as positions, neighbourhoods, a read-out against the measure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fredholm.encoders import PointEncoder
-from fredholm.errors import ShapeError
+from fredholm.encoders.points import nearest
+from fredholm.errors import OptionError, ShapeError
 from fredholm.models import create_model
 
 from ..tolerances import assert_close
@@ -32,11 +33,59 @@ def test_read_out_is_the_mean_over_real_points():
 def test_wrong_coordinates_are_named():
     with pytest.raises(ShapeError, match=r"\(B, N, 3\), got \(2, 5, 2\)"):
         PointEncoder(channels=3, dim=4)(torch.zeros(2, 5, 2))
+    with pytest.raises(OptionError, match="did you mean 'fourier'"):
+        PointEncoder(channels=3, dim=4, features="fourrier")
+    with pytest.raises(OptionError, match="position_dim=4, channels=3"):
+        PointEncoder(channels=3, dim=4, position_dim=4)
 
 
-def test_model_on_clouds_ignores_the_order_of_points():
+def test_neighbourhoods_are_the_definition():
+    encoder, cloud = PointEncoder(channels=3, dim=4, neighbours=3), torch.rand(1, 7, 3)
+    features, _ = encoder(cloud)
+    x = cloud[0]
+    for i in range(7):
+        near = (x - x[i]).norm(dim=1).argsort()[:3]
+        pairs = torch.cat([x[i].expand(3, 3), x[near] - x[i]], 1)
+        assert_close(features[0, i], encoder.embed(x[i]) + encoder.local(pairs).amax(0), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("features", ["raw", "fourier"])
+def test_padding_duplicates_few_points_and_none_at_all(features):
+    encoder = PointEncoder(channels=3, dim=4, neighbours=16, features=features)
+    cloud = torch.rand(1, 5, 3)
+    alone, _ = encoder(cloud)
+    padded = torch.cat([cloud, torch.full((1, 4, 3), torch.nan)], 1)
+    found, domain = encoder(padded)
+    assert_close(found[:, :5], alone, dtype=torch.float32)
+    assert domain.valid.tolist() == [[True] * 5 + [False] * 4]
+    same, _ = encoder(cloud[:, :1].expand(1, 20, 3))
+    lone, _ = encoder(cloud[:, :1])
+    assert_close(same, lone.expand(1, 20, 4), dtype=torch.float32)
+    empty, domain = encoder(torch.full((1, 3, 3), torch.nan))
+    assert torch.isfinite(empty).all()
+    assert encoder.read_out(empty, domain).abs().max() == 0
+
+
+def test_a_twin_does_not_take_the_place_of_the_point_itself():
+    cloud = torch.tensor([[[0.0], [0.0], [0.0], [2.0]]])
+    index = nearest(cloud, torch.ones(1, 4, dtype=torch.bool), 1)
+    assert index.flatten().tolist() == [0, 1, 2, 3]
+
+
+def test_further_channels_are_features_and_no_positions():
+    cloud = torch.rand(2, 6, 5)
+    encoder = PointEncoder(channels=5, dim=4, position_dim=3, neighbours=2)
+    features, domain = encoder(cloud)
+    assert domain.dim == encoder.position_dim == 3
+    changed, _ = encoder(torch.cat([cloud[..., :3], cloud[..., 3:] + 1], -1))
+    assert (changed - features).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("neighbours", [0, 4])
+def test_model_on_clouds_ignores_the_order_of_points(neighbours):
     options = {"width": 8, "frequencies": 4}
-    model = create_model("itnet_pc", dim=16, heads=2, depth=2, num_classes=3, operator_options=options).eval()
+    small = {"dim": 16, "heads": 2, "depth": 2, "num_classes": 3, "operator_options": options}
+    model = create_model("itnet_pc", neighbours=neighbours, **small).eval()
     torch.nn.init.normal_(model.head.weight)
     clouds, order = torch.rand(2, 12, 3), torch.randperm(12)
     assert_close(model(clouds[:, order]), model(clouds), dtype=torch.float32)
