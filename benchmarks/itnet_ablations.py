@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,10 @@ def plan(section: Section, seeds: int) -> Iterator[dict[str, Any]]:
             yield {"variant": variant, "seed": seed, "recipe": section.recipe, "overrides": chosen}
 
 
-def run(name: str, row: dict[str, Any], runs: Path) -> dict[str, Any]:
-    """Train and evaluate one run; the row with its numbers."""
+def run(
+    name: str, row: dict[str, Any], runs: Path, further: dict[str, tuple[str, ...]] | None = None
+) -> dict[str, Any]:
+    """Train and evaluate one run; the row with its numbers, and those of ``further`` evaluations by their names."""
     label = f"{name}-{row['variant']}-{row['seed']}".replace(" ", "-")
     label = "".join(c for c in label if c.isalnum() or c in "._=+-")
     recipe = load_recipe(row["recipe"], [*row["overrides"], f"seed={row['seed']}", f"name={label}"])
@@ -70,6 +73,9 @@ def run(name: str, row: dict[str, Any], runs: Path) -> dict[str, Any]:
     )
     found = evaluate(place.root)
     scores = {name: found[name] for name in SHOWN if name in found}
+    for label, overrides in (further or {}).items():
+        other = evaluate(place.root, overrides=overrides)
+        scores[label] = other.get("accuracy", other["loss"])
     return {**row, **scores, "parameters": done.parameters, "epochs": done.epochs, "threads": torch.get_num_threads()}
 
 
@@ -85,13 +91,17 @@ def main(
     parser.add_argument("--runs", type=Path, default=Path("runs") / results.stem)
     parser.add_argument("--seeds", type=int, help="of every section (default: its own)")
     parser.add_argument("--out", type=Path, default=results)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many minutes")
     options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
     for name in options.sections:
         section = sections[name]
         for row in plan(section, options.seeds or section.seeds):
             if key(row) in {key(old) for old in read(options.out).get(name, [])}:
                 continue
-            found = run(name, row, options.runs)
+            if time.monotonic() > end:
+                return
+            found = run(name, row, options.runs, section.further)
             add(options.out, name, found)
             print(
                 f"{name}: {row['variant']} seed {row['seed']}: {found.get('accuracy', found['loss']):.4f}", flush=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fredholm.kernels import ablations
 
@@ -16,6 +16,9 @@ class Section:
     common: tuple[str, ...]
     variants: dict[str, tuple[str, ...]]
     seeds: int = 3
+    further: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # a column: how every trained run is evaluated once more
 
 
 def groups(*names: str) -> dict[str, tuple[str, ...]]:
@@ -62,5 +65,89 @@ SECTIONS: dict[str, Section] = {
             "low rank, r = 16 a head": ("operator=itnet_low_rank", "operator.rank=16", "operator.width=16"),
         },
         seeds=2,
+    ),
+    "samples": Section(
+        "Digits with sampled keys, 16 patches; evaluated at S anchors",
+        "itnet-monte-carlo",
+        ("training.epochs=20",),
+        {
+            "exact": ("operator.strategy=exact", "operator.proposal=false"),
+            "S = 2": ("operator.strategy.samples=2",),
+            "S = 4": ("operator.strategy.samples=4",),
+            "S = 8": (),
+            "S = 8, drawn by measure": ("operator.proposal=false",),
+        },
+        seeds=2,
+    ),
+    "kjv": Section("The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1),
+    "hidden": Section("Hidden words of Bible verses", "itnet-mlm", (), {"low rank": ()}, seeds=1),
+    "paraphrase": Section(
+        "The same verse or another, in two translations",
+        "itnet-paraphrase",
+        (),
+        {
+            "from hidden words": ("init_from=runs/itnet/hidden-low-rank-0",),
+            "from nothing": ("init_from=null", "data.min_count=5"),
+        },
+        seeds=1,
+    ),
+}
+
+KICAD = (
+    "data.options.points=64",
+    "data.limit=1500",
+    "data.batch_size=32",
+    "model.name=itnet_nano",
+    "model.neighbours=8",
+    "training.epochs=6",
+)
+MOSAICS = (
+    "data.options.train=6000",
+    "data.options.val=500",
+    "data.options.test=2000",
+    "data.options.cell=14",
+    "model.name=itnet_nano",
+    "model.patch=7",
+    "training.epochs=8",
+)
+MOLECULES = ("model.name=itnet_nano", "training.epochs=12")
+PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
+DARCY = ("model.depth=2", "training.epochs=8")
+CENTRAL = groups("full", "content only", "position only")
+
+SECTIONS |= {
+    "points": Section(
+        "KiCad's parts, split by families; 64 points, 1,500 clouds to train on", "itnet-kicad", KICAD, CENTRAL
+    ),
+    "mosaics": Section(
+        "Questions on mosaics of 28 x 28 pixels; picture and text in one domain",
+        "itnet-mosaics-qa",
+        MOSAICS,
+        {**CENTRAL, "uniform measure": ("model.measure=uniform",), "image-heavy, 3:1": ("model.measure=0.75",)},
+    ),
+    "graphs": Section(
+        "Solubility of molecules",
+        "itnet-graphs",
+        MOLECULES,
+        {
+            "learned weight off the edges": (),
+            "edges alone": ("model.off_edges=none",),
+            "all pairs alike": ("model.off_edges=all",),
+            "content only": groups("content only")["content only"],
+            "position only": groups("position only")["position only"],
+        },
+    ),
+    "packages": Section(
+        "Sections of Debian's packages, 8,000 to train on",
+        "itnet-debian-graph",
+        PACKAGES,
+        {"15 packages around each": (), "the package alone": ("data.options.size=1",)},
+    ),
+    "darcy": Section(
+        "Darcy flow, trained at 16 x 16",
+        "itnet-darcy",
+        DARCY,
+        {"full": ()},
+        further={"at 32 x 32": ("data.options.resolution=32",)},
     ),
 }
