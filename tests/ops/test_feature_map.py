@@ -8,12 +8,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
 from fredholm.ops.feature_map import Bank, chunked, piecewise, scalar_bank, scalar_bank_naive, segments
+from fredholm.ops.feature_map import bank as form
 from fredholm.ops.feature_map.library import piecewise_linear_op, scalar_bank_op
 
 from ..tolerances import assert_close
 
 R, S, T, HIDDEN = 2, 3, 11, 5
 SHAPES = {"separate": (4, 1), "shared": (1, 4), "both": (2, 2)}
+
+
+@pytest.fixture(autouse=True)
+def segments_for_few(monkeypatch):
+    """The piecewise form is looked at whatever the number of scalars."""
+    monkeypatch.setattr(form, "FEW", 0)
 
 
 def bank(groups=4, outputs=1, sets=S, hidden=HIDDEN, dtype=torch.float64):
@@ -151,3 +158,18 @@ def test_bad_input_is_named():
         scalar_bank(u[:, :2], parts)
     with pytest.raises(ShapeError, match="readout"):
         scalar_bank(u, parts._replace(bias=parts.bias[..., :-1]))
+
+
+def test_few_scalars_do_without_segments(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("segments of few scalars")
+
+    u, parts = scalars(), bank()
+    expected = scalar_bank(u, parts)
+    monkeypatch.setattr(form, "FEW", R * T)
+    monkeypatch.setattr(form, "segments", refuse)
+    assert_close(scalar_bank(u, parts), expected)
+    assert_same(u, parts)
+    monkeypatch.setattr(form, "FEW", R * T - 1)
+    with pytest.raises(AssertionError, match="segments of few"):
+        scalar_bank(u, parts)

@@ -12,6 +12,8 @@ from .library import piecewise_linear_op, scalar_bank_op
 from .naive import Bank
 from .piecewise import segments
 
+FEW = 256  # scalars of a set
+
 
 def scalar_bank(
     u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
@@ -31,8 +33,8 @@ def scalar_bank(
         (R, S, L, T) in u's dtype; half precisions and autocast are computed in float32.
 
     Cost:
-        ReLU: O(T·L) time beside O(L·K) for the segments; others O(T·G·h). Memory O(T·L) and a chunk. One derivative. At a knot
-        itself the one-sided slope from the left is taken.
+        ReLU: O(T·L) time beside O(L·K) for the segments, which few scalars, as those of a step, do without; others O(T·G·h). Memory
+        O(T·L) and a chunk. One derivative. At a knot itself the one-sided slope from the left is taken.
 
     Raises:
         OptionError: an unknown activation.
@@ -48,9 +50,14 @@ def scalar_bank(
     dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
     with torch.autocast(u.device.type, enabled=False):
         x, whole = u.to(dtype), Bank(*(part.to(dtype) for part in bank))
-        if activation == "relu":
+        if activation == "relu" and not _few(x, whole):
             return piecewise_linear_op(x, *segments(whole), nonneg).to(u.dtype)
         return scalar_bank_op(x, *whole, activation, nonneg).to(u.dtype)
+
+
+def _few(u: Tensor, bank: Bank) -> bool:
+    """Whether the hidden units of all scalars cost less than the segments; traced lengths stay free."""
+    return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= FEW
 
 
 def _check(u: Tensor, bank: Bank) -> None:
