@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from fredholm.data import Rows, create_dataset, image_tokens
-from fredholm.data.catalogue import listops, pathfinder, verses
+from fredholm.data.catalogue import kjv_web, listops, pathfinder
 from fredholm.data.catalogue.listops import END, SYMBOLS, ListOpsOptions, expression, value_of
 from fredholm.data.catalogue.pathfinder import CLEARANCE, GAP, SIDE, PathfinderOptions, distances, draw, scene
+from fredholm.data.sword import read_module
 from fredholm.errors import DataError, OptionError
 
 SHORT = ListOpsOptions(min_length=4, max_length=80, max_depth=5, max_args=5)
@@ -262,52 +263,53 @@ def test_official_retrieval_files_are_read(tmp_path):
         create_dataset("aan", "val", path=tmp_path)
 
 
-def write_module(folder, name, books):
-    """A SWORD module: for each book a block, with an empty slot, a book slot, and a heading and verses for every chapter."""
-    place = folder / name
+def write_module(place, chapters):
+    """A SWORD module: a block a part, an empty slot, a book's slot, and a heading and verses for every chapter."""
     place.mkdir(parents=True)
     for part in ("ot", "nt"):
-        blocks, slots, packed = b"", struct.pack("<IIH", 0, 0, 0), b""
-        for number, (book, chapters) in enumerate(books.items()):
-            whole = b""
-            texts = [f'<div osisID="{book}" type="book"/>']
-            for i, chapter in enumerate(chapters, 1):
-                texts += [f'<chapter n="{i}" osisID="{book}.{i}" sID="x"/>', *chapter]
-            for text in texts if part == "ot" else []:
-                slots += struct.pack("<IIH", number, len(whole), len(text.encode()))
-                whole += text.encode()
-            data = zlib.compress(whole)
-            blocks += struct.pack("<III", len(packed), len(data), len(whole))
-            packed += data
-        for kind, content in (("bzs", blocks), ("bzv", slots), ("bzz", packed)):
+        whole, slots = b"", struct.pack("<IIH", 0, 0, 0)
+        texts = ['<div osisID="Gen" type="book"/>']
+        for name, verses in chapters.items():
+            texts += [f'<chapter n="1" osisID="{name}" sID="x"/>', *verses]
+        for text in texts if part == "ot" else []:
+            slots += struct.pack("<IIH", 0, len(whole), len(text.encode()))
+            whole += text.encode()
+        data = zlib.compress(whole)
+        for kind, content in (("bzs", struct.pack("<III", 0, len(data), len(whole))), ("bzv", slots), ("bzz", data)):
             (place / f"{part}.{kind}").write_bytes(content)
 
 
-def bible(folder):
-    for name, article in (("engKJVx", "<w>ye</w>"), ("engWEBx", "<w>you</w>")):
-        chapters = [[f"{article} saw <note>aside</note>{c}.{v} <q>now</q>" for v in range(8)] for c in range(3)]
-        write_module(folder, name, {f"B{b:02}": chapters for b in range(10)})
+def test_sword_modules_are_read_by_chapter(tmp_path):
+    verse = '<w lemma="x">In</w> <w>the</w> beginning<note>aside</note><w>God</w>, <q>now</q> &amp; then'
+    write_module(tmp_path / "m", {"Gen.1": [verse, "two"], "Exod.3": ["one"]})
+    assert read_module(tmp_path / "m") == {"Gen.1": ["In the beginning God, now & then", "two"], "Exod.3": ["one"]}
+    (tmp_path / "m" / "ot.bzz").write_bytes(b"broken")
+    with pytest.raises(DataError, match="damaged"):
+        read_module(tmp_path / "m")
+    write_module(tmp_path / "empty", {})
+    with pytest.raises(DataError, match="no chapter"):
+        read_module(tmp_path / "empty")
 
 
-def test_verses_pair_renderings_of_one_text(tmp_path):
-    bible(tmp_path)
+def verse_pairs(*_):
+    """Pairs of the books 0 to 9, sixteen verses each, as kjv_web reads them."""
+    return [
+        ((book, 1, verse), f"ye saw {book}.{verse} ‖ you saw {book}.{verse + (verse % 2)}", verse % 2 == 0)
+        for book in range(10)
+        for verse in range(16)
+    ]
+
+
+def test_verses_are_the_pairs_of_kjv_web_as_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(kjv_web, "read_pairs", verse_pairs)
     parts = {split: create_dataset("verses", split, path=tmp_path) for split in ("train", "val", "test")}
-    assert [len(parts[split]) for split in parts] == [7 * 24, 24, 48]
-    numbers, labels = parts["train"].batch(range(7 * 24))
-    assert 40 < int(labels.sum()) < 128
+    assert sum(map(len, parts.values())) == 160
+    assert [len(parts[split]) // 16 for split in ("val", "test")] == [1, 2]
+    numbers, labels = parts["train"].batch(range(len(parts["train"])))
     for (old, new), label in zip(numbers, labels):
         first, second = (bytes((row[row > 0] - 1).tolist()).decode().split() for row in (old, new))
-        assert first[0] == "ye"
-        assert second[0] == "you"
-        assert first[3] == "now"
+        assert (first[0], second[0]) == ("ye", "you")
         assert (first[2] == second[2]) == bool(label)
-        assert first[2].split(".")[0] == second[2].split(".")[0]  # of the same chapter
-    with pytest.raises(DataError, match="dpkg -x"):
-        create_dataset("verses", "train", path=tmp_path / "engKJVx")
-    (tmp_path / "engWEBx" / "ot.bzz").write_bytes(b"broken")
-    with pytest.raises(DataError, match="damaged"):
-        create_dataset("verses", "train", path=tmp_path)
-    assert verses.split_of(4) == "val"
 
 
 def test_rows_refuse_nothing():

@@ -7,10 +7,11 @@ import json
 import pytest
 import torch
 
+from fredholm.data.catalogue import kjv_web
 from fredholm.errors import OptionError, ShapeError
 from fredholm.models import create_model, from_pretrained, list_models, save_pretrained
 from fredholm.training import list_recipes, load_recipe, train
-from tests.data.test_lra import bible, official_aan, official_imdb, official_pathfinder
+from tests.data.test_lra import official_aan, official_imdb, official_pathfinder, verse_pairs
 
 OPERATORS = {
     "softmax": {},
@@ -104,17 +105,10 @@ def test_full_recipes_build_and_train_on_the_official_layout(task, tmp_path, mon
     assert "lra" in json.dumps(saved)
 
 
-def test_the_retrieval_stand_in_trains(tmp_path):
-    (tmp_path / "files").mkdir()
-    bible(tmp_path / "files")
-    changes = [
-        f"data.path={tmp_path / 'files'}",
-        "data.batch_size=16",
-        "training.epochs=1",
-        "operator=softmax",
-        "schedule.warmup_epochs=0",
-    ]
-    assert train(load_recipe("lra-retrieval", changes), tmp_path / "run").steps == 10
+def test_the_retrieval_stand_in_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(kjv_web, "read_pairs", verse_pairs)
+    changes = [f"data.path={tmp_path}", "data.batch_size=16", "training.epochs=1", "operator=softmax"]
+    assert train(load_recipe("lra-retrieval", [*changes, "schedule.warmup_epochs=0"]), tmp_path / "run").steps == 7
 
 
 def test_recipes_of_the_arena_change_the_operator_alone():

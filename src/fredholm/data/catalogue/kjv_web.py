@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fredholm.data.bible import BOOKS, KJV_FILE, Place, read_kjv
 from fredholm.data.catalogue import kjv_characters
-from fredholm.data.catalogue.verses import read_module
 from fredholm.data.create import source_folder
 from fredholm.data.registry import Entry, Package, PinnedFile, Request
+from fredholm.data.sword import read_module
 from fredholm.data.texts import TextDataset, TextOptions
 from fredholm.data.vocabulary import split_words
 from fredholm.errors import DataError
@@ -106,14 +106,20 @@ def read_pairs(kjv: Path, web: Path) -> list[tuple[Place, str, bool]]:
     return pairs
 
 
-def create(request: Request) -> TextDataset:
-    """The data set of a request: a class for each pair, and the two verses as one text with a sign between."""
-    entry = request.entry
+def folders(request: Request) -> tuple[Path, Path]:
+    """Where the King James Bible and the World English Bible lie: the user's folder, or those of two fetched sets."""
     web = source_folder(request, lambda file: True)
     kjv = web
     if request.path is None:
         base = replace(request, entry=kjv_characters.ENTRY)
         kjv = source_folder(base, lambda file: True)
+    return kjv, web
+
+
+def create(request: Request) -> TextDataset:
+    """The data set of a request: a class for each pair, and the two verses as one text with a sign between."""
+    entry = request.entry
+    kjv, web = folders(request)
     found = read_pairs(kjv, web)
     parts = {name: [pair for pair in found if split_of(pair[0][0]) == name] for name in ("train", "val", "test")}
     options = request.text or TextOptions()

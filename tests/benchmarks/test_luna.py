@@ -1,0 +1,70 @@
+"""LUNA's and the Arena's benchmarks: pages are those of the committed results, and what is measured is what is said."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from benchmarks import lra, luna_report, luna_speed, luna_theory
+from fredholm.training import load_recipe
+
+
+@pytest.mark.skipif(not lra.RESULTS.is_file(), reason="nothing was measured yet")
+def test_the_arenas_page_is_that_of_the_committed_results():
+    assert lra.PAGE.read_text("utf-8") == lra.page(lra.load(lra.RESULTS))
+
+
+@pytest.mark.skipif(not luna_theory.RESULTS.is_file(), reason="nothing was measured yet")
+def test_the_kernels_page_is_that_of_the_committed_results():
+    assert luna_report.PAGE.read_text("utf-8") == luna_report.page()
+
+
+def test_rows_of_the_arena_differ_in_their_attention_alone():
+    for _, recipe, own in lra.TASKS.values():
+        found = [load_recipe(recipe, [f"operator={o}", *own]).model_dump() for o in lra.ATTENTIONS.values()]
+        operators = [json.dumps(row.pop("operator"), sort_keys=True) for row in found]
+        assert len(set(operators)) == len(lra.ATTENTIONS)
+        assert all(row == found[0] for row in found)
+
+
+def test_the_arenas_verdict_follows_from_the_numbers():
+    def run(attention, seed, accuracy):
+        sizes = {"loss": 1.0, "parameters": 1000, "epochs": 1, "minutes": 1.0}
+        return {"task": "listops", "attention": attention, "seed": seed, "accuracy": accuracy, **sizes}
+
+    one = {"runs": [run("softmax", 0, 0.5), run("luna", 0, 0.4), run("hedgehog", 0, 0.45)]}
+    text = lra.verdict(one, "listops")
+    assert "**softmax**, by 5.0 points over hedgehog (one seed" in text
+    assert "luna 10.0" in text
+    two = {"runs": [*one["runs"], run("softmax", 1, 0.3), run("luna", 1, 0.42), run("hedgehog", 1, 0.45)]}
+    assert "**hedgehog**, by 4.0 points over luna (2 seeds, more" in lra.verdict(two, "listops")
+    assert "| softmax | 40.0 ± 14.1 | 1.000 | 0, 1 | 1,000 |" in lra.table(two, "listops")
+
+
+def test_gram_matrices_of_all_maps_have_no_negative_eigenvalue():
+    assert all(abs(value) < 1e-12 for value in luna_theory.gram_matrices(40, 8).values())
+
+
+def test_the_kernels_error_falls_with_the_directions(monkeypatch):
+    monkeypatch.setattr(luna_theory, "DIRECTIONS", (8, 64))
+    monkeypatch.setattr(luna_theory, "PAIRS", 20)
+    monkeypatch.setattr(luna_theory, "REFERENCE", 20_000)
+    rows = luna_theory.sampling_error(8)
+    for few, many in (rows[:2], rows[2:]):
+        assert few["rms"] / many["rms"] == pytest.approx(math.sqrt(8), rel=0.35)
+        assert few["rms"] == pytest.approx(few["theory"], rel=0.35)
+
+
+def test_what_is_kept_is_counted_once():
+    x = torch.randn(100, requires_grad=True)
+    assert luna_speed.kept(lambda: (x.exp() * 2.0).sum(), set()) == 400  # exp keeps its output alone
+    assert luna_speed.kept(lambda: (x * x).sum(), {x.untyped_storage().data_ptr()}) == 0
+
+
+def test_an_exponent_is_that_of_a_power():
+    rows = [{"layer": "a", "backward": False, "n": n, "ms": 3.0 * n**1.2} for n in (10, 100, 1000)]
+    assert luna_speed.exponent(rows, "a", backward=False) == pytest.approx(1.2)
+    assert luna_theory.slope(rows, "n", "ms") == pytest.approx(1.2)
