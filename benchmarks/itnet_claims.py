@@ -54,7 +54,7 @@ def better(section: str, a: str, b: str, metric: str = "accuracy") -> Callable[[
             return "not run", "open"
         shown = f"{section}: {100 * apart.difference:+.2f}"
         if apart.error is None or apart.seeds < SEEDS:
-            return f"{shown} ({apart.seeds} seeds)", "open"
+            return f"{shown} ({apart.seeds} {'seed' if apart.seeds == 1 else 'seeds'})", "open"
         sure = abs(apart.difference) > 2 * apart.error
         verdict = "open" if not sure else "reproduced" if apart.difference > 0 else "contradicted"
         return f"{shown} ± {100 * apart.error:.2f} ({apart.seeds} seeds)", verdict

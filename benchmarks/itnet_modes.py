@@ -31,7 +31,7 @@ LENGTHS = (196, 512, 1024, 4096, 16384)
 SAMPLES, RANK, CHECKED = 128, 64, 64
 MODES = ("exact", "MC-128", "MC-128 anchors", "LR-64", "SDPA")
 DIRECTIONS = ("forward", "forward+backward")
-OUT = Path(__file__).parent / "results"
+OUT = Path(__file__).parents[1] / "docs" / "results"
 
 
 def block(mode: str, options: argparse.Namespace, samples: int = SAMPLES) -> ResidualBlock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from .itnet_ablations import RESULTS, read
 from .itnet_claims import CLAIMS, Rows, paired
 from .itnet_sections import SECTIONS, Section
+from .report import machine_line
 
 HEAD = """# Results: ITNet
 
@@ -38,7 +40,8 @@ def spread(values: list[float], metric: str) -> str:
 def table(section: Section, rows: Rows) -> str:
     """One section, its variants in the order they are listed in."""
     metric = metric_of(rows)
-    lines = [f"| variant | {NAMES[metric]} | seeds | to the first row | parameters |", "|---|---|---|---|---|"]
+    heads = ["variant", NAMES[metric], *section.further, "seeds", "to the first row", "parameters"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     first = next(name for name in section.variants if any(row["variant"] == name for row in rows))
     for name in section.variants:
         mine = [row for row in rows if row["variant"] == name]
@@ -51,7 +54,9 @@ def table(section: Section, rows: Rows) -> str:
             error = "" if found.error is None else f" ± {scale * found.error:.{digits}f}"
             apart = f"{scale * found.difference:+.{digits}f}{error}"
         score = spread([row[metric] for row in mine], metric)
-        lines.append(f"| {name} | {score} | {len(mine)} | {apart} | {mine[0]['parameters']:,} |")
+        more = [spread([row[label] for row in mine if label in row], metric) for label in section.further]
+        cells = [name, score, *more, str(len(mine)), apart, f"{mine[0]['parameters']:,}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -69,7 +74,64 @@ def claims(found: dict[str, Rows]) -> str:
     return "\n".join(lines)
 
 
-def page(found: dict[str, Rows]) -> str:
+def speed(found: dict[str, Any]) -> str:
+    """Time and memory of the evaluation modes, and where the low-rank one loses to softmax attention."""
+    lines = ["| mode | direction | N | ms | peak MB | exponent in time | in memory |", "|---|---|---|---|---|---|---|"]
+    for curve in found["curves"]:
+        slopes = [
+            "" if curve["exponent"][what] is None else f"{curve['exponent'][what]:.2f}"
+            for what in ("milliseconds", "megabytes")
+        ]
+        for row in curve["rows"]:
+            cells = [
+                curve["mode"],
+                curve["direction"],
+                f"{row['n']:,}",
+                f"{row['milliseconds']:.1f}",
+                f"{row['megabytes']:.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} | {' | '.join(slopes)} |")
+            slopes = ["", ""]
+        if curve["left_out"]:
+            missing = ", ".join(f"{n:,}" for n in curve["left_out"])
+            lines.append(
+                f"| {curve['mode']} | {curve['direction']} | {missing} | left out: beyond the limit or below S | | | |"
+            )
+    sizes = found["setting"]
+    about = (
+        f"One block of width {sizes['dim']}, {sizes['heads']} heads, kernel width {sizes['width']}, batch 1, float32, "
+        f"{sizes['threads']} threads; a step of more than {sizes['limit']:g} s is left out. {machine_line(found['machine'])}"
+    )
+    picture = "![Time and memory against N](itnet-modes.png)"
+    return (
+        f"## Speed and memory\n\n{about}\n\n{picture}\n\n"
+        + "\n".join(lines)
+        + "\n\n"
+        + crossover(found["curves"])
+        + "\n"
+    )
+
+
+def crossover(curves: list[dict[str, Any]]) -> str:
+    """From which N on each mode is faster than softmax attention in the same block."""
+    lines = []
+    for direction in dict.fromkeys(curve["direction"] for curve in curves):
+        times = {
+            c["mode"]: {r["n"]: r["milliseconds"] for r in c["rows"]} for c in curves if c["direction"] == direction
+        }
+        base = times.get("SDPA", {})
+        for mode, mine in times.items():
+            shared = [n for n in mine if n in base]
+            if mode == "SDPA" or not shared:
+                continue
+            slower = [n for n in shared if mine[n] > base[n]]
+            faster = [n for n in shared if n > max(slower, default=0)]
+            where = f"faster from N = {faster[0]:,} on" if faster else f"slower at every N up to {max(shared):,}"
+            lines.append(f"- {mode}, {direction}: {where}, against softmax attention.")
+    return "\n".join(lines)
+
+
+def page(found: dict[str, Rows], modes: dict[str, Any] | None = None) -> str:
     """The whole page."""
     parts = [HEAD, "## Claims\n\n" + claims(found) + "\n"]
     for name, section in SECTIONS.items():
@@ -78,12 +140,20 @@ def page(found: dict[str, Rows]) -> str:
             continue
         command = f"`python -m benchmarks.itnet_ablations {name}`"
         parts.append(f"## {section.title}\n\n{setting(section)}; the table by {command}.\n\n{table(section, rows)}\n")
+    if modes is not None:
+        parts.append(speed(modes))
     return "\n".join(parts)
+
+
+def read_modes(path: Path = RESULTS) -> dict[str, Any] | None:
+    """What ``python -m benchmarks.itnet_modes`` measured, where it has been run."""
+    place = path.with_name("itnet-modes.json")
+    return json.loads(place.read_text(encoding="utf-8")) if place.is_file() else None
 
 
 def main(path: Path = RESULTS) -> None:
     found: dict[str, list[dict[str, Any]]] = read(path)
-    path.with_suffix(".md").write_text(page(found), encoding="utf-8")
+    path.with_suffix(".md").write_text(page(found, read_modes(path)), encoding="utf-8")
     print(f"written to {path.with_suffix('.md')}")
 
 

@@ -11,6 +11,7 @@ from fredholm.cli.main import main
 from fredholm.data import Vocabulary
 from fredholm.errors import CheckpointError, OptionError, RecipeError
 from fredholm.training import compress_run, evaluate, explain, generate, load_recipe, load_run, predict, train
+from fredholm.training.build import build_dataset, build_model
 from fredholm.training.generation import continuation
 from tests.data.test_language import write_glue, write_kjv
 from tests.tolerances import assert_close
@@ -63,7 +64,7 @@ def test_hidden_tokens_are_a_task(hidden):
         explain(run)
     with pytest.raises(OptionError, match="predict: the run asks for tokens"):
         predict(run, ["x.txt"])
-    with pytest.raises(OptionError, match="is no model of the next token"):
+    with pytest.raises(OptionError, match="a model of the next token"):
         generate(run, "a")
 
 
@@ -93,6 +94,7 @@ def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool)
     found = evaluate(home / f"task-{pool}")
     assert 0 <= found["f1"] <= 1
     assert -1 <= found["matthews"] <= 1
+    assert 0 <= found["auc"] <= 1
 
 
 def test_weights_that_do_not_fit_are_refused(hidden, home, glue):
@@ -115,6 +117,16 @@ def test_scores_of_pairs_are_a_regression(home, glue):
     train(recipe, home / "stsb")
     found = evaluate(home / "stsb")
     assert found["spearman"] in (pytest.approx(1.0), pytest.approx(-1.0)), "two sentences"
+
+
+@pytest.mark.parametrize("name", ["itnet-glue-mlm", "itnet-glue"])
+def test_the_papers_recipe_builds_at_its_own_size(name, glue):
+    recipe = load_recipe(name, [f"data.path={glue}", "data.options.task=mrpc", "init_from=null"])
+    with torch.device("meta"):
+        model = build_model(recipe, build_dataset(recipe, "train"))
+    assert (model.config.dim, model.config.depth, model.config.heads, model.config.max_length) == (768, 12, 12, 128)
+    blocks = sum(p.numel() for p in model.blocks.parameters())
+    assert 140e6 < blocks < 155e6, "Table 11's rows"
 
 
 # --- generation -------------------------------------------------------------------------------------------------------

@@ -157,8 +157,9 @@ class LowRankKernel(Kernel):
         :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least."""
         p = problem
         dtype = torch.promote_types(p.uy.dtype, torch.float32)
-        units = self.key.units(self.fourier(p.y)[:, None], p.uy)
-        read = self.query.units(self.fourier(p.x)[:, None], p.ux)
+        there = self.fourier(p.y)[:, None]
+        here = self.fourier(p.x)[:, None] if p.layout.cross else there  # the sines are a good part of the cost
+        units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
         with torch.autocast(p.uy.device.type, enabled=False):
             signal = p.uy.to(dtype) * p.quadrature.mass[:, None, :, None].to(dtype)
             moment, total = units.to(dtype).mT @ signal, signal.sum(2)

@@ -19,6 +19,8 @@ from fredholm.training.evaluation import evaluate, load_run, run_dataset
 from fredholm.training.folder import RunFolder
 from fredholm.training.recipe_files import save_recipe
 
+HELD_OUT = 8  # validation samples that the report of a layer is made on
+
 
 def compress_run(
     run: str | Path,
@@ -35,7 +37,8 @@ def compress_run(
 
     The new run folder holds the recipe with the low-rank operator, the model, and ``compression.json``: of each layer the errors on
     signals it was not fitted to, the Eckart-Young optimum and Proposition 12's bound (see :class:`fredholm.operators.CompressionReport`).
-    Layers are fitted one by one to what the original model's layers see on training samples, and reported on validation samples.
+    Layers are fitted one by one to what the original model's layers see on training samples, and reported on eight validation
+    samples.
 
     Args:
         run: a finished run of an ITNet with the exact operator.
@@ -61,14 +64,14 @@ def compress_run(
         raise OptionError(f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of each")
     if not isinstance(model, ITNet) or model.config.operator != "itnet":
         raise ConversionError(f"{place.root}: compress takes a trained ITNet with the operator 'itnet'")
-    inputs = run_dataset(model, place, "train"), run_dataset(model, place, "val")
-    before = [seen(model, split, samples, batch_size) for split in inputs]
+    fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
+    unseen = seen(model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT)  # every one is decomposed
     own_rank = -(-rank // model.config.heads)
     options = {"width": width or model.blocks[0].operator.kernel.width}
     layers, states = [], {}
     for number, block in enumerate(model.blocks):
-        signals, held_out = ([(u, domain) for u, domain in batches[number]] for batches in before)
-        low, found = compress(block.operator, own_rank, signals, held_out=held_out[:1], steps=steps, **options)
+        signals, held_out = fitted[number], unseen[number]
+        low, found = compress(block.operator, own_rank, signals, held_out=held_out, steps=steps, **options)
         layers.append({"layer": number + 1, **dataclasses.asdict(found)})
         states |= {f"blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()}
         if report:

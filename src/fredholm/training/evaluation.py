@@ -18,7 +18,7 @@ from fredholm.errors import CheckpointError, DataError, OptionError, require
 from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
-from fredholm.training.metrics import area_under_curve, spearman, two_classes
+from fredholm.training.metrics import spearman, two_classes
 from fredholm.training.recipe_files import apply_overrides, load_recipe
 from fredholm.training.tasks import Task, relative_error, task_of
 
@@ -130,7 +130,9 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     dataset = run_dataset(model, place, "test")
     kind = get_entry(place.load_recipe().data.name).kind
     if kind in ("points", "graph", "question", "field"):
-        raise OptionError(f"explain: the run reads data of the kind {kind!r}; the report shows images, texts and sequences")
+        raise OptionError(
+            f"explain: the run reads data of the kind {kind!r}; the report shows images, texts and sequences"
+        )
     if model.extra.get("task") in ("tokens", "regression") and kind == "text":
         raise OptionError(f"explain: the run asks for {model.extra['task']}; the report shows classes of texts")
     if not place.evaluation.is_file():
@@ -139,16 +141,19 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     inputs, labels = dataset.raw(chosen)
     where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
     texts = getattr(dataset, "texts", None)
-    return report_run(place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)], **where)
+    return report_run(
+        place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)], **where
+    )
 
 
 def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Area under the curve of two classes, where both are there."""
-    area = area_under_curve(logits[:, 1].double() - logits[:, 0].double(), labels)
+    from fredholm.explain.targets import roc_auc
+
+    area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
     return {} if math.isnan(area) else {"auc": area}
 
 
-@torch.inference_mode()
 def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
     """What the model says of each batch, and the labels, on the CPU."""
     device = next(model.parameters()).device
@@ -156,7 +161,9 @@ def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
         device = torch.device("cuda")
         model.to(device)
     for inputs, labels in loader:
-        yield model(inputs.to(device)).float().cpu(), labels.cpu()
+        with torch.inference_mode():
+            outputs = model(inputs.to(device)).float().cpu()
+        yield outputs, labels.cpu()
 
 
 def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
@@ -260,7 +267,9 @@ def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
     facts = model.extra
     found: list[dict[str, Any]] = [{"file": str(file)} for file in files]
     if "vocabulary" in facts and "task" in facts:
-        raise OptionError(f"predict: the run asks for {facts['task']}; it names classes only (tokens: `fredholm generate`)")
+        raise OptionError(
+            f"predict: the run asks for {facts['task']}; it names classes only (tokens: `fredholm generate`)"
+        )
     if "vocabulary" in facts:
         lines = [line for file in files for line in _read_lines(Path(file))]
         vocabulary = Vocabulary.from_dict(facts["vocabulary"])

@@ -46,6 +46,7 @@ def generate(
     facts = model.extra
     if facts.get("task") != "tokens" or not hasattr(model, "init_state"):
         raise OptionError(f"generate: {run} is no model of the next token; needs a run such as itnet-kjv")
+    model.init_state(1)  # refuses a model that is not causal
     if length < 1 or temperature < 0 or (top_k is not None and top_k < 1):
         raise OptionError(
             f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; needs a length and top_k of 1 or more "

@@ -25,7 +25,7 @@ from ...kernels import (
 from ...ops.anchors import Mixture, Table, draw, sampled_mlp_kernel, take_keys
 from .anchors import Anchors, at_anchors, check_count
 from .base import Keys, Strategy, with_offset
-from .exact import Exact
+from .exact import Exact, grid_displacements
 
 SAMPLES, ANCHORS = "sampled keys", "anchors"
 REASONS = {
@@ -173,7 +173,7 @@ class MonteCarlo(Strategy):
         width = getattr(kernel, "width", 64) + 4 * kernel.d_in + 64 if split else kernel.d_in * kernel.d_out
         block = max(1, BYTES // (4 * samples.index[:, :, 0].numel() * width))
         run = _split if split else _pairs
-        keys = kernel.key_terms(p.y, p.uy, columns=True) if split else {}  # type: ignore[attr-defined]
+        keys = _key_terms(kernel, p) if split else {}
         if block >= n:
             return with_offset(run(kernel, p, samples, keys), kernel, p)
         outs = []
@@ -208,10 +208,24 @@ class MonteCarlo(Strategy):
         raise StrategyError("MonteCarlo draws keys for each query and caches none")
 
 
+def _key_terms(kernel: Any, problem: Problem) -> Keys:
+    """What the keys bring to hidden units: on a regular grid a table of displacements instead of columns for them."""
+    grid = problem.layout.grid
+    if grid is None:
+        return kernel.key_terms(problem.y, problem.uy, columns=True)
+    displacements, index = grid_displacements(problem.x[0], grid)
+    table = kernel.table(displacements)
+    found = {} if table is None else {"table": table.mT, "place": index}
+    return kernel.key_terms(problem.y, problem.uy, columns=False) | found
+
+
 def _split(kernel: Any, problem: Problem, samples: Samples, keys: Keys) -> Tensor:
     """Hidden units of the drawn pairs from split terms."""
     readout, bias = kernel.readout()
-    queries = kernel.query_terms(problem.x, problem.ux, columns=True)
+    on_grid = (problem if problem.whole is None else problem.whole).layout.grid is not None
+    queries = kernel.query_terms(problem.x, problem.ux, columns=not on_grid)
+    if "place" in keys:
+        queries["place"] = keys["place"] if problem.index is None else keys["place"][problem.index]
     return sampled_mlp_kernel(samples.index, samples.weight, problem.uy, readout, bias, keys, queries)
 
 

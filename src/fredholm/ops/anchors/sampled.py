@@ -40,7 +40,8 @@ def sampled_mlp_kernel(
         index, weight: keys y of each query and their coefficients c.
         signal: u at all keys.
         readout, bias: R and R_0 of :class:`fredholm.kernels.HiddenReadout`.
-        keys, queries: the terms of :class:`fredholm.kernels.SplitHidden` with appended columns, for all keys and these queries.
+        keys, queries: the terms of :class:`fredholm.kernels.SplitHidden` for all keys and these queries, with appended columns; or on a
+            regular grid with a ``table`` of the displacement term (1 | h, displacements, w) and every point's ``place`` in it.
 
     Cost: O(Nq·S·w·(c + d)) time for c columns, O(Nq·(w·(c + S + d) + S·(c + d))) memory.
     """
@@ -57,6 +58,10 @@ def sampled_mlp_kernel(
         far = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
         units = units + (far * queries["distance_scale"][:, None, None]).to(units.dtype)
     function = ACTIVATIONS[queries["activation"]].function
+    if "table" in keys:
+        table = keys["table"][None].to(units.dtype)
+        apart = queries["place"][:, None] - keys["place"][index] + table.shape[2] // 2
+        units = units + take_keys(table, apart)
     hidden = function(units)
     for matrix, shift in queries.get("mid", ()):
         hidden = function(F.linear(hidden, matrix, shift))
