@@ -197,6 +197,19 @@ def test_a_page_shows_speed_and_what_was_refused(tmp_path):
     assert report.crossover is None, "slower again at the end"
 
 
+def test_speed_and_memory_are_measured_beside_the_teacher():
+    report = linearize(models.bert(), "elu", lengths=(8, 32)).report
+    assert [row["length"] for row in report.speed] == [8, 32]
+    assert all(value > 0 for row in report.speed for value in row.values())
+    assert report.speed[1]["teacher_bytes"] > 2 * report.speed[0]["teacher_bytes"]
+    with pytest.raises(OptionError, match="positions for 32 tokens"):
+        linearize(models.bert(), "elu", lengths=(64,))
+    with pytest.raises(OptionError, match="does not read tokens"):
+        linearize(models.torch_encoder(), "elu", lengths=(8,))
+    inputs = {n: torch.randn(1, n, 16) for n in (16, 4)}
+    assert len(linearize(models.torch_encoder(), "elu", lengths=inputs).report.speed) == 2
+
+
 def test_divergences_are_means_over_samples():
     from fredholm.convert import replace_attention
 

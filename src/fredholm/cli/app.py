@@ -243,6 +243,7 @@ def linearize(
     epochs: Annotated[int, typer.Option(help="Of stage 2 at most; 0 leaves it out.", min=0)] = 10,
     lr: Annotated[float, typer.Option()] = 1e-5,
     precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
+    length: Annotated[list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")] = None,
     seed: Annotated[int, typer.Option()] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a conversion stopped.")] = False,
 ) -> None:
@@ -255,7 +256,7 @@ def linearize(
     }
     chosen = {"options": layers.read_options(option), "layers": layer, "tied": not untied, "keep_refused": keep_refused}
     given = {"task": task, "precision": precision, "seed": seed, "resume": resume, "say": typer.echo}
-    sizes = {"samples": samples, "max_length": max_length}
+    sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
     result = training.linearize_source(source, to, data=data, out=out, **stages, **chosen, **given, **sizes)
     show.conversion(result.report, out)
 

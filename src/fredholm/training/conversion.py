@@ -22,6 +22,7 @@ from fredholm.training.build import Batches
 from fredholm.training.callbacks import History, KeepModel, Patience, write_json
 from fredholm.training.checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
 from fredholm.training.conversion_data import as_dataset
+from fredholm.training.conversion_speed import measure_speed
 from fredholm.training.conversion_stages import Distillation, FineTuning, Metric, Stage, check_batch, outputs_of
 from fredholm.training.failures import Interrupted
 from fredholm.training.metrics import metric_named
@@ -91,6 +92,7 @@ def linearize(
     folder: str | Path | None = None,
     resume: bool = False,
     precision: str = "32",
+    lengths: Sequence[int] | dict[int, Any] = (),
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> Conversion:
@@ -115,6 +117,8 @@ def linearize(
         folder: where progress is kept, the converted model (``model/``) and its report; needed to resume.
         resume: go on in ``folder``; what is finished is read.
         precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32).
+        lengths: at which time and memory of both models are measured, see
+            :func:`fredholm.training.conversion_speed.measure_speed`.
         seed: of the maps' start, the batches' order and dropout.
         say: receives a line at every step of the conversion and every epoch.
 
@@ -151,6 +155,8 @@ def linearize(
     if data is not None:
         _train(run, progress, model, replaced, report, [as_dataset(split) for split in data], distil, tune)
     replaced.model.eval()
+    if lengths:
+        report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))
     conversion = Conversion(replaced.model, report, replaced)
     if progress.folder is not None:
         conversion.save(progress.folder / "model")

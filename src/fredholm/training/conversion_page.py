@@ -69,7 +69,7 @@ def _refused(report: ConversionReport) -> Section:
 
 def _speed(report: ConversionReport) -> Section:
     rows = [
-        [f"{x['length']:,}", *(f"{x[k]:.1f}" for k in ("teacher_ms", "student_ms")),
+        [f"{x['length']:,.0f}", *(f"{x[k]:.1f}" for k in ("teacher_ms", "student_ms")),
          *(f"{x[k] / 2**20:.1f}" for k in ("teacher_bytes", "student_bytes"))]
         for x in report.speed
     ]  # fmt: skip
