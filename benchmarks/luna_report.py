@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
 from fredholm.explain.style import LIGHT, new_figure, settings
 
 from . import luna_speed, luna_theory
@@ -122,7 +124,7 @@ def speed(found: dict[str, Any]) -> str:
 
 def plot_runtime(found: dict[str, Any], path: Path) -> None:
     """Time against N on logarithmic axes."""
-    with settings(LIGHT):
+    with matplotlib.rc_context(settings(LIGHT)):
         figure = new_figure(9.0, 3.2)
         for axes, backward in zip(figure.subplots(1, 2), (False, True)):
             for i, name in enumerate(dict.fromkeys(row["layer"] for row in found["curves"])):
@@ -141,7 +143,7 @@ def plot_runtime(found: dict[str, Any], path: Path) -> None:
                 )
             axes.set(xlabel="N", ylabel="ms", title="forward and backward" if backward else "forward")
         axes.legend(fontsize=6)
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, facecolor="white")
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
 from torch import Tensor
 
@@ -120,7 +121,7 @@ def width_error(steps: int = 800) -> list[dict[str, Any]]:
 
 def plot_theory(found: dict[str, Any], path: Path) -> None:
     """Sampling error against M beside 1/√M, and fitting error against hidden width."""
-    with settings(LIGHT):
+    with matplotlib.rc_context(settings(LIGHT)):
         figure = new_figure(7.6, 2.8)
         left, right = figure.subplots(1, 2)
         for i, name in enumerate(dict.fromkeys(row["psi"] for row in found["sampling"])):
@@ -136,7 +137,7 @@ def plot_theory(found: dict[str, Any], path: Path) -> None:
         right.set(xlabel="hidden width", ylabel="relative error of ψ")
         for axes in (left, right):
             axes.legend(fontsize=6)
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, facecolor="white")
 
 
 def plot_psi(run: Path, path: Path) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def plot_psi(run: Path, path: Path) -> dict[str, Any]:
         layers.append((kernel.feature_map, torch.cat([x[valid].flatten() for x in seen])))
     shown = min(8, layers[0][0].channels)
     facts: dict[str, Any] = {"run": run.name, "dataset": dataset.name, "samples": 64, "layers": []}
-    with settings(LIGHT):
+    with matplotlib.rc_context(settings(LIGHT)):
         figure = new_figure(9.0, 1.5 * len(layers) + 0.3)
         grid = figure.subplots(len(layers), shown, squeeze=False)
         for row, (feature_map, u) in enumerate(layers):
@@ -177,8 +178,7 @@ def plot_psi(run: Path, path: Path) -> dict[str, Any]:
                 axes.plot(at, curves[channel], color=LIGHT.series[1], linewidth=1.2)
                 axes.tick_params(labelsize=5)
                 axes.set_title(f"layer {row + 1}, ψ{channel + 1}", fontsize=6)
-        figure.tight_layout()
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, facecolor="white")
     return facts
 
 
@@ -190,7 +190,8 @@ def project(feature_map: LunaMap, x: Tensor) -> Tensor:
 def fit(operator: str, options: dict[str, Any], name: str, epochs: int, **sizes: Any) -> tuple[Any, Any, float]:
     """A small classifier with a class token, AdamW at 2e-3, its data set and its validation accuracy."""
     torch.manual_seed(0)
-    train, val = data.create_dataset(name, "train"), data.create_dataset(name, "val")
+    train: Any = data.create_dataset(name, "train")
+    val: Any = data.create_dataset(name, "val")
     if name == "digits":
         sizes |= {"image_size": (8, 8), "channels": 1, "patch": 2}
     else:
@@ -229,7 +230,7 @@ def class_token_map(model: Any, inputs: Tensor) -> Tensor:
 def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
     """[CLS] to patches of a digit and to words of a review, three attentions side by side."""
     facts: dict[str, Any] = {}
-    with settings(LIGHT):
+    with matplotlib.rc_context(settings(LIGHT)):
         figure = new_figure(8.4, 4.4)
         grid = figure.subplots(2, 1 + len(ROWS), gridspec_kw={"height_ratios": [1.2, 1]})
         for column, (name, (operator, options)) in enumerate(ROWS.items(), 1):
@@ -254,7 +255,7 @@ def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
             facts[name] = {"digits": accuracy, "reviews": text_accuracy, "words": words}
         for axes in (*grid[0], grid[1][0]):
             axes.axis("off")
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, facecolor="white")
     return facts
 
 

@@ -45,7 +45,7 @@ def test_the_arenas_verdict_follows_from_the_numbers():
 
 
 def test_gram_matrices_of_all_maps_have_no_negative_eigenvalue():
-    assert all(abs(value) < 1e-12 for value in luna_theory.gram_matrices(40, 8).values())
+    assert all(value > -1e-12 for value in luna_theory.gram_matrices(40, 8).values())
 
 
 def test_the_kernels_error_falls_with_the_directions(monkeypatch):

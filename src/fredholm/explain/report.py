@@ -281,9 +281,8 @@ def _lead(model) -> str:
     if config is None or not hasattr(config, "operator"):
         return type(model).__name__
     blocks = "layer" if config.depth == 1 else "layers"
-    inputs = {"text": "texts of words or bytes", "points": "points"}.get(
-        config.encoder, f"patches of {config.patch}×{config.patch} pixels"
-    )
+    named = {"text": "texts of words or bytes", "points": "points"}
+    inputs = named.get(config.encoder) or f"patches of {config.patch}×{config.patch} pixels"
     return (
         f"{type(model).__name__} with the {config.operator} operator: {config.depth} {blocks} of {config.heads} heads, "
         f"width {config.dim}, {inputs}"
