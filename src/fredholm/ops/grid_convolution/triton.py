@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
 from . import library
 from .triton_backward import hidden_gradient, readout_gradient
@@ -48,7 +49,8 @@ def _product(u: Tensor, h: Tensor, readout: Tensor, adjoint: bool) -> Tensor:
     out = u.new_empty(heads * d_out, batch, count)
     block_b = min(tiles["batch"], power_of_two(batch, 1))
     grid = (-(-count // shape["BLOCK_F"]), heads * -(-d_out // shape["BLOCK_O"]), -(-batch // block_b))
-    multiply[grid](
+    launch(
+        multiply, grid,
         _real(u), _real(h), readout.contiguous(), torch.view_as_real(out), batch, count, d_in, d_out,
         readout[0].numel(), stride_i, stride_o, BLOCK_B=block_b, ADJOINT=adjoint, **shape,
     )  # fmt: skip
@@ -72,14 +74,14 @@ def adjoint(
     if needs[1]:
         shares = h.new_empty(outputs, width, count)
         tensors = (_real(grad), _real(u), readout, torch.view_as_real(shares))
-        hidden_gradient[(frequencies, outputs)](*tensors, *sizes, **shape)
+        launch(hidden_gradient, (frequencies, outputs), *tensors, *sizes, **shape)
         found_h = shares.sum(0)[:, None]
     if needs[2]:
         blocks = -(-frequencies // PARTS)
         parts = -(-frequencies // blocks)
         totals = readout.new_empty(parts, *readout.shape)
         tensors = (_real(grad), _real(u), _real(h), share, totals)
-        readout_gradient[(parts, outputs, d_in)](*tensors, *sizes, blocks, **shape)
+        launch(readout_gradient, (parts, outputs, d_in), *tensors, *sizes, blocks, **shape)
         found_r = totals.sum(0)
     return _product(grad, h, readout, True) if needs[0] else None, found_h, found_r
 

@@ -85,7 +85,10 @@ def affinity_product(
     given = [x for x in (query, key, value, mass, density) if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     parts = [None if x is None else x.to(dtype) for x in (query, key, value, mass, density)]
-    if choose_backend(backend, "the affinity product", value.device, lambda: affinity_refusal(*parts[:3])) == "triton":
+    if (
+        choose_backend(backend, "the affinity product", value.device, lambda: affinity_refusal(dtype, query, value))
+        == "triton"
+    ):
         from .triton import affinity_product_triton
 
         low = [x if half is None else x.to(half) for x in (query, key, value)]

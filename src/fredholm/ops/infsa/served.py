@@ -8,9 +8,9 @@ from torch import Tensor
 WIDEST = 256  # columns of a query or a value that the registers of a program hold
 
 
-def affinity_refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    """Why the kernels do not serve a product of these tensors, in the precision of the computation, or None."""
-    if value.dtype == torch.float64:
+def affinity_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
+    """Why the kernels do not serve a product of these tensors in the precision of the computation, or None."""
+    if dtype == torch.float64:
         return "its sums are in float32, and the tensors are in float64"
     if max(query.shape[3], value.shape[3]) > WIDEST:
         return f"it holds up to {WIDEST} columns of a query or a value, got {query.shape[3]} and {value.shape[3]}"

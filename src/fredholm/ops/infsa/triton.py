@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
 from . import library
 from .tiled import Inputs
@@ -88,17 +89,17 @@ def affinity_product_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
         return out.zero_(), row.zero_()
     x, precision = _prepared(x)
-    launch = _Launch("forward", x, precision, *options)
-    grid = (launch.blocks("queries"), launch.pairs)
-    tensors = (x.query, x.key, x.value, x.mass, launch.density, out, row)
-    forward[grid](*tensors, *launch.counts, *launch.strides, DENSITY=x.density is not None, **launch.shape)
+    call = _Launch("forward", x, precision, *options)
+    grid = (call.blocks("queries"), call.pairs)
+    tensors = (x.query, x.key, x.value, x.mass, call.density, out, row)
+    launch(forward, grid, *tensors, *call.counts, *call.strides, DENSITY=x.density is not None, **call.shape)
     return out, row
 
 
 def _results(x: Inputs) -> tuple[Tensor, Tensor]:
     shape = x.query.shape[:3]
-    float32 = {"dtype": torch.float32}
-    return x.value.new_empty(*shape, x.value.shape[3], **float32), x.value.new_empty(shape, **float32)
+    out = x.value.new_empty(*shape, x.value.shape[3], dtype=torch.float32)
+    return out, x.value.new_empty(shape, dtype=torch.float32)
 
 
 @affinity_product_triton.register_fake
@@ -117,28 +118,28 @@ def affinity_product_triton_backward(grad: Tensor, row_grad: Tensor, *arguments:
         return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
     found = [None if t is None else t.new_empty(t.shape) for t in x]
     x, precision = _prepared(x)
-    launch = _Launch("backward", x, precision, *options)
+    call = _Launch("backward", x, precision, *options)
     above = (grad.to(x.value.dtype).contiguous(), row_grad.contiguous())
-    tensors = (*above, x.query, x.key, x.value, x.mass, launch.density)
-    rest = (*launch.counts, *launch.strides)
+    tensors = (*above, x.query, x.key, x.value, x.mass, call.density)
+    rest = (*call.counts, *call.strides)
     if needs.query:
-        grid = (launch.blocks("queries"), launch.pairs)
-        backward_queries[grid](*tensors, found[0], *rest, DENSITY=x.density is not None, **launch.shape)
+        grid = (call.blocks("queries"), call.pairs)
+        launch(backward_queries, grid, *tensors, found[0], *rest, DENSITY=x.density is not None, **call.shape)
     if needs.key or needs.value or needs.mass:
         masses = x.value.new_empty(x.value.shape[:3], dtype=torch.float32)
-        grid = (launch.blocks("keys"), launch.pairs)
-        backward_keys[grid](*tensors, *found[1:3], masses, *rest, DENSITY=x.density is not None, **launch.shape)
+        grid = (call.blocks("keys"), call.pairs)
+        launch(backward_keys, grid, *tensors, *found[1:3], masses, *rest, DENSITY=x.density is not None, **call.shape)
         found[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
     if needs.density and x.density is not None:
-        found[4] = _density_gradient(launch, tensors, x.density)
+        found[4] = _density_gradient(call, tensors, x.density)
     return [t for t, needed in zip(found, needs) if needed and t is not None]
 
 
-def _density_gradient(launch: _Launch, tensors: tuple, density: Tensor) -> Tensor:
+def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
     found = density.new_empty(density.shape)
-    shared = (launch.batch // density.shape[0], launch.heads // density.shape[1])
-    grid = (launch.blocks("queries"), launch.blocks("keys"), density.shape[0] * density.shape[1])
-    backward_density[grid](*tensors, found, *launch.counts, *shared, *launch.strides, **launch.shape)
+    shared = (call.batch // density.shape[0], call.heads // density.shape[1])
+    grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
+    launch(backward_density, grid, *tensors, found, *call.counts, *shared, *call.strides, **call.shape)
     return found
 
 

@@ -63,8 +63,9 @@ def banked_attention(
     if choose_backend(backend, "attention with a bank's features", value.device, refusal) == "triton":
         from .triton import attend
 
-        banks = [[part.to(dtype) for part in bank] for bank in (query_bank, key_bank)]
-        return attend(query.to(dtype), key.to(dtype), value, quadrature, floor, *banks, activation, nonneg)
+        query_parts, key_parts = ([part.to(dtype) for part in bank] for bank in (query_bank, key_bank))
+        scalars = query.to(dtype), key.to(dtype)
+        return attend(*scalars, value, quadrature, floor, query_parts, key_parts, activation, nonneg)
 
     def features(u: Tensor, bank: Bank) -> Tensor:
         b, h, m, n = u.shape

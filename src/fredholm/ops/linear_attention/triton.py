@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ...quadrature import Quadrature
+from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
 from .triton_backward import key_gradient, query_gradient, rates
 from .triton_forward import carry, moments, respond
@@ -129,15 +130,25 @@ def _moments(
     state, ones = call.new(call.pairs, splits, call.features, call.block_d), call.new(call.pairs, splits, call.features)
     tensors = (source, value, rate, one_rate, *call.banks[side], state, ones)
     outputs = call.outputs[side]
-    moments[(splits, call.pairs)](
-        *tensors, call.heads, count, call.sets, each, *strides, C=outputs, SHARED=outputs == call.channels, **call.shape
+    launch(
+        moments,
+        (splits, call.pairs),
+        *tensors,
+        call.heads,
+        count,
+        call.sets,
+        each,
+        *strides,
+        C=outputs,
+        SHARED=outputs == call.channels,
+        **call.shape,
     )
     if not call.options.causal:
         return state.sum(1, keepdim=True), ones.sum(1, keepdim=True)
     for moment in (state, ones):
         size = moment[0, 0].numel()
         grid = (-(-size // 256), call.pairs)
-        carry[grid](moment, splits, WIDTH=size, BLOCK=256, REVERSE=side == 0, num_warps=2)
+        launch(carry, grid, moment, splits, WIDTH=size, BLOCK=256, REVERSE=side == 0, num_warps=2)
     return state, ones
 
 
@@ -162,7 +173,8 @@ def linear_attention_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Call(x, options)
     x = call.x
     state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
-    respond[(call.blocks(call.queries), call.pairs)](
+    launch(
+        respond, (call.blocks(call.queries), call.pairs),
         x.query, x.key, x.value, x.mass, call.scaled, options.floor, *state, out, below, *call.banks[0], *call.banks[1],
         *_counts(call), *call.mass, *call.scale, SCALED=x.scale is not None, NORMALISED=options.normalised,
         **call.both, **call.shape,
@@ -189,7 +201,8 @@ def linear_attention_triton_backward(grad: Tensor, out: Tensor, below: Tensor, *
         return [torch.zeros_like(t) for t in _tensors(x)]
     call, grad = _Call(x, options), grad.contiguous()
     rate, one_rate = call.new(*below.shape), call.new(*below.shape)
-    rates[(call.blocks(call.queries), call.pairs)](
+    launch(
+        rates, (call.blocks(call.queries), call.pairs),
         grad, out, below, call.scaled, options.floor, rate, one_rate, call.heads, call.queries, *call.scale,
         SCALED=x.scale is not None, NORMALISED=options.normalised, BLOCK_N=call.points, **call.width, **call.launch,
     )  # fmt: skip
@@ -207,7 +220,8 @@ def _tensors(x: Inputs) -> list[Tensor]:
 def _query_gradients(call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor) -> tuple[Tensor, list[Tensor]]:
     x, found, shares = call.x, call.new(*call.x.query.shape), _shares(call, 0)
     state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
-    query_gradient[(call.blocks(call.queries), call.pairs)](
+    launch(
+        query_gradient, (call.blocks(call.queries), call.pairs),
         grad, rate, one_rate, x.query, x.key, x.value, x.mass, *state, *call.banks[0], *call.banks[1], found, *shares,
         *_counts(call), *call.mass, **call.both, **call.shape,
     )  # fmt: skip
@@ -220,7 +234,8 @@ def _key_gradients(
     x, shares = call.x, _shares(call, 1)
     key, value, mass = (call.new(*shape) for shape in (x.key.shape, x.value.shape, x.value.shape[:3]))
     state = _moments(call, 0, grad, rate, one_rate, list(rate.stride()))
-    key_gradient[(call.blocks(call.keys), call.pairs)](
+    launch(
+        key_gradient, (call.blocks(call.keys), call.pairs),
         grad, rate, one_rate, x.query, x.key, x.value, x.mass, *state, *call.banks[0], *call.banks[1],
         key, value, mass, *shares, *_counts(call), *call.mass, **call.both, **call.shape,
     )  # fmt: skip
@@ -282,14 +297,14 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
 linear_attention_triton.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _numbers(shapes: Inputs) -> tuple[int, int, int, int, int]:
+def _numbers(shapes: Any) -> tuple[int, int, int, int, int]:
     """From shapes: moments' entries times points, and per scalar the multiply-adds of hidden units and of readouts, and scalars."""
-    b, h, keys, d = shapes.value  # type: ignore[misc]
+    b, h, keys, d = shapes.value
     if not shapes.query_bank:
         queries, r, hidden, readout, points = shapes.query[2], shapes.query[3], 0, 0, 0
     else:
         directions, queries = shapes.query[2:]
-        _, networks, outputs, units = shapes.query_bank[2]  # type: ignore[misc]
+        _, networks, outputs, units = shapes.query_bank[2]
         r, hidden, readout = directions * networks * outputs, networks * units, networks * outputs * units
         points = b * h * directions * (queries + keys)
     return b * h * queries * r * (d + 1), b * h * keys * r * (d + 1), hidden, readout, points

@@ -1,0 +1,168 @@
+"""What the Triton kernels of LUNA, InfSA and CKConv need of a GPU, without one: ``python -m benchmarks.gpu_resources [--out F]``.
+
+Compiles every kernel, with the tiles it takes where none were measured, for compute capability 9.0, and reads registers a thread, bytes
+spilled a thread and shared memory from the machine code. A kernel that the interpreter runs may still fail to compile: this finds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)  # the interpreter would take the place of the compiler
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fredholm.ops.grid_convolution import triton as spectra
+from fredholm.ops.infsa import triton as affinity
+from fredholm.ops.infsa import triton_backward as affinity_backward
+from fredholm.ops.infsa import triton_forward as affinity_forward
+from fredholm.ops.linear_attention import triton as linear
+from fredholm.ops.linear_attention import triton_backward as linear_backward
+from fredholm.ops.linear_attention import triton_forward as linear_forward
+
+CAPABILITY = 90
+COUNTS = [
+    "batch",
+    "heads",
+    "queries",
+    "keys",
+    "count",
+    "sets",
+    "tiles",
+    "slots",
+    "shared_b",
+    "shared_h",
+    "d_in",
+    "d_out",
+    "blocks",
+    "mass_b",
+    "mass_k",
+    "mass_n",
+    "rate_b",
+    "rate_h",
+    "rate_n",
+    "scale_b",
+    "scale_h",
+    "scale_n",
+    "density_b",
+    "density_h",
+    "density_q",
+    "density_k",
+    "stride_h",
+    "stride_i",
+    "stride_o",
+]
+Case = tuple[
+    str, Any, dict[str, str], dict[str, Any], dict[str, int]
+]  # label, kernel, pointers in half precision, constants, tiles
+
+
+def affinity_cases() -> Iterator[Case]:
+    """Widths 64 and 128, bfloat16 and float32, causal with a density."""
+    kernels = [("forward", affinity_forward.forward)]
+    kernels += [("backward", getattr(affinity_backward, f"backward_{name}")) for name in ("queries", "keys", "density")]
+    for dtype, itemsize, precision in (("bf16", 2, "tf32"), ("fp32", 4, "tf32x3")):
+        for width in (64, 128):
+            for direction, kernel in kernels:
+                tiles = affinity.default_tiles(direction, width, itemsize)
+                constants = {
+                    "E": width, "D": width, "BLOCK_E": width, "BLOCK_D": width, "BLOCK_Q": tiles["rows"],
+                    "BLOCK_K": tiles["keys"], "ACTIVATION": "relu", "STATISTIC": "squares", "CAUSAL": True, "DENSITY": True,
+                    "PRECISION": precision,
+                }  # fmt: skip
+                half = dict.fromkeys(("query", "key", "value", "grad"), dtype)
+                yield f"infsa {dtype} d{width}", kernel, half, constants, tiles
+
+
+def linear_cases() -> Iterator[Case]:
+    """64 features and columns: of a bank 8 x 8 with 64 hidden units, and given; causal."""
+    kernels = (
+        linear_forward.moments,
+        linear_forward.respond,
+        linear_backward.query_gradient,
+        linear_backward.key_gradient,
+    )
+    for dtype, precision in (("bf16", "tf32"), ("fp32", "tf32x3")):
+        for given in (False, True):
+            tiles = linear.default_tiles(64, precision == "tf32x3")
+            bank = (
+                {"L": 64, "M": 1, "BLOCK_L": 64, "BLOCK_M": 1}
+                if given
+                else {"L": 8, "M": 8, "BLOCK_L": 8, "BLOCK_M": 8}
+            )
+            constants = bank | {
+                "D": 64, "BLOCK_D": 64, "H": 1 if given else 64, "C": 1, "Q_C": 1, "K_C": 1, "BLOCK_N": tiles["rows"],
+                "SHARED": False, "ACTIVATION": "relu", "NONNEG": True, "GIVEN": given, "CAUSAL": True, "SCALED": True,
+                "NORMALISED": True, "PRECISION": precision,
+            }  # fmt: skip
+            label = f"{'linear attention' if given else 'luna'} {dtype}"
+            for kernel in kernels:
+                yield label, kernel, {"value": dtype}, constants, tiles
+            yield label, linear_backward.rates, {}, constants, tiles
+    carry = {"WIDTH": 4096, "BLOCK": 256, "REVERSE": True}
+    yield "luna, linear attention", linear_forward.carry, {}, carry, {"warps": 2, "stages": 1}
+
+
+def spectrum_cases() -> Iterator[Case]:
+    """32 hidden units and a constant."""
+    for kernel in (spectra.multiply, spectra.hidden_gradient, spectra.readout_gradient):
+        tiles = spectra.DEFAULT
+        constants = {
+            "WIDTH": 33, "BLOCK_W": 64, "BLOCK_F": tiles["frequencies"], "BLOCK_O": tiles["outputs"],
+            "BLOCK_B": tiles["batch"], "ADJOINT": False, "PRECISION": "tf32x3",
+        }  # fmt: skip
+        yield "ckconv", kernel, {}, constants, tiles
+
+
+def resources(kernel: Any, half: dict[str, str], constants: dict[str, Any], tiles: dict[str, int]) -> dict[str, int]:
+    """Registers and spilled bytes a thread, and shared memory a program, of the machine code."""
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    types = {
+        n: "i32" if n in COUNTS else "fp32" if n == "floor" else f"*{half.get(n, 'fp32')}" for n in kernel.arg_names
+    }
+    source = ASTSource(
+        fn=kernel,
+        signature=types | dict.fromkeys(constants, "constexpr"),
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+    )
+    options = {"num_warps": tiles["warps"], "num_stages": tiles["stages"]}
+    built = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(built.asm["cubin"])
+        file.flush()
+        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said.stdout)
+    assert found is not None, said.stdout
+    return {"registers": int(found[1]), "spilled_bytes": int(found[2]), "shared_bytes": built.metadata.shared}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", default="", help="part of a case's label")
+    arguments = parser.parse_args()
+    rows = []
+    for label, kernel, half, constants, tiles in [*affinity_cases(), *linear_cases(), *spectrum_cases()]:
+        if arguments.only in label:
+            found = resources(kernel, half, constants, tiles)
+            rows.append({"case": label, "kernel": kernel.__name__, **tiles, **found})
+            print(json.dumps(rows[-1]), flush=True)
+    if arguments.out:
+        arguments.out.write_text(
+            json.dumps({"triton": triton.__version__, "capability": CAPABILITY, "rows": rows}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()
