@@ -29,7 +29,8 @@ from .runner import WrongAnswer, difference
 LENGTHS = (4096, 16384, 65536, 331776)
 TRAINED = 65536
 CHUNK = 4096
-TABLE_LENGTHS = (1024, 2048, 4096, 8192)
+TABLE_LENGTHS = (2048, 4096, 8192)
+FEWER = 4  # lengths are divided by it for mechanisms of quadratic cost: the matrices of 64 heads at 4,096 tokens take 4.3 GB a copy
 LIMIT = 16 * 1024  # megabytes
 DIM, HEADS, DEPTH = 768, 64, 4
 
@@ -161,10 +162,12 @@ def train(points: int) -> dict[str, float]:
     return _found(time.perf_counter() - start, torch.stack([p.detach().sum() for p in model.parameters()]))
 
 
-def mechanism(name: str, points: int, repeats: int, backward: bool) -> dict[str, float]:
-    """Four pre-norm blocks of width 768 and 64 heads around one mechanism; the best of some rounds."""
+def mechanism(name: str, points: int, repeats: int, backward: bool = False, ratio: float = 4.0) -> dict[str, float]:
+    """Four pre-norm blocks of width 768 and 64 heads around one mechanism; the best of some rounds. ``ratio`` 0: no feed-forward."""
     torch.manual_seed(0)
-    blocks = nn.ModuleList(ResidualBlock(MECHANISMS[name][1](points), DIM, chunk=CHUNK) for _ in range(DEPTH))
+    blocks = nn.ModuleList(
+        ResidualBlock(MECHANISMS[name][1](points), DIM, ratio=ratio, chunk=CHUNK) for _ in range(DEPTH)
+    )
     parameters = sum(p.numel() for p in blocks.parameters())
     domain, u = Domain.line(points), torch.randn(1, points, DIM)
     times, out = [], u
@@ -227,8 +230,8 @@ def table(lengths: tuple[int, ...], threads: int) -> list[dict[str, Any]]:
     rows = []
     for name, (kind, _) in MECHANISMS.items():
         row: dict[str, Any] = {"mechanism": name, "kind": kind, "memory": []}
-        for n in lengths:
-            found = measure("mechanism", threads, name=name, points=n, repeats=1, backward=False)
+        for n in _sizes(name, lengths, ("softmax", "pure")):
+            found = measure("mechanism", threads, name=name, points=n, repeats=1, ratio=0.0)
             if "error" in found:
                 row["error"] = found["error"]
                 break
@@ -242,17 +245,22 @@ def table(lengths: tuple[int, ...], threads: int) -> list[dict[str, Any]]:
 
 
 def times(points: int, threads: int) -> list[dict[str, Any]]:
-    """Every mechanism: seconds of a forward pass at ``points``, and of forward and backward at a quarter of them."""
+    """Every mechanism: seconds of a forward pass at ``points`` (or as many as it stores), and of forward and backward at a quarter."""
     rows = []
     for name in MECHANISMS:
-        inference = measure("mechanism", threads, name=name, points=points, repeats=2, backward=False)
-        training = measure("mechanism", threads, name=name, points=points // 4, repeats=3, backward=True)
-        row: dict[str, Any] = {"mechanism": name, "n": points}
+        (here,) = _sizes(name, (points,), ("softmax, N", "pure InfSA, N"))
+        inference = measure("mechanism", threads, name=name, points=here, repeats=1)
+        training = measure("mechanism", threads, name=name, points=points // 4, repeats=2, backward=True)
+        row: dict[str, Any] = {"mechanism": name, "n": here, "trained": points // 4}
         for key, found in (("forward_seconds", inference), ("training_seconds", training)):
             row |= {"error": found["error"]} if "error" in found else {key: found["seconds"]}
         rows.append(row)
         print(row, flush=True)
     return rows
+
+
+def _sizes(name: str, lengths: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(n // FEWER for n in lengths) if name.startswith(kinds) else lengths
 
 
 def largest(memory: list[dict[str, float]]) -> tuple[int, float]:

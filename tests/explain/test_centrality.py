@@ -159,3 +159,16 @@ def test_alignment_is_one_for_the_eigenvector_and_measured_otherwise():
         eigenvector_alignment(make("infsa", activation="gelu"), features())
     with pytest.raises(DomainError, match="without order"):
         eigenvector_alignment(make("linear_infsa"), u, Domain.line(30, causal=True))
+
+
+@pytest.mark.parametrize("dense", [1024, 0])
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_a_point_without_mass_is_no_state(name, dense):
+    measure = torch.tensor([0.0, *[1.0] * (N - 1)], dtype=torch.float64)
+    both = Domain.points(torch.rand(N, 1, dtype=torch.float64), measure=measure)
+    rest = Domain.points(both.positions[1:], measure=measure[1:])
+    op, u = make(name), features().detach()
+    whole, part = token_chain(op, u, both, dense=dense), token_chain(op, u[:, 1:], rest, dense=dense)
+    for quantity in ("incoming", "outgoing", "absorption"):
+        assert (getattr(whole, quantity)[..., 0] == 0).all()
+        assert_close(getattr(whole, quantity)[..., 1:], getattr(part, quantity), quantity, torch.float32)

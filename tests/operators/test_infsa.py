@@ -8,7 +8,8 @@ from benchmarks.infsa import definition, quadratic
 
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, OptionError, StrategyError
-from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent, SoftmaxAttention, create_operator
+from fredholm.models import create_model, from_pretrained
+from fredholm.operators import Exact, InfSA, LinearInfSA, Neumann, Resolvent, SoftmaxAttention, create_operator
 
 from ..tolerances import assert_close
 
@@ -118,3 +119,23 @@ def test_what_the_benchmark_compares_with_is_the_operator():
     assert_close(quadratic(op, u), op(u, Domain.line(N, measure="counting", dtype=torch.float64)))
     linear = LinearInfSA(DIM, HEADS).double()
     assert_close(definition(linear, u), linear(u))
+
+
+def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
+    op = create_operator("infsa", DIM, HEADS, strategy={"name": "neumann", "hops": 3})
+    assert op.strategy == Neumann(3)
+    assert (
+        create_operator("infsa", DIM, HEADS, strategy={"name": "resolvent", "tol": 1e-4})
+        .convergence(features().float())
+        .residual
+        < 1e-4
+    )
+    for name in ("softmax", "linear_infsa", "linear_attention", "luna", "ckconv", "itnet_low_rank"):
+        assert create_operator(name, DIM, HEADS, strategy={"name": "exact"}).strategy == Exact()
+    with pytest.raises(OptionError, match="'neumann' has no option 'hop'; did you mean 'hops'"):
+        create_operator("infsa", DIM, HEADS, strategy={"name": "neumann", "hop": 3})
+    with pytest.raises(OptionError, match="needs a name; did you mean 'neumann'"):
+        create_operator("infsa", DIM, HEADS, strategy={"name": "neuman"})
+    model = create_model("infvit_pure_pico", operator_options={"strategy": {"name": "neumann", "hops": 2}})
+    model.save_pretrained(tmp_path)
+    assert [op.strategy for op in from_pretrained(tmp_path).operators] == [Neumann(2)] * 4

@@ -82,12 +82,10 @@ def _centred_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) 
 def _received_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) -> tuple[Tensor, Tensor]:
     """What points receive in one step from everywhere (B, H, N), and in the limit of many."""
     chain = token_chain(operator, u, domain)
-    mass = domain.measure.double().reshape(-1, 1, domain.size, 1).to(u.device)
-    start = (mass > 0).double().expand(*chain.decay.shape, -1, -1)
-    first = vector = chain.apply_transposed(start)
+    first = vector = chain.apply_transposed(chain.real.expand(*chain.decay.shape, -1, -1))
     for _ in range(iterations):
         vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
-        vector = chain.apply_transposed(vector * (mass > 0))
+        vector = chain.apply_transposed(vector)
     return first[..., 0], vector[..., 0]
 
 

@@ -135,8 +135,7 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
     elif method == "rollout":
         found = rollout(seen)
     else:
-        mass = _masses(domain)
-        found = _distribution(token_chain(operator, u, domain).incoming.mean(1) * (mass > 0))
+        found = _distribution(token_chain(operator, u, domain).incoming.mean(1))
     return found[:, grid.to(found.device)].cpu()
 
 

@@ -29,8 +29,8 @@ Product = Callable[[Tensor], Tensor]
 class TokenChain:
     r"""The absorbing chain :math:`M = \gamma W` of an operator's weights W, with absorption :math:`R_i = 1 - \sum_j M_{ij}`.
 
-    Tensors are in float64 on the operator's device; every head of every sample is a chain of its own. Padded points are no states:
-    their quantities are 0.
+    Tensors are in float64 on the operator's device; every head of every sample is a chain of its own. Padded points and points without
+    mass (a class token) are no states: their quantities are 0.
 
     Attributes:
         decay: γ that is used, (B, H); below the one asked for where row sums would exceed 1 - margin and break the chain.
@@ -183,6 +183,7 @@ def token_chain(
     if not decay > 0 or not 0 < margin < 1 or not 0 < tol < 1:
         raise OptionError(f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}")
     valid = torch.ones(1, domain.size, dtype=torch.bool, device=u.device) if domain.valid is None else domain.valid
+    valid = valid & (domain.measure.reshape(-1, domain.size) > 0).to(valid.device)
     real = valid[:, None, :, None].double()
     weights = None
     if domain.size <= dense:

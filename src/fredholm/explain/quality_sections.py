@@ -81,12 +81,13 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
         except (DomainError, OptionError) as error:
             numbers[layer.name] = {"skipped": str(error)}
             continue
+        states = (chain.real[..., 0] > 0).expand_as(chain.row_sums)
         facts = {
             "cosine": mean_error(alignment.cosine.flatten()),
             "spearman": mean_error(alignment.spearman.flatten()),
             "samples": alignment.cosine.numel(),
-            "outgoing": float(chain.outgoing.mean()),
-            "least_absorption": float(chain.absorption.min()),
+            "outgoing": float(chain.outgoing[states].mean()),
+            "least_absorption": float(chain.absorption[states].min()),
             "limited": float(chain.limited.double().mean()),
         }
         numbers[layer.name] = _plain(facts)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..errors import OptionError
 from ..kernels import ContinuousConvolutionKernel
 from ..kernels.base import head_width
@@ -58,7 +61,7 @@ class CKConv(IntegralOperator):
         length: int = 1024,
         horizon: int | None = None,
         separable: bool = False,
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         **kernel_options,
     ):
         out_dim = out_dim or dim

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from ..domain import Domain
@@ -47,7 +50,7 @@ class InfSA(IntegralOperator):
         heads: int = 1,
         *,
         norm: str = "frobenius",
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         **kernel_options,
     ):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..kernels import LowRankKernel
 from ..kernels.base import head_width
 from .integral import IntegralOperator
@@ -45,7 +48,7 @@ class LowRankITNetOperator(IntegralOperator):
         position_dim: int = 1,
         rank: int = 16,
         width: int = 128,
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         **kernel_options,
     ):

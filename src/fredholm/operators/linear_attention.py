@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class LinearAttention(IntegralOperator):
         heads: int = 1,
         *,
         feature_map: str | Callable[[Tensor], Tensor] = "elu",
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         **kernel_options,
     ):

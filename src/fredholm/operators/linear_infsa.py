@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from ..errors import OptionError, suggest
@@ -50,7 +53,7 @@ class LinearInfSA(IntegralOperator):
         heads: int = 1,
         *,
         causal: str = "exact",
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         **kernel_options,
     ):

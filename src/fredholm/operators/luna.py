@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..kernels import LunaKernel
 from ..kernels.luna import LunaMap
 from .integral import IntegralOperator
@@ -41,7 +44,7 @@ class LunaAttention(IntegralOperator):
         dim: int,
         heads: int = 1,
         *,
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         **kernel_options,
     ):

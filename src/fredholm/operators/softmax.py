@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..kernels import SoftmaxKernel
 from .integral import IntegralOperator
 from .registry import register_operator
@@ -36,7 +39,7 @@ class SoftmaxAttention(IntegralOperator):
         heads: int = 1,
         *,
         bias: bool = True,
-        strategy: Strategy | str = "auto",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
     ):
         kernel = SoftmaxKernel(dim, heads, bias=bias)
