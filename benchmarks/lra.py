@@ -102,6 +102,8 @@ def verdict(found: dict[str, Any], task: str) -> str:
     """Which row is ahead, in words that follow from the numbers, and whether the seeds tell them apart."""
     rows = {a: [r["accuracy"] for r in found["runs"] if (r["task"], r["attention"]) == (task, a)] for a in ATTENTIONS}
     means = {a: statistics.mean(values) for a, values in rows.items() if values}
+    if len(means) < 2:
+        return f"Only {', '.join(means)} was measured so far: nothing is compared."
     best, second = sorted(means, key=lambda a: -means[a])[:2]
     gap, n = 100 * (means[best] - means[second]), min(len(rows[best]), len(rows[second]))
     noise = 100 * max((statistics.stdev(rows[a]) for a in (best, second) if len(rows[a]) > 1), default=float("nan"))

@@ -115,7 +115,9 @@ def width_error(steps: int = 800) -> list[dict[str, Any]]:
                 error.backward()
                 optimizer.step()
                 schedule.step()
-            rows.append({"target": name, "hidden": hidden, "error": float((error / wanted.square().mean()).sqrt())})  # type: ignore
+            rows.append(
+                {"target": name, "hidden": hidden, "error": float((error.detach() / wanted.square().mean()).sqrt())}
+            )
     return rows
 
 
