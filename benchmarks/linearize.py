@@ -123,6 +123,8 @@ def main() -> None:
             score = evaluate(model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind))
             print(f"{name} seed {seed}: the teacher's {TASKS[name].metric} on the test split {score:.4f}", flush=True)
             for method in wanted:
+                if _known(load(args.out), name, method, seed):  # by another process meanwhile
+                    continue
                 row = convert(name, method, seed, model, score, splits, args.runs / f"{name}-{method}-{seed}")
                 found = load(args.out)
                 found["machine"] = describe()
