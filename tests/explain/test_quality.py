@@ -24,6 +24,8 @@ from fredholm.explain import (
     report,
     rollout,
 )
+from fredholm.explain.quality_sections import quality_sections
+from fredholm.explain.sections import Layer
 from fredholm.explain.targets import average_ranks, pr_auc, roc_auc
 from fredholm.models import create_model
 from fredholm.operators import create_operator
@@ -283,6 +285,16 @@ def test_a_browser_draws_it(page, tmp_path):
     assert found["requests"] == "0"
     assert found["overflow"] == "false"
     assert console == []
+
+
+def test_what_has_no_maps_says_why(monkeypatch):
+    layer = Layer("layer 1", *tiny().trace(pictures())[0])
+    line = Layer("layer 1", layer.operator, layer.u[:, 1:], Domain.line(16))
+    given = (None, pictures(), [], [layer], [0])
+    assert quality_sections(*given[:3], [line], [0])[1]["skipped"].startswith("the operators do not live on a grid")
+    assert "does not divide" in quality_sections(None, torch.zeros(1, 1, 13, 12), *given[2:])[1]["skipped"]
+    monkeypatch.setattr("fredholm.explain.quality_sections.WORK", 10)
+    assert "too many" in quality_sections(*given)[1]["skipped"]
 
 
 def test_without_quality_images_there_are_no_maps(tmp_path):

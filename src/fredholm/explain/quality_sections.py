@@ -48,8 +48,11 @@ def quality_sections(
     None for texts, where no image is chosen, where the operators do not live on a grid of patches, and where whole maps of their
     kernels would be too large.
     """
-    if inputs.dim() != 4 or not chosen or not layers or image_grid(layers[-1].domain) is None or _work(layers) > WORK:
+    if inputs.dim() != 4 or not chosen or not layers:
         return [], {}
+    reason = _refusal(layers, tuple(inputs.shape[2:]))
+    if reason:
+        return [], {"skipped": reason}
     index = torch.as_tensor(chosen)
     where = {key: None if known is None else known[index] for key, known in (("boxes", boxes), ("masks", masks))}
     device = next(model.parameters()).device
@@ -219,6 +222,18 @@ def _score(found: Mapping[str, Any]) -> str:
     if found["mean"] is None:
         return "undefined"
     return f"{found['mean']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
+
+
+def _refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
+    """Why images of this size have no maps here, or None."""
+    grid = image_grid(layers[-1].domain)
+    if grid is None:
+        return "the operators do not live on a grid of patches"
+    if size[0] % grid.shape[0] or size[1] % grid.shape[1]:
+        return f"the grid of {grid.shape[0]}x{grid.shape[1]} points does not divide images of {size[0]}x{size[1]}"
+    if not all(hasattr(layer.operator, "weights") for layer in layers):
+        return "an operator has no weights"
+    return f"{_work(layers):,} kernel entries an image are too many" if _work(layers) > WORK else None
 
 
 def _work(layers: Sequence[Layer]) -> int:
