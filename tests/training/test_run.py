@@ -108,6 +108,8 @@ def test_summary_counts_rows_as_labels_and_columns_as_predictions():
     assert report["confusion"] == [[1, 0], [1, 1]]
     assert report["per_class"] == {"cat": 1.0, "dog": 0.5}
     assert [e["index"] for e in report["wrong"]] == [1]
+    assert report["auc"] == 0.75
+    assert "auc" not in summarise(logits, torch.tensor([1, 1, 1]), ("cat", "dog")), "one class alone has no such area"
 
 
 def test_schedule_warms_up_linearly_and_ends_at_the_floor(tmp_path, recipe):

@@ -23,12 +23,20 @@ Cell = dict[str, Any]
 
 
 def split_values(text: str) -> list[str]:
-    """Comma-separated values; commas inside brackets, braces or quotes do not separate.
+    """Comma-separated values; commas inside brackets, braces or quotes do not separate. ``log(a,b,n)`` are n values from a to b at equal
+    ratios, to three significant digits.
 
     Example:
         >>> split_values("softmax,{name: itnet, hidden: 8},[1, 2]")
         ['softmax', '{name: itnet, hidden: 8}', '[1, 2]']
+        >>> split_values("log(1,100,3)")
+        ['1', '10', '100']
+
+    Raises:
+        RecipeError: a logarithmic grid of anything but two positive numbers and a count of 2 or more.
     """
+    if text.startswith("log(") and text.endswith(")"):
+        return _log_grid(text)
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:
@@ -41,6 +49,21 @@ def split_values(text: str) -> list[str]:
         else:
             parts[-1] += char
     return [part.strip() for part in parts]
+
+
+def _log_grid(text: str) -> list[str]:
+    found = [part.strip() for part in text[4:-1].split(",")]
+    try:
+        first, last, count = float(found[0]), float(found[1]), int(found[2])
+        wrong = len(found) != 3 or not (0 < first < math.inf and 0 < last < math.inf) or count < 2
+    except (ValueError, IndexError):
+        wrong = True
+    if wrong:
+        raise RecipeError(
+            f"grid: received {text!r}; needs log(FIRST,LAST,COUNT), two positive numbers and 2 or more values"
+        )
+    ratio = (last / first) ** (1 / (count - 1))
+    return [f"{first * ratio**i:.3g}" for i in range(count)]
 
 
 def expand(overrides: list[str], first_seed: int) -> list[tuple[str, list[str], int]]:
