@@ -1,4 +1,4 @@
-"""The launch of a Triton kernel."""
+"""The launch of a Triton kernel, and what its grid holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+LARGEST_GRID = 65_535  # programs along the second and third axis of a grid
+
+
+def grid_refusal(pairs: int) -> str | None:
+    """Why (batch, head) pairs do not fit the second axis of a grid, or None.
+
+    Example:
+        >>> grid_refusal(70_000)
+        'it serves up to 65535 heads of all batch entries together, got 70000'
+    """
+    if pairs > LARGEST_GRID:
+        return f"it serves up to {LARGEST_GRID} heads of all batch entries together, got {pairs}"
+    return None
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:

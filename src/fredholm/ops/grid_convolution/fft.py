@@ -55,7 +55,7 @@ def grid_convolution(
         "torch" if backend == "auto" else backend,
         "the convolution",
         signal.device,
-        lambda: spectrum_refusal(dtype, hidden),
+        lambda: spectrum_refusal(dtype, hidden, readout),
     )
     with torch.autocast(signal.device.type, enabled=False):
         if chosen == "triton":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..launch import grid_refusal
+
 WIDEST = 256  # columns of a query or a value that the registers of a program hold
 
 
@@ -14,4 +16,4 @@ def affinity_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | 
         return "its sums are in float32, and the tensors are in float64"
     if max(query.shape[3], value.shape[3]) > WIDEST:
         return f"it holds up to {WIDEST} columns of a query or a value, got {query.shape[3]} and {value.shape[3]}"
-    return None
+    return grid_refusal(value.shape[0] * value.shape[1])

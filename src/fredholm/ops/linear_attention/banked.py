@@ -58,7 +58,7 @@ def banked_attention(
 
     def refusal() -> str | None:
         features = power_of_two(query.shape[2], 1) * power_of_two(query_bank.channels, 1)
-        return linear_attention_refusal(dtype, features, value.shape[3])
+        return linear_attention_refusal(dtype, features, value.shape[3], value.shape[0] * value.shape[1])
 
     if choose_backend(backend, "attention with a bank's features", value.device, refusal) == "triton":
         from .triton import attend

@@ -50,7 +50,11 @@ def linear_attention(
     check_order(quadrature)
     dtype = torch.promote_types(query.dtype, torch.float32)
     backend = "torch" if backend == "auto" and not quadrature.triangular else backend
-    refusal = lambda: linear_attention_refusal(dtype, query.shape[3], value.shape[3])  # noqa: E731
+
+    def refusal() -> str | None:  # sizes are compared only where a kernel could run
+        batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
+        return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
+
     if choose_backend(backend, "linear attention", value.device, refusal) == "triton":
         from .triton import attend
 
