@@ -88,8 +88,8 @@ class Linear(Strategy):
                 out = banked_attention(value=value, quadrature=problem.quadrature, **banked)
                 return with_offset(_expand(kernel, problem.x, problem.ux, out), kernel, problem)
         if has_trait(kernel, Stabilised):
-            features, _ = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-            keys = {"features": features, "values": kernel.values(problem.y, problem.uy)}
+            features, _ = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)  # type: ignore[attr-defined]
+            keys = {"features": features, "values": kernel.values(problem.y, problem.uy)}  # type: ignore[attr-defined]
             return with_offset(self.integrate(kernel, problem, keys, path), kernel, problem)
         return super().respond(kernel, problem, path)
 
@@ -109,7 +109,7 @@ class Linear(Strategy):
         query, after, moment = _query(kernel, x, u), {}, memory.get("moment")
         if has_trait(kernel, Stabilised):
             valid = None if quadrature.valid is None else quadrature.valid[:, t : t + 1]
-            features, shift = kernel.stable_key_features(x, u, valid, memory.get("shift"))
+            features, shift = kernel.stable_key_features(x, u, valid, memory.get("shift"))  # type: ignore[attr-defined]
             if shift is not None:
                 if moment is not None:  # the moment so far, over the new common factor
                     moment = moment * (memory["shift"] - shift).exp()[..., None, None].to(moment.dtype)
@@ -127,7 +127,7 @@ class Linear(Strategy):
 
 def _query(kernel: Kernel, x: Tensor, ux: Tensor) -> Tensor:
     if has_trait(kernel, Stabilised):
-        return kernel.stable_query_features(x, ux)
+        return kernel.stable_query_features(x, ux)  # type: ignore[attr-defined]
     return kernel.query_features(x, ux)  # type: ignore[attr-defined]
 
 
