@@ -141,7 +141,8 @@ def data_table() -> None:
         facts = data.describe(name)
         samples = " + ".join(f"{count:,} {split}" for split, count in facts["samples"].items())
         typer.echo(f"{name}  [{facts['state']}]  {facts['title']}")
-        typer.echo(f"    samples {samples or 'yours'}; source: {facts['source']}")
+        size = samples or ("none, weights" if data.get_entry(name).kind == "weights" else "yours")
+        typer.echo(f"    samples {size}; source: {facts['source']}")
         typer.echo(
             f"    licence of the data: {facts['licence_data']}; of the package: {facts['licence_package'] or 'none'}"
         )
