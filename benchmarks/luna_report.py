@@ -47,7 +47,8 @@ def theory(found: dict[str, Any]) -> str:
     )
     lines.append(f"\nSlope of log error over log M: {slopes}; the bounds say −0.5.\n")
     lines.append(
-        "**Parametrisation.** One scalar network fitted to known functions on N(0, 1), its relative error against hidden width:\n"
+        "**Parametrisation.** Known functions on N(0, 1) by one scalar network, hidden units as LUNA draws them and the best readout:\n"
+        "relative error against hidden width, median of 20 draws:\n"
     )
     targets = list(dict.fromkeys(row["target"] for row in found["width"]))
     lines += ["| hidden width | " + " | ".join(targets) + " |", "|---|" + "---|" * len(targets)]
@@ -63,8 +64,8 @@ def psi(found: dict[str, Any]) -> str:
     facts = found["psi"]
     dead = ", ".join(f"{layer['dead']} in layer {i}" for i, layer in enumerate(facts["layers"], 1))
     return (
-        f"\n## Learned ψ\n\nChannels of the run `{facts['run']}` ({facts['dataset']}) over the histogram of the projections of\n"
-        f"{facts['samples']} test samples, queries and keys. Channels that are zero on all of that range: {dead}.\n\n"
+        f"\n## Learned ψ\n\nChannels of {facts['run']} over the histogram of the projections of {facts['samples']} samples\n"
+        f"that training did not see, queries and keys. Channels that are zero on all of that range: {dead}.\n\n"
         "![Learned channels over the histogram of their input](../images/luna-psi.png)\n"
     )
 

@@ -1,8 +1,8 @@
 """LUNA's theory measured (Props. 1-3) and its pictures: Gram matrices, sampling error against M, error against hidden width, learned ψ
 over the projections it sees, and what a class token reads under softmax, Hedgehog and LUNA.
 
-``python -m benchmarks.luna_theory [--part theory|psi|maps] [--runs runs/lra]`` writes docs/results/luna-theory.json, pictures in
-docs/images, and the page of :mod:`benchmarks.luna_report`. Minutes on a core; ``psi`` reads a run of :mod:`benchmarks.lra`.
+``python -m benchmarks.luna_theory [--part theory|psi|maps] [--run FOLDER]`` writes docs/results/luna-theory.json, pictures in
+docs/images, and the page of :mod:`benchmarks.luna_report`. Minutes on a core.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -96,28 +97,23 @@ def slope(rows: list[dict[str, Any]], x: str, y: str) -> float:
     return float(((a - a.mean()) * (b - b.mean())).sum() / (a - a.mean()).square().sum())
 
 
-def width_error(steps: int = 800) -> list[dict[str, Any]]:
-    """A scalar network of each hidden width fitted to known ψ on N(0, 1): root mean square error relative to the target's."""
-    u = torch.special.ndtri((torch.arange(1024) + 0.5) / 1024)
+def width_error(draws: int = 20) -> list[dict[str, Any]]:
+    """Known functions on N(0, 1) by a scalar network of each hidden width, hidden units as LUNA draws them and the best readout (least
+    squares): root mean square error relative to the target's, median over draws."""
+    u = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096)
     rows = []
     for name, target in TARGETS.items():
-        wanted = target(u)
+        wanted = target(u)[:, None]
         for hidden in WIDTHS:
             torch.manual_seed(0)
-            parts = [
-                x.detach().clone().requires_grad_() for x in LunaMap(1, directions=1, channels=1, hidden=hidden).bank
-            ]
-            optimizer = torch.optim.Adam(parts, lr=1e-2)
-            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-            for _ in range(steps):
-                optimizer.zero_grad()
-                error = (scalar_bank_naive(u[None, None], Bank(*parts))[0, 0, 0] - wanted).square().mean()
-                error.backward()
-                optimizer.step()
-                schedule.step()
-            rows.append(
-                {"target": name, "hidden": hidden, "error": float((error.detach() / wanted.square().mean()).sqrt())}
-            )
+            errors = []
+            for _ in range(draws):
+                bank = LunaMap(1, directions=1, channels=1, hidden=hidden).bank
+                weight, bias = (x.detach().double()[0, 0] for x in (bank.weight, bank.bias))
+                units = torch.cat([torch.relu(weight * u[:, None] + bias), torch.ones_like(wanted)], 1)
+                left = wanted - units @ torch.linalg.lstsq(units, wanted, driver="gelsd").solution
+                errors.append(float((left.square().mean() / wanted.square().mean()).sqrt()))
+            rows.append({"target": name, "hidden": hidden, "error": statistics.median(errors)})
     return rows
 
 
@@ -142,13 +138,21 @@ def plot_theory(found: dict[str, Any], path: Path) -> None:
         figure.savefig(path, dpi=110, facecolor="white")
 
 
-def plot_psi(run: Path, path: Path) -> dict[str, Any]:
-    """Learned ψ of each layer over the histogram of the projections that test samples give it."""
+def trained(run: Path | None, epochs: int) -> tuple[Any, Any, str]:
+    """A model with LUNA's attention and its test or validation samples: of a run, or a small one of digits trained now."""
+    if run is None:
+        model, val, _ = fit("luna", {}, "digits", epochs)
+        return model, val, "itnet_nano on digits"
     from fredholm.training.build import build_dataset
     from fredholm.training.evaluation import load_run
 
     model, place = load_run(run)
-    dataset = build_dataset(place.load_recipe(), "test")
+    return model, build_dataset(place.load_recipe(), "test"), run.name
+
+
+def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
+    """Learned ψ of each layer over the histogram of the projections that samples give it, which no training saw."""
+    model, dataset, name = trained(run, epochs)
     inputs, _ = dataset.batch(range(64))
     layers = []
     for operator, u, domain in model.trace(inputs):
@@ -158,7 +162,7 @@ def plot_psi(run: Path, path: Path) -> dict[str, Any]:
         valid = domain.valid[:, None, None].expand(seen[0].shape) if domain.valid is not None else ...
         layers.append((kernel.feature_map, torch.cat([x[valid].flatten() for x in seen])))
     shown = min(8, layers[0][0].channels)
-    facts: dict[str, Any] = {"run": run.name, "dataset": dataset.name, "samples": 64, "layers": []}
+    facts: dict[str, Any] = {"run": name, "dataset": dataset.name, "samples": 64, "layers": []}
     with matplotlib.rc_context(settings(LIGHT)):
         figure = new_figure(9.0, 1.5 * len(layers) + 0.3)
         grid = figure.subplots(len(layers), shown, squeeze=False)
@@ -264,20 +268,22 @@ def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.luna_theory", description=__doc__)
     parser.add_argument("--part", action="append", choices=("theory", "psi", "maps"))
-    parser.add_argument("--run", type=Path, help="a run with LUNA's attention, for psi")
+    parser.add_argument(
+        "--run", type=Path, help="a run with LUNA's attention for psi, in place of a small model of digits"
+    )
     parser.add_argument(
         "--epochs", type=int, default=4, help="of the maps' models on reviews; four times that on digits"
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    parts = args.part or ["theory", "maps", *(["psi"] if args.run else [])]
+    parts = args.part or ["theory", "psi", "maps"]
     found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
     found |= {"command": "python -m benchmarks.luna_theory", "machine": describe()}
     if "theory" in parts:
         found |= {"gram": gram_matrices(), "sampling": sampling_error(), "width": width_error()}
         plot_theory(found, IMAGES / "luna-theory.png")
     if "psi" in parts:
-        found["psi"] = plot_psi(args.run, IMAGES / "luna-psi.png")
+        found["psi"] = plot_psi(args.run, IMAGES / "luna-psi.png", 4 * args.epochs)
     if "maps" in parts:
         found["maps"] = plot_maps(IMAGES / "luna-maps.png", args.epochs)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
