@@ -94,30 +94,32 @@ SECTIONS: dict[str, Section] = {
 }
 
 KICAD = (
-    "data.options.points=64",
-    "data.limit=1500",
+    "data.options.points=48",
+    "data.limit=1000",
     "data.batch_size=32",
     "model.name=itnet_nano",
     "model.neighbours=8",
-    "training.epochs=6",
+    "optimizer.lr=4e-3",
+    "training.epochs=5",
 )
 MOSAICS = (
-    "data.options.train=6000",
-    "data.options.val=500",
+    "data.options.train=5000",
+    "data.options.val=300",
     "data.options.test=2000",
     "data.options.cell=14",
     "model.name=itnet_nano",
     "model.patch=7",
-    "training.epochs=8",
+    "optimizer.lr=4e-3",
+    "training.epochs=5",
 )
-MOLECULES = ("model.name=itnet_nano", "training.epochs=12")
+MOLECULES = ("model.name=itnet_nano", "training.epochs=8")
 PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
-DARCY = ("model.depth=2", "training.epochs=8")
+DARCY = ("model.depth=2", "training.epochs=4")
 CENTRAL = groups("full", "content only", "position only")
 
 SECTIONS |= {
     "points": Section(
-        "KiCad's parts, split by families; 64 points, 1,500 clouds to train on", "itnet-kicad", KICAD, CENTRAL
+        "KiCad's parts, split by families; 48 points, 1,000 clouds to train on", "itnet-kicad", KICAD, CENTRAL
     ),
     "mosaics": Section(
         "Questions on mosaics of 28 x 28 pixels; picture and text in one domain",
@@ -133,8 +135,6 @@ SECTIONS |= {
             "learned weight off the edges": (),
             "edges alone": ("model.off_edges=none",),
             "all pairs alike": ("model.off_edges=all",),
-            "content only": groups("content only")["content only"],
-            "position only": groups("position only")["position only"],
         },
     ),
     "packages": Section(
