@@ -14,7 +14,7 @@ from fredholm.errors import DomainError, OptionError, StrategyError
 from fredholm.kernels import add_proposal, auxiliary_loss
 from fredholm.operators import Anchors, ITNetOperator, MonteCarlo, SoftmaxAttention, create_operator
 from fredholm.operators.strategies.anchors import at_anchors
-from fredholm.operators.strategies.monte_carlo import Samples, _messages, _pairs, _split
+from fredholm.operators.strategies.monte_carlo import Samples, _key_terms, _messages, _pairs, _split
 from fredholm.ops.anchors import spread_anchors
 
 from ..contracts.cases import OperatorCase
@@ -190,11 +190,13 @@ class Estimate(torch.nn.Module):
     ],
     ids=str,
 )
-def test_the_split_form_is_the_pairs_form(options):
-    op, u, domain = operator(proposal=False, **options), signal(), DOMAINS["causal padded"]
-    problem, _, _ = op._problem(u, domain, None, None)
+@pytest.mark.parametrize("where", ["lattice", "causal padded"], ids=["table", "columns"])
+def test_the_split_form_is_the_pairs_form(options, where):
+    op, u = operator(proposal=False, **options), signal()
+    problem, _, _ = op._problem(u, DOMAINS[where], None, None)
+    assert (problem.layout.grid is None) == (where == "causal padded"), "a regular grid reads a table of displacements"
     samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
-    keys = op.kernel.key_terms(problem.y, problem.uy, columns=True)
+    keys = _key_terms(op.kernel, problem)
     fast, plain = _split(op.kernel, problem, samples, keys), _pairs(op.kernel, problem, samples, {})
     assert_close(fast, plain)
     leaves = [u, *op.kernel.parameters()]
