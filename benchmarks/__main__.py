@@ -13,7 +13,7 @@ import torch
 
 from fredholm.operators import import_file
 
-from . import ckconv, hidden_first, memory, operators, peers  # noqa: F401  registers the cases
+from . import ckconv, hidden_first, memory, operators, peers, published  # noqa: F401  registers the cases
 from .machine import describe, matrix_rate
 from .registry import makers
 from .regressions import compare_ratios

@@ -277,7 +277,7 @@ class DiagonalKernel(Kernel):
 
 
 @register("graph neural operator")
-def graph_operator(n: int = 512, dim: int = 32, width: int = 64) -> Iterator[Case]:
+def graph_operator(n: int = 256, dim: int = 32, width: int = 64) -> Iterator[Case]:
     """Positions alone, all pairs, mean over points: neuraloperator's IntegralTransform and the same kernel here."""
     module = peer("neuralop.layers.integral_transform")
     torch.manual_seed(0)

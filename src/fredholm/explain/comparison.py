@@ -247,7 +247,9 @@ def scaling(theme: Theme, found: Sequence[Mapping[str, Any]], names: Sequence[st
     axes = figure.subplots()
     for curve in found:
         power = "" if curve["exponent"] is None else f"  $N^{{{curve['exponent']:.2f}}}$"
-        look = _look(theme, curve["operator"], names) if curve["operator"] in names else {"color": theme.faint}
+        look: dict[str, Any] = {"color": theme.faint}
+        if curve["operator"] in names:
+            look = _look(theme, curve["operator"], names)
         axes.plot(curve["lengths"], curve["milliseconds"], label=curve["operator"] + power, markersize=4, **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -5,15 +5,14 @@ Meant for a quiet machine, apart from training. Every operator is measured in pr
 
 from __future__ import annotations
 
-import json
 import math
+import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +137,13 @@ def _line(curve: dict[str, Any]) -> str:
 
 
 def _child(what: str, arguments: dict[str, Any]) -> Any:
-    command = [sys.executable, "-W", "ignore", "-m", __name__, what, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise FredholmError(f"measuring {arguments['operator']} failed: {done.stderr.strip().splitlines()[-1:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    """One measurement in a process of its own, forked from one that has imported everything and computed nothing."""
+    served = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if served else "spawn")
+    if served:
+        context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, context) as process:
+        return process.submit({"step": step, "scaling": scale}[what], **arguments).result()
 
 
 # --- in a process of its own ------------------------------------------------------------------------------------------
@@ -246,7 +247,3 @@ def _machine() -> dict[str, Any]:
         pass
     threads = int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads())
     return {"processor": processor, "threads": threads, "torch": torch.__version__, "system": platform.system()}
-
-
-if __name__ == "__main__":
-    print(json.dumps({"step": step, "scaling": scale}[sys.argv[1]](**json.loads(sys.argv[2]))))

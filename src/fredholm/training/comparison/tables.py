@@ -15,7 +15,8 @@ from fredholm.training.callbacks import write_json
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
     "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters", "off", "flops", "epochs", "minutes",
-    "step_milliseconds", "step_megabytes", "refused",
+    "step_milliseconds", "step_megabytes",
+    "points_a_second", "refused",
 )  # fmt: skip
 
 
@@ -97,6 +98,7 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
                 "minutes": mean_and_sd([run["minutes"] for run in good])[0],
                 "step_milliseconds": cost.get("milliseconds"),
                 "step_megabytes": cost.get("megabytes"),
+                "points_a_second": cost.get("points_a_second"),
             }
             flat |= {key: row.get(key) for key in ("dim", "parameters", "off", "flops", "refused")}
             rows.append({key: flat[key] for key in COLUMNS})
@@ -131,7 +133,7 @@ def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) ->
         metric = "test accuracy (%)" if task["metric"] == "accuracy" else f"test {task['measure']}"
         timed = any(row["step_milliseconds"] is not None for row in mine)
         heads = ["operator", metric, "seeds", "width", "parameters", "off budget", "MFLOPs a sample"]
-        heads += ["ms a step", "peak MB"] if timed else []
+        heads += ["ms a step", "peak MB", "thousand points a second"] if timed else []
         lines += [
             f"**{task['name']}**: {task['title']}; {task['points']} points, {task['samples']:,} training samples",
             "",
@@ -149,6 +151,7 @@ def _cells(row: dict[str, Any], timed: bool) -> list[str]:
         cells += [str(row["dim"]), f"{row['parameters']:,}", f"{row['off']:+.1%}", f"{row['flops'] / 1e6:.3g}"]
     if timed:
         cells += ["" if row[key] is None else f"{row[key]:.1f}" for key in ("step_milliseconds", "step_megabytes")]
+        cells += ["" if row["points_a_second"] is None else f"{row['points_a_second'] / 1e3:,.0f}"]
     return cells
 
 
@@ -165,7 +168,7 @@ def write(place: Path, results: dict[str, Any]) -> None:
     write_json(place / RESULTS, results)
     (place / "compare.md").write_text(to_markdown(results, speed), encoding="utf-8")
     with (place / "compare.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(summary(results, speed))
 
