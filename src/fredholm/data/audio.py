@@ -69,8 +69,8 @@ def mfcc(
     filters: int = 64,
     floor: float = 1e-6,
 ) -> Float[Tensor, "*b frames c"]:
-    """Mel-frequency cepstral coefficients: power spectra of Hann windows centred every ``hop`` samples (the ends reflected), their sums under
-    :func:`mel_filters`, the logarithm of those (plus ``floor``), and of it the first terms of a cosine transform.
+    """Mel-frequency cepstral coefficients: power spectra of Hann windows centred every ``hop`` samples (the ends reflected), their sums
+    under :func:`mel_filters`, the logarithm of those (plus ``floor``), and of it the first terms of a cosine transform.
 
     Shape: (..., n) to (..., 1 + n // hop, coefficients). Cost: O(n / hop · window · log window).
 

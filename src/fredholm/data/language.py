@@ -100,6 +100,10 @@ class HiddenTokens(LabelledDataset):
     task = "tokens"
 
     def __init__(self, texts: TextDataset, share: float):
+        if not isinstance(texts, TextDataset):
+            raise OptionError(
+                f"masked: {texts.name} asks for {getattr(texts, 'task', 'classes')} already; needs texts with labels"
+            )
         if not 0.0 < share < 1.0:
             raise OptionError(f"masked: received {share}; needs a share of the tokens between 0 and 1")
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))

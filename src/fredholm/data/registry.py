@@ -72,9 +72,9 @@ class Request:
 class Entry:
     """A data set: its description, its ``package`` (None: in the wheel, or the user's own), and how it is built.
 
-    ``official`` tells a user without the registry client which original files to put into the folder. ``mean`` and ``std`` are
-    per channel, in units where white is 1. ``val_fraction`` is the share of the training images held out as ``val``. ``kind`` is images,
-    text or sequence; of the latter two ``shape``, ``mean`` and ``std`` are None and empty. ``options`` is a dataclass of the set's own
+    ``official`` tells a user without the registry client which original files to put into the folder. ``shape``, ``mean`` and ``std``
+    (per channel, in units where white is 1) are of images alone. ``val_fraction`` is the share of the training samples held out as
+    ``val``. ``kind`` is images, text, sequence, points, graph, question, field or weights. ``options`` is a dataclass of the set's own
     options, made from what the caller gave. ``base`` is the data set whose files this one is made from.
     """
 
@@ -83,12 +83,12 @@ class Entry:
     source: str
     licence_package: str
     licence_data: str
-    samples: dict[str, int]
-    classes: tuple[str, ...]
-    shape: tuple[int, int, int] | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     create: Callable[[Request], LabelledDataset]
+    samples: dict[str, int] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, int, int] | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     package: Package | None = None
     embedded: Callable[[], Path] | None = None
     official: str = ""

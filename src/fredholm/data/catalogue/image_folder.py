@@ -106,9 +106,6 @@ ENTRY = Entry(
     source="a folder of yours: path=FOLDER with train/<class>/, val/<class>/",
     licence_package="none",
     licence_data="yours",
-    samples={},
-    classes=(),
-    shape=None,
     mean=(0.485, 0.456, 0.406),  # ImageNet's
     std=(0.229, 0.224, 0.225),
     create=create,

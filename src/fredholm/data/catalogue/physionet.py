@@ -45,16 +45,16 @@ def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[s
         DataError: a missing file, no label, lines of another width, or values that are no numbers.
     """
     lines = read_bytes(path).decode("utf-8", "replace").split("\n")
-    names = tuple(lines[0].strip().split("|"))
-    if len(names) < 2 or names[-1] != LABEL:
-        raise DataError(f"{path}: its header ends in {names[-1][:40]!r}; needs features divided by | and then {LABEL}")
+    *names, last = lines[0].strip().split("|")
+    if not names or last != LABEL:
+        raise DataError(f"{path}: its header ends in {last[:40]!r}; needs features divided by | and then {LABEL}")
     rows = []
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
             continue
         cells = line.strip().split("|")
-        if len(cells) != len(names):
-            raise DataError(f"{path}: line {number} has {len(cells)} values; its header names {len(names)}")
+        if len(cells) != len(names) + 1:
+            raise DataError(f"{path}: line {number} has {len(cells)} values; its header names {len(names) + 1}")
         try:
             rows.append([float(cell) for cell in cells])  # float() reads NaN
         except ValueError as error:
@@ -62,7 +62,7 @@ def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[s
     if not rows:
         raise DataError(f"{path}: holds no hours; it is truncated")
     values = torch.tensor(rows)
-    return values[:, :-1], bool((values[:, -1] == 1).any()), names[:-1]
+    return values[:, :-1], bool((values[:, -1] == 1).any()), tuple(names)
 
 
 def create(request: Request) -> SequenceDataset:
@@ -108,11 +108,7 @@ ENTRY = Entry(
     source="your folder: the p*.psv files of the challenge's training sets A and B",
     licence_package="yours",
     licence_data="CC BY 4.0 (PhysioNet)",
-    samples={},
     classes=CLASSES,
-    shape=None,
-    mean=(),
-    std=(),
     create=create,
     official="p*.psv of training_setA and training_setB",
     val_fraction=0.15 / 0.85,

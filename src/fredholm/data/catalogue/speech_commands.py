@@ -24,8 +24,8 @@ SPLITS_OF = ("random", "official")
 @dataclass(frozen=True)
 class SpeechOptions:
     """``features``: ``mfcc``, 20 coefficients at 161 points, or ``raw``, 16,000 samples. ``every``: keep each n-th sample of raw sound.
-    ``words``: the folders that are read. ``split``: ``random``, 70/15/15% of each word's recordings, as the paper has it, or ``official``, the
-    lists of the archive, which keep a speaker in one split.
+    ``words``: the folders that are read. ``split``: ``random``, 70/15/15% of each word's recordings, as the paper has it, or
+    ``official``, the lists of the archive, which keep a speaker in one split.
 
     Raises:
         OptionError: an unknown name, fewer than two words, or a rate below 1.
@@ -133,11 +133,7 @@ ENTRY = Entry(
     source="your folder: the unpacked archive, one folder of .wav files a word",
     licence_package="yours",
     licence_data="CC BY 4.0 (Google)",
-    samples={},
     classes=WORDS,
-    shape=None,
-    mean=(),
-    std=(),
     create=create,
     official="the unpacked archive: WORD/*.wav, validation_list.txt, testing_list.txt",
     val_fraction=0.15 / 0.85,
