@@ -9,6 +9,8 @@ the table or follows the kernel's own rule, so that equal calls run equal kernel
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -33,10 +35,20 @@ def case_name(direction: str, device: torch.device, **sizes: int) -> str:
     return " ".join([direction, where, *(f"{name}{size}" for name, size in sizes.items())])
 
 
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program of a kernel may plan with: nine tenths of what the GPU grants one."""
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+    return 921 * {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}.get(capability, 99)
+
+
 @cache
 def load_table(path: Path) -> dict[str, Tiles]:
     """The measured table at ``path``, read once; empty where there is none yet."""
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+_TRIALS: dict[str, Tiles] = {}
+_SEEN: dict[str, Path] = {}
 
 
 def choose_tiles(path: Path, case: str, otherwise: Tiles) -> Tiles:
@@ -46,7 +58,27 @@ def choose_tiles(path: Path, case: str, otherwise: Tiles) -> Tiles:
         >>> choose_tiles(Path("nowhere.json"), "forward sm90 d64 w128", {"rows": 64})
         {'rows': 64}
     """
-    return otherwise | load_table(path).get(case, {})
+    _SEEN[case] = path
+    return otherwise | load_table(path).get(case, {}) | _TRIALS.get(case, {})
+
+
+@contextmanager
+def cases_chosen() -> Iterator[dict[str, Path]]:
+    """Collects the cases, and their tables, that are asked for inside: what there is to tune."""
+    _SEEN.clear()
+    found: dict[str, Path] = {}
+    yield found
+    found.update(_SEEN)
+
+
+@contextmanager
+def trial(case: str, tiles: Tiles) -> Iterator[None]:
+    """``case`` runs with ``tiles`` inside, whatever the table says: how they are measured."""
+    _TRIALS[case] = tiles
+    try:
+        yield
+    finally:
+        del _TRIALS[case]
 
 
 def save_tiles(path: Path, found: dict[str, Tiles]) -> None:

@@ -131,7 +131,7 @@ def test_steps_are_the_masked_module():
 
 def test_the_plan_says_fused_attention():
     plan = as_operator(module()).plan(Domain.line(N))
-    assert (plan.strategy, plan.path) == ("Exact(memory=None)", "fused attention")
+    assert (plan.strategy, plan.path) == ("Exact(memory=None, backend='auto')", "fused attention")
 
 
 def test_a_measure_counts_keys_by_their_mass():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ...errors import StrategyError
 from ...kernels import (
     CausalTransition,
     GraphDiffusion,
@@ -26,6 +27,7 @@ from ...kernels import (
     has_trait,
 )
 from ...ops.attention import attention
+from ...ops.backend import check_backend
 from ...ops.integral import dense_apply
 from ...ops.mlp_kernel import mlp_kernel
 from ...quadrature import Quadrature
@@ -59,6 +61,8 @@ class Exact(Strategy):
 
     Args:
         memory: working-set budget of one tile or query block, in bytes; None lets the op choose for the device.
+        backend: of the tiled forms, ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). A form without a
+            Triton kernel refuses ``"triton"``.
 
     Forms, in the order of preference: the kernel's own (``OwnForm``; in a causal step ``CausalTransition``), one hop on a graph of
     tokens (``GraphDiffusion``), fused attention (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden units by
@@ -67,8 +71,20 @@ class Exact(Strategy):
     """
 
     memory: int | None = None
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend)
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
+        path = self._path(kernel, layout)
+        if self.backend == "triton" and path not in (TABLE, COLUMNS):
+            raise StrategyError(
+                f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton kernel; use backend='auto'"
+            )
+        return path
+
+    def _path(self, kernel: Kernel, layout: Layout) -> str:
         if layout.stepping and not layout.pairs and has_trait(kernel, CausalTransition):
             return STATE
         if not layout.stepping and has_trait(kernel, OwnForm) and kernel.evaluates(layout):  # type: ignore[attr-defined]
@@ -147,7 +163,7 @@ class Exact(Strategy):
             options |= {"query_time": q.query_time, "key_time": q.key_time}
         if self.memory is not None:
             options["memory"] = self.memory
-        out = mlp_kernel(value=value, readout=readout, density=q.density, **options)
+        out = mlp_kernel(value=value, readout=readout, density=q.density, backend=self.backend, **options)
         if bias is not None:
             out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), _moment(q, value, problem.ux.shape[2]))
         return out if q.scale is None else out * q.scale[..., None].to(out.dtype)

@@ -74,7 +74,7 @@ def mlp_kernel(
         mid: further hidden layers, pairs of W (width, width before) and b (width,).
         activation: σ, a name in ``ACTIVATIONS``.
         memory: bytes of one tile of hidden units; by default what fits a CPU's cache, or 256 MB on an accelerator. The Triton
-            kernels hold the hidden units in registers, and that much of their moments.
+            kernels hold the hidden units in registers, and this many bytes of their moments, by default 1 GB.
         backend: ``"auto"``, ``"torch"`` or ``"triton"``, see :mod:`fredholm.ops.backend`. The Triton kernels serve float32,
             bfloat16 and float16, every term but ``mid``, and every gradient but those of density and positions.
 

@@ -13,11 +13,12 @@ from torch.utils.flop_counter import register_flop_formula
 from .library import TENSORS, backward_flops, forward_flops
 from .served import operand_dtype
 from .tiles import Inputs
-from .triton_launch import backward, forward
+from .triton_gradient import backward
+from .triton_launch import forward
 
 FIELDS = TENSORS.removesuffix(", Tensor[] mid")
 SINGLE = ("query_bias", "distance_scale", "query_positions", "key_positions")  # stay in float32: small, and they add
-DEFAULT_BYTES = 256_000_000
+DEFAULT_BYTES = 1_000_000_000  # few launches: each costs tenths of a millisecond of Python's time
 
 
 def mlp_kernel_triton(tensors: dict[str, Tensor | None], activation: str, memory: int | None) -> Tensor:

@@ -32,6 +32,14 @@ def _sum_queries(x, BQ: tl.constexpr, BW: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def _accumulate(place, part, ok, step):
+    """Add ``part`` to what this program stored there in earlier steps. Held in registers instead, these sums would spill."""
+    before = tl.load(place, mask=ok & (step > 0), other=0.0)
+    tl.store(place, before + part, mask=ok)
+    tl.debug_barrier()
+
+
+@triton.jit
 def rows_kernel(
     x, up, moments, bias_grad, far_grad, query_grad, query2_grad, scale_grad, scale2_grad, batch, heads, NQ, NK,
     W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
@@ -56,8 +64,8 @@ def rows_kernel(
     k_ok = k < W
     c = tl.arange(0, BD)[None, :]
     ca, cf = tl.arange(0, BA)[None, :], tl.arange(0, BF)[None, :]
-    scale_first, scale_last = tl.zeros((BW, BA), tl.float32), tl.zeros((BW, BF), tl.float32)
-    scale_second = tl.zeros((BW, BF), tl.float32)
+    unit = hidden_block * BW + tl.arange(0, BW)[:, None]
+    scale_target = (group.to(tl.int64) * heads * batch + pair) * W + unit
     for step in range(0, GROUP):
         tile_q = (group * GROUP + step) * BQ
         q = tile_q + row // BW
@@ -67,7 +75,7 @@ def rows_kernel(
             qs = tile_q + tl.arange(0, 1)[:, None]
         else:
             qs = q[:, None]
-        first, last = scaled_rows(x, b, h, q[:, None], k[:, None], ok, A, F, BA, BF)
+        first, last = scaled_rows(x, b, h, qs, k[:, None], qs < NQ, k_ok[:, None], A, F, BA, BF)
         bias = matrix(x.query_bias, b, h, q[:, None], k[:, None], ok)
         place = (pair * NQ + q) * W + k
         above = tl.load(up + place[:, None] * D + c, mask=ok & (c < D), other=0.0)
@@ -108,9 +116,10 @@ def rows_kernel(
         own = tile_q + tl.arange(0, BQ)[:, None]
         target = (hidden_block * heads * batch + pair) * NQ + own
         if A > 0:
-            at_query = matrix(x.query, b, h, q[:, None], ca, q_ok[:, None] & (ca < A)).to(tl.float32)
+            at_query = matrix(x.query, b, h, qs, ca, (qs < NQ) & (ca < A)).to(tl.float32)
             if scale_grad is not None:
-                scale_first += _sum_queries(first_grad * at_query, BQ, BW, BA)
+                part = _sum_queries(first_grad * at_query, BQ, BW, BA)
+                _accumulate(scale_grad + scale_target * (A + F) + ca, part, (unit < W) & (ca < A), step)
             if query_grad is not None:
                 weight = matrix(x.scale, 0, h, k[:, None], ca, k_ok[:, None] & (ca < A)).to(tl.float32)
                 part = _sum_rows(first_grad * weight, BQ, BW, BA)
@@ -118,11 +127,13 @@ def rows_kernel(
         if F > 0:
             inside = cf < F
             if scale_grad is not None:
-                at_query = matrix(x.query, b, h, q[:, None], A + cf, q_ok[:, None] & inside).to(tl.float32)
-                scale_last += _sum_queries(last_grad * at_query, BQ, BW, BF)
+                at_query = matrix(x.query, b, h, qs, A + cf, (qs < NQ) & inside).to(tl.float32)
+                part = _sum_queries(last_grad * at_query, BQ, BW, BF)
+                _accumulate(scale_grad + scale_target * (A + F) + A + cf, part, (unit < W) & inside, step)
             if scale2_grad is not None:
-                at_query = matrix(x.query2, b, h, q[:, None], cf, q_ok[:, None] & inside).to(tl.float32)
-                scale_second += _sum_queries(last_grad * at_query, BQ, BW, BF)
+                at_query = matrix(x.query2, b, h, qs, cf, (qs < NQ) & inside).to(tl.float32)
+                part = _sum_queries(last_grad * at_query, BQ, BW, BF)
+                _accumulate(scale2_grad + scale_target * F + cf, part, (unit < W) & inside, step)
             if query_grad is not None:
                 weight = matrix(x.scale, 0, h, k[:, None], A + cf, k_ok[:, None] & inside).to(tl.float32)
                 part = _sum_rows(last_grad * weight, BQ, BW, BF)
@@ -131,15 +142,6 @@ def rows_kernel(
                 weight = matrix(x.scale2, 0, h, k[:, None], cf, k_ok[:, None] & inside).to(tl.float32)
                 part = _sum_rows(last_grad * weight, BQ, BW, BF)
                 tl.store(query2_grad + target * F + cf, part, mask=(own < NQ) & inside)
-    unit = hidden_block * BW + tl.arange(0, BW)[:, None]
-    target = (group.to(tl.int64) * heads * batch + pair) * W + unit
-    if scale_grad is not None:
-        if A > 0:
-            tl.store(scale_grad + target * (A + F) + ca, scale_first, mask=(unit < W) & (ca < A))
-        if F > 0:
-            tl.store(scale_grad + target * (A + F) + A + cf, scale_last, mask=(unit < W) & (cf < F))
-    if scale2_grad is not None:
-        tl.store(scale2_grad + target * F + cf, scale_second, mask=(unit < W) & (cf < F))
 
 
 @triton.jit
@@ -198,9 +200,11 @@ def keys_kernel(
         ok = (q_ok & k_ok)[:, None]
         if BQ == 1:
             qs = block * BQ + tl.arange(0, 1)[None, :]
+            qc = qs
         else:
             qs = q[None, :]
-        first, last = scaled_rows(x, b, h, q[:, None], k[:, None], ok, A, F, BA, BF)
+            qc = q[:, None]
+        first, last = scaled_rows(x, b, h, qc, k[:, None], qc < NQ, k_ok[:, None], A, F, BA, BF)
         bias = matrix(x.query_bias, b, h, q[None, :], k[None, :], (q_ok & k_ok)[None, :])
         s = tl.zeros((BK, BQ * BW), tl.float32)
         if A > 0:
@@ -265,7 +269,7 @@ def table_kernel(
     for step in range(0, count):
         pair = own * batch + step
         b, h = pair % batch, pair // batch
-        first, last = scaled_rows(x, b, h, q[:, None], k[:, None], ok, A, F, BA, BF)
+        first, last = scaled_rows(x, b, h, qs, k[:, None], qs < stop_q, k_ok[:, None], A, F, BA, BF)
         s = tl.zeros((BQ * BW, BK), tl.float32) + matrix(x.query_bias, b, h, q[:, None], k[:, None], ok)
         if A > 0:
             ca = tl.arange(0, BA)[:, None]

@@ -41,7 +41,7 @@ def moments_kernel(
         qs = (tile // blocks) + tl.arange(0, 1)[:, None]
     else:
         qs = q[:, None]
-    first, last = scaled_rows(x, b, h, q[:, None], k[:, None], ok, A, F, BA, BF)
+    first, last = scaled_rows(x, b, h, qs, k[:, None], qs < NQ, k_ok[:, None], A, F, BA, BF)
     bias = matrix(x.query_bias, b, h, q[:, None], k[:, None], ok)
     c = tl.arange(0, BD)[None, :]
     total = tl.zeros((BQ * BW, BD), tl.float32)

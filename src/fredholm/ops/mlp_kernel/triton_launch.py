@@ -1,4 +1,4 @@
-"""From the op's tensors to launches of the Triton kernels, and from their partial sums to gradients."""
+"""From the op's tensors to a launch of the Triton kernels: sizes of tiles, views, parts that fit memory; the forward."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ import torch
 from torch import Tensor
 
 from ..backend import interpreted
-from ..tuning import Tiles, case_name, choose_tiles, power_of_two
+from ..tuning import Tiles, case_name, choose_tiles, power_of_two, shared_memory
+from . import triton_forward
 from .tiles import Inputs, Span, spans
-from .triton_backward import keys_kernel, rows_kernel, table_kernel
-from .triton_forward import moments_kernel
 from .triton_parts import Pairs, View
 
+moments_kernel: Any = triton_forward.moments_kernel  # its parameters are Triton's, which Python's types do not describe
+
 TABLE = Path(__file__).with_name("tiles.json")
+INTERPRETED: Tiles = {
+    "rows": 128,
+    "keys": 32,
+    "group": 2,
+    "warps": 1,
+    "stages": 1,
+}  # few programs: each costs Python's time
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -45,20 +53,38 @@ class Sizes:
 def tiles_of(direction: str, x: Inputs, n: Sizes) -> Tiles:
     """Rows and keys of a tile, queries a program takes in turn (``group``), warps and stages of one kernel.
 
-    The rule where nothing was measured: 128 rows, one query's hidden units at the usual width, and as many keys as leave two
-    programs on a Hopper SM; half of it for float32, whose operands are twice as large.
+    The rule where nothing was measured: 128 rows, one query's hidden units at the usual width, against 64 keys; half the rows
+    where the sums over rows are kept, which would spill. float32 operands are twice as large: half of each.
     """
+    bits = 8 * x.value.dtype.itemsize
+    case = case_name(direction, x.value.device, d=n.D, e=n.A, f=n.F, w=n.W, bits=bits)
     if interpreted():
-        return {"rows": 32, "keys": 16, "group": 2, "warps": 1, "stages": 1}
-    single = x.value.dtype == torch.float32
-    wide = n.A + n.F + n.D > 128
-    rule = {"rows": 64 if single else 128, "keys": 32 if single else 64, "group": 8, "warps": 4 if single else 8}
-    rule["stages"] = 2 if single or wide or direction != "forward" else 3
-    case = case_name(direction, x.value.device, d=n.D, e=n.A, f=n.F, w=n.W, bits=x.value.dtype.itemsize * 8)
+        return choose_tiles(TABLE, case, INTERPRETED)
+    part = 2 if bits == 32 else 1
+    rule = {"rows": (64 if direction == "keys" else 128) // part, "keys": 64 // part, "group": 8}
+    rule |= {"warps": 8 // part, "stages": 3 if direction == "forward" else 2}
+    rule = fit_tiles(direction, rule, n, bits // 8, shared_memory(x.value.device))
     return choose_tiles(TABLE, case, rule)
 
 
-def _constants(x: Inputs, n: Sizes, tiles: Tiles, activation: str) -> dict[str, Any]:
+def fit_tiles(direction: str, tiles: Tiles, n: Sizes, item: int, limit: int) -> Tiles:
+    """``tiles`` with fewer stages, keys, then rows, until a program's shared memory is within ``limit`` bytes."""
+    e = (power_of_two(n.A) if n.A else 0) + (power_of_two(n.F) if n.F else 0)
+    d, tiles = power_of_two(n.D), dict(tiles)
+
+    def needed() -> int:
+        rows, keys, stages = tiles["rows"], tiles["keys"], tiles["stages"]
+        if direction == "keys":  # keys stay, rows stream
+            return item * (keys * (e + d) + stages * rows * (2 * e + d) + rows * keys)
+        return item * (rows * (e + d) + stages * keys * (e + d) + rows * keys)
+
+    for name, least in (("stages", 1), ("keys", 16), ("rows", 16)):
+        while needed() > limit and tiles[name] > least:
+            tiles[name] = tiles[name] - 1 if name == "stages" else tiles[name] // 2
+    return tiles
+
+
+def constants_of(x: Inputs, n: Sizes, tiles: Tiles, activation: str) -> dict[str, Any]:
     """The compile-time arguments that all kernels share."""
     hidden = min(power_of_two(n.W, 1), tiles["rows"])
     return {
@@ -84,9 +110,9 @@ def _view(x: Tensor | None) -> View | None:
     return View(x, b, h, n)
 
 
-def _cut(x: Inputs, b: Span, q: Span) -> Inputs:
+def cut_inputs(x: Inputs, b: Span, q: Span) -> Inputs:
     """Batch entries ``b`` and queries ``q`` of every tensor; heads and keys are all kept."""
-    part = {name: _entries(getattr(x, name), b) for name in BATCHED} | {"query_index": x.query_index}
+    part: dict[str, Any] = {name: cut_entries(getattr(x, name), b) for name in BATCHED} | {"query_index": x.query_index}
     for name in ("query", "query_bias", "query2", "density"):
         part[name] = None if part[name] is None else part[name][:, :, q]
     for name in ("query_positions", "query_time"):
@@ -101,11 +127,11 @@ BATCHED = (
 )  # fmt: skip
 
 
-def _entries(x: Tensor | None, b: Span) -> Any:
+def cut_entries(x: Tensor | None, b: Span) -> Any:
     return x if x is None or x.shape[0] == 1 else x[b]
 
 
-def _pairs(x: Inputs, const: dict[str, Any]) -> Pairs:
+def make_pairs(x: Inputs, const: dict[str, Any]) -> Pairs:
     """``x`` as the kernels take it, with the bounds of what an order leaves visible."""
     times = _times(x)
     stop, start = _bounds(times, const["BQ"], const["BK"])
@@ -163,7 +189,7 @@ def _blocks(time: Tensor, size: int, fill: float) -> Tensor:
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-def _chunks(x: Inputs, memory: int) -> Iterator[tuple[Span, Span]]:
+def chunks_of(x: Inputs, memory: int) -> Iterator[tuple[Span, Span]]:
     """Batch entries and queries whose moments, of all heads, are held at once: whole entries, or parts of one."""
     b, h = x.value.shape[:2]
     nq = x.query_bias.shape[2]
@@ -174,11 +200,11 @@ def _chunks(x: Inputs, memory: int) -> Iterator[tuple[Span, Span]]:
             yield entries, q
 
 
-def _empty(x: Inputs) -> bool:
+def is_empty(x: Inputs) -> bool:
     return 0 in (*x.value.shape, x.query_bias.shape[2])
 
 
-def _tiles(n: int, size: int) -> int:
+def count(n: int, size: int) -> int:
     return -(-n // size)
 
 
@@ -186,153 +212,17 @@ def forward(x: Inputs, activation: str, memory: int) -> Tensor:
     """Values (B, H, Nq, o) of the integral; see :func:`mlp_kernel`."""
     b, h = x.value.shape[:2]
     nq, o = x.query_bias.shape[2], x.readout.shape[1]
-    if _empty(x):
+    if is_empty(x):
         return x.value.new_zeros(b, h, nq, o)
     n = Sizes.of(x)
-    const = _constants(x, n, tiles_of("forward", x, n), activation)
+    const = constants_of(x, n, tiles_of("forward", x, n), activation)
     readout = x.readout.permute(0, 3, 2, 1).reshape(h, n.W * n.D, o)
     out = x.value.new_empty(b, h, nq, o)
-    for entries, q in _chunks(x, memory):
-        part = _cut(x, entries, q)
+    for entries, q in chunks_of(x, memory):
+        part = cut_inputs(x, entries, q)
         shape = (h, part.value.shape[0], part.query_bias.shape[2])
         moments = x.value.new_empty(*shape, n.W, n.D)
-        grid = math.prod(shape[:2]) * _tiles(shape[2], const["BQ"]) * _tiles(n.W, const["BW"])
-        moments_kernel[(grid,)](_pairs(part, const), moments, *shape[1:], x.value.shape[2], **const)
+        grid = math.prod(shape[:2]) * count(shape[2], const["BQ"]) * count(n.W, const["BW"])
+        moments_kernel[(grid,)](make_pairs(part, const), moments, *shape[1:], x.value.shape[2], **const)
         out[entries, :, q] = torch.bmm(moments.flatten(3).flatten(1, 2), readout).view(*shape, o).transpose(0, 1)
     return out
-
-
-# --- backward ---------------------------------------------------------------------------------------------------------
-
-
-def backward(grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]) -> list[Tensor]:
-    """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
-    wanted = [name for name, needed in zip(x._fields, needs) if needed]
-    total = {name: torch.zeros_like(getattr(x, name), dtype=torch.float32) for name in wanted}
-    if not _empty(x):
-        run = _Backward(x, activation, memory, total)
-        for entries in _runs(_chunks(x, memory)):
-            run.entries(grad, *entries)
-    return [total[name].to(getattr(x, name).dtype) for name in wanted]
-
-
-def _runs(chunks: Iterator[tuple[Span, Span]]) -> list[tuple[Span, list[Span]]]:
-    """Chunks of the same batch entries together."""
-    runs: list[tuple[Span, list[Span]]] = []
-    for entries, q in chunks:
-        if runs and runs[-1][0] == entries:
-            runs[-1][1].append(q)
-        else:
-            runs.append((entries, [q]))
-    return runs
-
-
-class _Backward:
-    """One backward pass: adds every chunk's gradients to ``total``, by the inputs' names."""
-
-    def __init__(self, x: Inputs, activation: str, memory: int, total: dict[str, Tensor]):
-        self.x, self.memory, self.total, self.n = x, memory, total, Sizes.of(x)
-        h, o = x.readout.shape[:2]
-        self.readout = x.readout.transpose(2, 3).reshape(h, o, self.n.W * self.n.D)
-        self.constants = {
-            name: _constants(x, self.n, tiles_of(name, x, self.n), activation) for name in ("rows", "keys", "table")
-        }
-
-    def wants(self, *names: str) -> bool:
-        return any(name in self.total for name in names)
-
-    def new(self, wanted: bool, *shape: int) -> Tensor | None:
-        return self.x.value.new_empty(shape, dtype=torch.float32) if wanted else None
-
-    def entries(self, grad: Tensor, entries: Span, queries: list[Span]) -> None:
-        """Some batch entries, whose queries come in one or several parts."""
-        held: dict[str, Tensor | None] | None = None
-        for q in queries:
-            part = _cut(self.x, entries, q)
-            above = grad[entries, :, q].to(part.value.dtype).transpose(0, 1).flatten(1, 2)
-            moments_grad = torch.bmm(above, self.readout)
-            if self.wants("query", "query_bias", "scale", "query2", "scale2", "distance_scale", "readout"):
-                self.rows(part, above, moments_grad, entries, q)
-            if self.wants("key", "value", "key_bias"):
-                held = self.keys(part, moments_grad, held)
-            if self.wants("table"):
-                self.table(part, moments_grad)
-        if held is not None:
-            for name, found in held.items():
-                if found is not None:
-                    self.add(name, found if name == "key_bias" else found.sum(0), entries)
-
-    def add(self, name: str, part: Tensor, entries: Span, q: Span | None = None) -> None:
-        """Add ``part`` (H, B, N, C) to a gradient, summed over the dimensions that its input shares."""
-        target = _entries(self.total[name], entries)
-        target = target if q is None else target[:, :, q]
-        target += part.transpose(0, 1).sum_to_size(target.shape)
-
-    def rows(self, part: Inputs, above: Tensor, moments_grad: Tensor, entries: Span, q: Span) -> None:
-        """What belongs to queries and to the layer: the sums over keys."""
-        n, const = self.n, dict(self.constants["rows"])
-        const["GROUP"] = tiles_of("rows", self.x, n)["group"]
-        b, h = part.value.shape[:2]
-        nq = part.query_bias.shape[2]
-        blocks, groups = _tiles(n.W, const["BW"]), _tiles(nq, const["BQ"] * const["GROUP"])
-        lead, e = (h, b), n.A + n.F
-        moments = torch.empty_like(moments_grad) if self.wants("readout") else None
-        bias = self.new(self.wants("query_bias"), *lead, nq, n.W)
-        far = self.new(self.wants("distance_scale"), *lead, nq, n.W)
-        query = self.new(self.wants("query"), blocks, *lead, nq, e)
-        query2 = self.new(self.wants("query2"), blocks, *lead, nq, n.F)
-        scale = self.new(self.wants("scale"), groups, *lead, n.W, e)
-        scale2 = self.new(self.wants("scale2"), groups, *lead, n.W, n.F)
-        rows_kernel[(h * b * blocks * groups,)](
-            _pairs(part, const), moments_grad, moments, bias, far, query, query2, scale, scale2,
-            b, h, nq, part.value.shape[2], **const,
-        )  # fmt: skip
-        if moments is not None:
-            found = torch.bmm(above.mT, moments).view(h, -1, n.W, n.D)
-            self.total["readout"] += found.transpose(2, 3)
-        if bias is not None:
-            self.add("query_bias", bias, entries, q)
-        if far is not None:
-            self.total["distance_scale"] += far.sum((1, 2)).sum_to_size(self.total["distance_scale"].shape)
-        for name, found in (("query", query), ("query2", query2)):
-            if found is not None:
-                self.add(name, found.sum(0), entries, q)
-        for name, found in (("scale", scale), ("scale2", scale2)):
-            if found is not None:
-                self.total[name] += found.sum((0, 2)).sum_to_size(self.total[name].shape)
-
-    def keys(
-        self, part: Inputs, moments_grad: Tensor, held: dict[str, Tensor | None] | None
-    ) -> dict[str, Tensor | None]:
-        """What belongs to keys: the sums over rows, added to ``held`` where these are not the first queries."""
-        n, const = self.n, self.constants["keys"]
-        b, h, nk, _ = part.value.shape
-        nq = part.query_bias.shape[2]
-        blocks, add = _tiles(n.W, const["BW"]), held is not None
-        if held is None:
-            held = {
-                "value": self.new(self.wants("value"), blocks, h, b, nk, n.D),
-                "key": self.new(self.wants("key"), blocks, h, b, nk, n.A + n.F),
-                "key_bias": self.new(self.wants("key_bias"), h, b, nk, n.W),
-            }
-        grid = h * b * blocks * _tiles(nk, const["BK"])
-        keys_kernel[(grid,)](_pairs(part, const), moments_grad, *held.values(), b, h, nq, nk, ADD=add, **const)
-        return held
-
-    def table(self, part: Inputs, moments_grad: Tensor) -> None:
-        """The displacement table: dS of some queries summed over what shares it, then over the pairs of each displacement."""
-        n, const, total = self.n, self.constants["table"], self.total["table"]
-        b, h, nk, _ = part.value.shape
-        nq = part.query_bias.shape[2]
-        query_index: Any = part.query_index
-        pairs = _pairs(part, const)
-        found = torch.zeros_like(total.mT, memory_format=torch.contiguous_format)
-        for q in spans(0, nq, max(1, self.memory // (4 * len(total) * nk * n.W))):
-            rows = q.stop - q.start
-            out = self.x.value.new_empty(len(total), rows * nk, n.W, dtype=torch.float32)
-            grid = len(total) * _tiles(rows, const["BQ"]) * _tiles(n.W, const["BW"]) * _tiles(nk, const["BK"])
-            shared = len(total) == 1
-            table_kernel[(grid,)](pairs, moments_grad, out, b, h, nq, nk, q.start, q.stop, SHARED=shared, **const)
-            places = (query_index[q, None] - part.key_index).flatten()
-            found.index_add_(1, places, out)
-        total += found.mT

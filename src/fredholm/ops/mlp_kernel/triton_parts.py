@@ -147,21 +147,24 @@ def weigh(h, slope, x, b, head, q, j, q_ok, j_ok):
 
 
 @triton.jit
-def scaled_rows(x, b, h, q, k, ok, A: tl.constexpr, F: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr):
-    """Rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last F with the second term."""
+def scaled_rows(x, b, h, q, k, q_ok, k_ok, A: tl.constexpr, F: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr):
+    """Rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last F with the second term.
+
+    ``k`` (rows, 1), and ``q`` the same or (1, 1).
+    """
     dtype = x.value.data.dtype.element_ty
     first = 0.0
     last = 0.0
     if A > 0:
         c = tl.arange(0, BA)[None, :]
-        first = matrix(x.query, b, h, q, c, ok & (c < A)).to(tl.float32)
-        first = (first * matrix(x.scale, 0, h, k, c, ok & (c < A)).to(tl.float32)).to(dtype)
+        at_query = matrix(x.query, b, h, q, c, q_ok & (c < A)).to(tl.float32)
+        first = (at_query * matrix(x.scale, 0, h, k, c, k_ok & (c < A)).to(tl.float32)).to(dtype)
     if F > 0:
         c = tl.arange(0, BF)[None, :]
-        last = matrix(x.query, b, h, q, A + c, ok & (c < F)).to(tl.float32)
-        last *= matrix(x.scale, 0, h, k, A + c, ok & (c < F)).to(tl.float32)
-        second = matrix(x.query2, b, h, q, c, ok & (c < F)).to(tl.float32)
-        last = (last + second * matrix(x.scale2, 0, h, k, c, ok & (c < F)).to(tl.float32)).to(dtype)
+        at_query = matrix(x.query, b, h, q, A + c, q_ok & (c < F)).to(tl.float32)
+        last = at_query * matrix(x.scale, 0, h, k, A + c, k_ok & (c < F)).to(tl.float32)
+        at_query = matrix(x.query2, b, h, q, c, q_ok & (c < F)).to(tl.float32)
+        last = (last + at_query * matrix(x.scale2, 0, h, k, c, k_ok & (c < F)).to(tl.float32)).to(dtype)
     return first, last
 
 

@@ -1,0 +1,305 @@
+"""The Triton kernels of the MLP kernel equal its definition, in values and gradients, from buffers full of NaN.
+
+Without a GPU they run through Triton's interpreter, in float32; ``pytest -m gpu`` runs the same on a GPU, and half precisions.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from fredholm.domain import Domain
+from fredholm.errors import BackendError, OptionError, StrategyError
+from fredholm.operators import ITNetOperator, SoftmaxAttention
+from fredholm.operators.strategies import Exact
+from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive, triton_launch
+from fredholm.ops.mlp_kernel.triton import mlp_kernel_triton_op
+from fredholm.ops.mlp_kernel.triton_launch import Sizes, _bounds, fit_tiles
+from tests.ops.test_mlp_kernel import flat, inputs
+from tests.ops.triton_device import devices, poisoned  # noqa: F401
+from tests.tolerances import assert_close
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Small enough that the few rows and keys of these tests, which the interpreter can afford, fill several."""
+    monkeypatch.setitem(triton_launch.INTERPRETED, "rows", 32)
+    monkeypatch.setitem(triton_launch.INTERPRETED, "keys", 16)
+
+
+CONSTANT = ("density", "query_positions", "key_positions")  # their gradients are not served
+EVERY = ("second", "key_bias", "table", "distance", "density", "time")
+
+
+def evaluate(function, arguments, **options):
+    """Output and gradients of the served inputs, of a fixed random functional."""
+    leaves = {
+        name: x.detach().clone().requires_grad_()
+        for name, x in arguments.items()
+        if x is not None and x.is_floating_point() and name not in CONSTANT and "time" not in name
+    }
+    out = function(**{**arguments, **leaves}, **options)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    grads = torch.autograd.grad(out, list(leaves.values()), weight.to(out.device, out.dtype))
+    return {"out": out.detach(), **dict(zip(leaves, grads))}
+
+
+def assert_same(arguments, device, dtype=torch.float32, **options):
+    """The Triton kernels in ``dtype`` against the definition in float64 of the same numbers."""
+    moved = {n: x if x is None else x.to(device) for n, x in arguments.items()}
+    ready = {n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()}
+    exact = {n: x.double() if x is not None and x.is_floating_point() else x for n, x in ready.items()}
+    activation = {"activation": options["activation"]} if "activation" in options else {}
+    expected = evaluate(mlp_kernel_naive, exact, **activation)
+    found = evaluate(mlp_kernel, ready, backend="triton", **options)
+    for name, value in expected.items():
+        assert found[name].dtype == dtype
+        assert_close(found[name], value, name, dtype)
+
+
+def small(*terms, **sizes):
+    return inputs(*terms, **{"b": 1, "h": 2, "q": 5, "k": 18, "dtype": torch.float32, **sizes})
+
+
+@devices
+@pytest.mark.parametrize(
+    ("terms", "sizes"),
+    [
+        ((), {}),
+        (("product",), {"q": 9}),
+        (("product", "key_bias", "table"), {}),
+        (("second", "table"), {"f": 4}),
+        (EVERY, {"b": 2}),
+        (EVERY, {"b": 2, "share": "BH"}),
+        (EVERY, {"b": 2, "h": 1, "share": "H", "q": 1, "k": 1}),
+    ],
+    ids=lambda x: "+".join(x) if isinstance(x, tuple) else "-".join(f"{k}{v}" for k, v in x.items()),
+)
+@pytest.mark.usefixtures("poisoned")
+def test_equals_definition(device, terms, sizes):
+    assert_same(small(*terms, **sizes), device)
+
+
+@devices
+@pytest.mark.usefixtures("poisoned")
+def test_sizes_that_fill_no_block(device):
+    """Two blocks of hidden units, ragged in every dimension."""
+    assert_same(small("second", "key_bias", h=1, q=3, k=17, e=18, f=3, d=17, o=5, w=33), device)
+
+
+@devices
+@pytest.mark.usefixtures("poisoned")
+def test_moments_in_several_parts(device):
+    """One batch entry at a time, its queries in parts: keys' gradients are summed over launches."""
+    assert_same(small("product", "key_bias", "table", b=2, q=6, k=5), device, memory=600)
+
+
+@devices
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.usefixtures("poisoned")
+def test_activations(device, activation):
+    assert_same(small("product", h=1, k=5), device, activation=activation)
+
+
+@devices
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.usefixtures("poisoned")
+def test_causal(device, dtype):
+    arguments = small("product", "key_bias", "time", h=1, q=12, k=20)
+    arguments["query_time"] = (torch.arange(12) + 3).to(dtype)
+    arguments["key_time"] = torch.arange(20).to(dtype)
+    assert_same(arguments, device)
+
+
+def test_blocks_without_a_visible_pair_are_skipped():
+    """Bounds against their definition, for sorted, shuffled and batched times; sorted ones skip half."""
+    g = torch.Generator().manual_seed(0)
+    line, shuffled = torch.arange(64.0)[None], torch.randn(3, 64, generator=g)
+    for query, key in ((line, line), (shuffled, line), (line[:, :50], shuffled[:, :41]), (shuffled, shuffled.flip(0))):
+        stop, start = _bounds((query, key), 4, 8)
+        seen = key[:, None, :] <= query[:, :, None]
+        seen = torch.nn.functional.pad(seen, (0, -key.shape[1] % 8, 0, -query.shape[1] % 4))
+        blocks = seen.unflatten(1, (-1, 4)).unflatten(3, (-1, 8)).any(4).any(2)
+        index = torch.arange(blocks.shape[2]) + 1
+        assert torch.equal(stop.data, torch.where(blocks, index, 0).amax(2).int())
+        first = torch.where(blocks, torch.arange(blocks.shape[1])[:, None], blocks.shape[1]).amin(1)
+        assert torch.equal(start.data, first.int())
+    assert _bounds((line, line), 8, 8)[0].data.sum() == 8 * 9 // 2
+
+
+@devices
+@pytest.mark.usefixtures("poisoned")
+def test_boolean_density_and_strides(device):
+    arguments = small("product", "key_bias", b=2, k=7)
+    arguments["density"] = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(3)) < 0.5
+    for name in ("query", "key", "value", "key_bias"):  # as heads cut from a wider tensor lie in memory
+        arguments[name] = arguments[name].transpose(1, 2).contiguous().transpose(1, 2)
+    arguments["scale"] = arguments["scale"].mT.contiguous().mT
+    assert_same(arguments, device)
+
+
+@devices
+@pytest.mark.usefixtures("poisoned")
+def test_the_same_sums_every_time(device):
+    arguments = {n: x if x is None else x.to(device) for n, x in small("product", "table", q=9).items()}
+    first, second = (evaluate(mlp_kernel, arguments, backend="triton") for _ in range(2))
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+@devices
+def test_a_gradient_alone(device):
+    """Each gradient by itself: the others' buffers are then not even made."""
+    arguments = {n: x if x is None else x.to(device) for n, x in small("second", "key_bias", h=1, k=5).items()}
+    whole = evaluate(mlp_kernel, arguments, backend="triton")
+    for name in ("value", "query", "scale2", "readout"):
+        leaf = arguments[name].clone().requires_grad_()
+        out = mlp_kernel(**{**arguments, name: leaf}, backend="triton")
+        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+        (found,) = torch.autograd.grad(out, leaf, weight.to(out))
+        assert torch.equal(found, whole[name])
+
+
+@devices
+@pytest.mark.parametrize("empty", [{"k": 0}, {"q": 0}, {"b": 0}])
+def test_empty_sizes(device, empty):
+    assert_same(small("product", "key_bias", "time", **empty), device)
+
+
+@devices
+def test_opcheck(device):
+    x = flat(small(*EVERY, h=1, q=3, k=3))
+    moved = [t if t is None else t.to(device) for t in x[:-1]]
+    ready = [
+        t.requires_grad_() if t is not None and t.is_floating_point() and n not in CONSTANT and "time" not in n else t
+        for n, t in zip(x._fields, moved)
+    ]
+    torch.library.opcheck(mlp_kernel_triton_op, (*ready, "gelu", 10_000))
+
+
+@devices
+@pytest.mark.parametrize("place", ["grid", "points", "causal"])
+@pytest.mark.usefixtures("poisoned")
+def test_operator(device, place):
+    """ITNet's operator is the same by either backend: displacement table, appended columns, order, padding."""
+    torch.manual_seed(1)
+    valid = torch.ones(2, 6, dtype=torch.bool)
+    valid[1, 4:] = False
+    domain = {
+        "grid": lambda: Domain.grid(2, 3),
+        "points": lambda: Domain.points(torch.rand(2, 6, 2), valid=valid),
+        "causal": lambda: Domain.line(6, causal=True),
+    }[place]().to(device)
+    p = domain.positions.shape[-1]
+    op = ITNetOperator(8, 2, position_dim=p, width=8, frequencies=4, sigma=1.0).to(device)
+    torch.nn.init.normal_(op.kernel.weight2)
+    u = torch.randn(2, 6, 8, device=device)
+
+    def run(backend):
+        op.strategy = Exact(backend=backend)
+        leaf = u.clone().requires_grad_()
+        out = op(leaf, domain)
+        return [out, *torch.autograd.grad(out.square().sum(), [leaf, *op.parameters()])]
+
+    for found, expected in zip(run("triton"), run("torch")):
+        assert_close(found, expected, dtype=torch.float32)
+
+
+REFUSED = {
+    "mid": ({"mid": [(torch.ones(4, 6), torch.ones(4))], "readout": torch.ones(2, 2, 3, 4)}, "further hidden layers"),
+    "double": ({"value": torch.ones(1, 2, 18, 3, dtype=torch.float64)}, "value is float64"),
+    "density": ({"density": torch.ones(1, 1, 5, 18).requires_grad_()}, "gradients of density"),
+    "wide": ({"value": torch.ones(1, 2, 18, 300), "readout": torch.ones(2, 2, 300, 6)}, "300 columns, at most 256"),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+@pytest.mark.skipif(torch.cuda.is_available(), reason="refused on a GPU in the same words")
+def test_what_the_kernels_do_not_serve_is_refused_by_name(case):
+    wrong, match = REFUSED[case]
+    with pytest.raises(BackendError, match=match):
+        mlp_kernel(**{**small("product"), **wrong}, backend="triton")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+def test_the_interpreter_refuses_half_precision():
+    with pytest.raises(BackendError, match=r"bfloat16 wrongly.*float32"):
+        mlp_kernel(**small("product", dtype=torch.bfloat16), backend="triton")
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(BackendError, match="bfloat16 wrongly"):
+        mlp_kernel(**small("product"), backend="triton")
+
+
+def test_a_strategy_checks_its_backend():
+    with pytest.raises(OptionError, match="did you mean 'triton'"):
+        Exact(backend="tritonn")
+    with pytest.raises(StrategyError, match=r"fused attention.*no Triton kernel"):
+        SoftmaxAttention(8, 2, strategy=Exact(backend="triton"))(torch.zeros(1, 3, 8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("terms", [("product", "key_bias", "table"), ("second", "key_bias", "distance", "time")])
+@pytest.mark.usefixtures("poisoned")
+def test_half_precision(dtype, terms):
+    arguments = inputs(*terms, b=2, h=2, q=50, k=70, e=64 + 32, f=32, d=64, o=64, w=128, dtype=torch.float32)
+    scaled = {n: 0.1 * x if n in ("scale", "scale2", "table", "readout") else x for n, x in arguments.items()}
+    for activation in ("gelu", "gelu_tanh"):
+        assert_same_half(scaled, dtype, activation)
+
+
+def assert_same_half(arguments, dtype, activation):
+    """Relative to each result's norm: half precisions round every operand."""
+    moved = {n: x if x is None else x.cuda() for n, x in arguments.items()}
+    ready = {n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()}
+    exact = {n: x.double() if x is not None and x.is_floating_point() else x for n, x in ready.items()}
+    expected = evaluate(mlp_kernel_naive, exact, activation=activation)
+    found = evaluate(mlp_kernel, ready, backend="triton", activation=activation)
+    for name, value in expected.items():
+        error = (found[name].double() - value).norm() / value.norm()
+        assert error <= 2e-2, f"{name}: relative error {float(error):.2e}"
+
+
+COMPILED = """
+import torch
+from fredholm.ops.mlp_kernel import mlp_kernel
+import fredholm.ops.backend as backend
+
+def run(u, w, r):
+    return mlp_kernel(u, u, u, r, query_bias=u @ w[0].T, scale=w, backend="triton")
+
+def grads(f, *x):
+    leaves = [t.clone().requires_grad_() for t in x]
+    out = f(*leaves)
+    return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+w, r = torch.randn(1, 4, 3), torch.randn(2, 3, 3, 4)
+for b, n in ((1, 5), (2, 7)):
+    u = torch.randn(b, 2, n, 3)
+    for a, c in zip(grads(run, u, w, r), grads(compiled, u, w, r)):
+        torch.testing.assert_close(a, c)
+print("same")
+"""
+
+
+@pytest.mark.compile
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs the interpreter")
+def test_compile():
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=280)
+    assert done.stdout.strip() == "same", done.stderr[-3000:]
+
+
+def test_tiles_fit_the_shared_memory():
+    """The usual sizes keep the rule; wide ones and small GPUs get smaller tiles, never below the matrix units' 16."""
+    rule = {"rows": 128, "keys": 64, "stages": 3}
+    assert fit_tiles("forward", rule, Sizes(W=128, A=64, F=0, D=64, P=0), 2, 200_000) == rule
+    columns = fit_tiles("keys", rule, Sizes(W=128, A=64, F=128, D=64, P=2), 2, 200_000)
+    assert columns == {"rows": 128, "keys": 64, "stages": 1}
+    wide = fit_tiles("keys", rule, Sizes(W=128, A=256, F=256, D=256, P=2), 4, 90_000)
+    assert wide["rows"] == 16
+    assert wide["keys"] == 16
