@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def settings(found: dict[str, Any]) -> str:
         "Few samples, so that one conversion takes a minute or two on one core: the standard error of an accuracy near one half "
         f"is {noise:.1f} points with {test} test samples, and differences below that say nothing."
     )
-    return f"Samples: {'; '.join(sizes)}. {stages} {caution}"
+    more = "Students see the training samples again in stage 2, so that more than 100% may be the longer training."
+    return textwrap.fill(f"Samples: {'; '.join(sizes)}. {stages} {caution} {more}", 118, break_on_hyphens=False)
 
 
 def goal(runs: Found) -> str:
@@ -156,7 +158,8 @@ def page(found: dict[str, Any]) -> str:
     missing = [TASKS[task].title for task in TASKS if not of(found["runs"], task)]
     if missing:
         parts += [f"Not run yet: {', '.join(missing)}.", ""]
-    parts += ["Against the aim (LUNA at 99.5% or more, and not behind Hedgehog):\n", goal(found["runs"]), ""]
+    if goal(found["runs"]):
+        parts += ["Against the aim (LUNA at 99.5% or more, and not behind Hedgehog):\n", goal(found["runs"]), ""]
     text = "KL(teacher ‖ student) in nats on validation samples, before stage 1 → after it, inputs as the teacher gives them.\n"
     parts += ["## How near each layer's attention comes\n", text, divergences(found["runs"]), ""]
     parts += ["## Speed and memory\n"]
