@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def test_the_bible_is_read_from_its_compressed_file(tmp_path):
 
 def test_windows_ask_for_the_next_character(tmp_path):
     folder = write_kjv(tmp_path)
-    parts = [data.create_dataset("kjv-characters", s, path=folder, max_length=8) for s in ("train", "val", "test")]
+    parts: Any = [data.create_dataset("kjv-characters", s, path=folder, max_length=8) for s in ("train", "val", "test")]
     train = parts[0]
     assert train.task == "tokens"
     assert len(train.classes) == len(train.vocabulary)
@@ -87,10 +88,10 @@ def test_ptb_is_read_from_the_users_files(tmp_path):
         ("test", "a one\nzz\n"),
     ):
         (tmp_path / f"ptb.{name}.txt").write_text(text)
-    test = data.create_dataset("ptb", "test", path=tmp_path, max_length=4)
+    test: Any = data.create_dataset("ptb", "test", path=tmp_path, max_length=4)
     assert test.vocabulary.join(test.batch([0])[0][0].tolist()) == "a on"
     assert 1 in test.numbers, "a character that the training text has not"
-    words = data.create_dataset("ptb", "val", path=tmp_path, max_length=2, tokens="words", min_count=1)
+    words: Any = data.create_dataset("ptb", "val", path=tmp_path, max_length=2, tokens="words", min_count=1)
     assert words.vocabulary.join(words.batch([0])[1][0].tolist()) == "one was"
     with pytest.raises(OptionError, match=r"ptb needs the folder of ptb\.train\.txt"):
         data.create_dataset("ptb", "train")
@@ -133,6 +134,10 @@ def test_hidden_tokens_change_with_the_epoch_and_not_with_the_batch():
     for share in (0.0, 1.0):
         with pytest.raises(OptionError, match="masked: received"):
             hidden(share)
+    vocabulary = data.Vocabulary.of_characters(["ab"])
+    following: Any = data.NextTokens("next", "train", torch.tensor([2, 3, 2]), vocabulary, 2)
+    with pytest.raises(OptionError, match="masked: next asks for tokens already"):
+        data.HiddenTokens(following, 0.1)
 
 
 def test_characters_are_a_vocabulary_of_their_own():
@@ -177,7 +182,7 @@ def test_glue_is_read_in_its_official_layout(task, tmp_path):
     parts = {s: data.create_dataset("glue", s, path=folder, options={"task": task}, min_count=1, val_fraction=0.2)
              for s in ("train", "val", "test")}  # fmt: skip
     assert {name: len(part) for name, part in parts.items()} == {"train": 8, "val": 2, "test": 2}
-    test = parts["test"]
+    test: Any = parts["test"]
     if task == "stsb":
         assert test.task == "regression"
         assert test.batch([0, 1])[1].tolist() == [4.75, 0.5]

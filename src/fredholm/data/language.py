@@ -99,7 +99,7 @@ class HiddenTokens(LabelledDataset):
 
     task = "tokens"
 
-    def __init__(self, texts: TextDataset, share: float):
+    def __init__(self, texts: LabelledDataset, share: float):
         if not isinstance(texts, TextDataset):
             raise OptionError(
                 f"masked: {texts.name} asks for {getattr(texts, 'task', 'classes')} already; needs texts with labels"

@@ -37,32 +37,10 @@ class FactorNetwork(nn.Module):
         inner = gamma.to(u.dtype) @ of_position.mT.to(u.dtype) + u @ of_content.mT
         return ACTIVATIONS[self.activation].function(inner + self.bias1)
 
-    def apply_transposed(self, gamma: Tensor, u: Tensor) -> Tensor:
-        """Ψᵀ u at every point, (..., rank): a product of hidden units and features times one matrix, so that no Ψ is formed."""
-        product = paired(self.units(gamma, u), u) @ self.weight2.permute(0, 3, 1, 2).flatten(1, 2).to(u.dtype)
-        return product + u @ self.bias2.to(u.dtype)
-
-    def apply_to(self, gamma: Tensor, u: Tensor, z: Tensor) -> Tensor:
-        """Φ z at every point for z (..., rank), (..., dim)."""
-        product = paired(self.units(gamma, u).to(z.dtype), z) @ self.weight2.permute(0, 3, 2, 1).flatten(1, 2).to(
-            z.dtype
-        )
-        return product + z @ self.bias2.mT.to(z.dtype)
-
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
         lead = "bhqk"[: u.dim() - 1]
         product = torch.einsum(f"{lead}w,horw->{lead}or", self.units(gamma, u), self.weight2)
         return product + self.bias2.view(self.bias2.shape[0], *[1] * (u.dim() - 3), *self.bias2.shape[1:])
-
-
-def paired(h: Tensor, u: Tensor) -> Tensor:
-    """All products of two lists of numbers at each point: (..., w) and (..., d) to (..., w·d).
-
-    Example:
-        >>> paired(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])).tolist()
-        [3.0, 5.0, 6.0, 10.0]
-    """
-    return (h[..., :, None] * u[..., None, :]).flatten(-2)
 
 
 class LowRankKernel(Kernel):
@@ -146,11 +124,12 @@ class LowRankKernel(Kernel):
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """Ψ(y)ᵀ u(y), (B, H, Nk, r)."""
-        return self.key.apply_transposed(self.fourier(y)[:, None], uy)
+        return (self.key(self.fourier(y)[:, None], uy).mT @ uy[..., None]).squeeze(-1)
 
     def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
         """Φ(x) z, (B, H, Nq, d)."""
-        return self.query.apply_to(self.fourier(x)[:, None], ux, response.to(ux.dtype))
+        factor = self.query(self.fourier(x)[:, None], ux)
+        return (factor @ response[..., None].to(factor.dtype)).squeeze(-1)
 
     def pooled(self, problem: Problem) -> Tensor:
         r"""Hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`, :math:`z = W_{2\psi} : M`, :math:`G = W_{2\phi} z`, and

@@ -29,7 +29,7 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         value = getattr(recipe.data, key)
         if value is not None:
             options[key] = value
-    found = data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
+    found: Any = data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
     if recipe.data.masked is not None:
         found = data.HiddenTokens(found, recipe.data.masked)
     if recipe.data.limit is None or split == "test":
@@ -68,7 +68,8 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
     if isinstance(train, data.PointDataset):
         transform = data.CloudAugment(scale=augment.scale, jitter=augment.jitter, rotate=augment.rotate)
     if recipe.data.masked is not None:
-        transform = train.hide
+        source: Any = train
+        transform = source.hide
 
     def training(rank: int, world_size: int) -> Any:
         return data.make_loader(
@@ -120,7 +121,11 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
     if isinstance(dataset, data.FieldDataset):
         return {"encoder": "field", "channels": dataset.channels}
     if isinstance(dataset, data.GraphDataset | data.NodeDataset):
-        nodes = {"vocabulary": dataset.vocabulary, "node_tokens": True} if dataset.tokens else {"channels": dataset.channels}
+        nodes = (
+            {"vocabulary": dataset.vocabulary, "node_tokens": True}
+            if dataset.tokens
+            else {"channels": dataset.channels}
+        )
         pool = "every" if dataset.task == "steps" else "first" if isinstance(dataset, data.NodeDataset) else "mean"
         return {"encoder": "graph", "eigenvectors": dataset.eigenvectors, "pool": pool, **nodes}
     if isinstance(dataset, data.QuestionDataset):

@@ -75,7 +75,7 @@ def _data_problems(recipe: Recipe):
 def _kind_problems(recipe: Recipe, kind: str):
     """Options of text given for images, and the other way round."""
     options, augment = recipe.data, recipe.data.augment
-    given: dict[str, Any] = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count")}
+    given: dict[str, Any] = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count", "masked")}
     if kind != "points":
         given |= {f"augment.{key}": getattr(augment, key) for key in ("scale", "jitter", "rotate")}
     if kind != "images":

@@ -56,6 +56,7 @@ def compress_run(
         ConversionError: operators without a low-rank form.
         CheckpointError: no run or no model there.
     """
+    model: Any
     model, place = load_run(run)
     target = RunFolder(Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}"))
     if target.root.exists():
@@ -67,7 +68,7 @@ def compress_run(
     fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
     unseen = seen(model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT)  # every one is decomposed
     own_rank = -(-rank // model.config.heads)
-    options = {"width": width or model.blocks[0].operator.kernel.width}
+    options: dict[str, Any] = {"width": width or model.blocks[0].operator.kernel.width}
     layers, states = [], {}
     for number, block in enumerate(model.blocks):
         signals, held_out = fitted[number], unseen[number]

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -
     options = dict(saved.get("operator_options") or {})
     if isinstance(options.get("strategy"), str) and any(o.startswith("operator.strategy.") for o in overrides):
         options["strategy"] = {"name": options["strategy"]}
-    changed = apply_overrides({"operator": dict(options)}, list(overrides))
+    changed = apply_overrides({"operator": deepcopy(options)}, list(overrides))
     fields, operator = changed.pop("model", {}), changed.pop("operator")
     if changed or not isinstance(fields, dict) or "name" in operator:
         raise OptionError(
