@@ -406,7 +406,7 @@ def divergences(replaced: Replaced, dataset: Any, precision: str = "32", batch_s
             for name, value in replaced.losses().items():
                 sums[name] += float(value) * len(out)
             count += len(out)
-    return {name: total / count for name, total in sums.items()}
+    return {name: max(0.0, total / count) for name, total in sums.items()}  # the logarithm's floor may cost 1e-6
 
 
 def _forward(model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None):
