@@ -31,6 +31,7 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+import benchmarks.gpu_linear_cases  # noqa: E402, F401  its cases join
 from benchmarks.gpu_cases import KERNELS, Inputs, KernelCase, move  # noqa: E402
 from benchmarks.gpu_models import ModelCase, infvit_cases, itnet_cases, smoke_cases  # noqa: E402
 

@@ -33,7 +33,8 @@ CASES = {
     ),
     "luna with an envelope": (lambda: LunaAttention(DIM, HEADS, preset="paper-gated", **LUNA), Linear, {}),
     "linear attention": (lambda: elu(DIM, HEADS), Linear, {}),
-    "infsa": (lambda: InfSA(DIM, HEADS), Neumann, {"hops": 2}),
+    "infsa": (lambda: InfSA(DIM, HEADS), Exact, {}),
+    "infsa, two hops": (lambda: InfSA(DIM, HEADS), Neumann, {"hops": 2}),
     "infsa, all hops": (lambda: InfSA(DIM, HEADS), Resolvent, {"tol": 1e-6}),
     "ckconv": (lambda: CKConv(DIM, HEADS), FFT, {}),
 }

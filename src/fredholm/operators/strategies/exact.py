@@ -78,7 +78,7 @@ class Exact(Strategy):
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         path = self._path(kernel, layout)
-        if self.backend == "triton" and path not in (TABLE, COLUMNS):
+        if self.backend == "triton" and path not in (TABLE, COLUMNS, HOP):
             raise StrategyError(
                 f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton kernel; use backend='auto'"
             )
@@ -114,7 +114,7 @@ class Exact(Strategy):
         if path == OWN:
             return kernel.evaluate(problem)  # type: ignore[attr-defined]
         if path == HOP:
-            return respond_hops(kernel, problem, 1, self.memory)
+            return respond_hops(kernel, problem, 1, self.memory, self.backend)
         if path == FUSED and has_trait(kernel, JointScores) and not problem.layout.cross:
             query, key, value = kernel.project(problem.y, problem.uy)  # type: ignore[attr-defined]
             return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
