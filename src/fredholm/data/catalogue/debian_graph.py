@@ -136,7 +136,7 @@ def create(request: Request) -> NodeDataset:
 ENTRY = Entry(
     name="debian-graph",
     title="Debian's packages and their dependencies: the section of a package from its synopsis and its surroundings",
-    source="this machine's package lists (apt-cache dumpavail); they drift with the distribution",
+    source="this machine's current package lists (apt-cache dumpavail); they drift with the distribution",
     licence_package="none needed",
     licence_data="the packages' own descriptions, under the packages' licences",
     create=create,
