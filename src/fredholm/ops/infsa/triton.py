@@ -25,7 +25,8 @@ TABLE = Path(__file__).with_name("tiles.json")
 OPTIONS = "bool causal, str activation, str statistic"
 
 
-DEFAULTS = {  # by the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0 holds with little spilling
+# By the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0 holds with little spilling.
+DEFAULTS = {
     "forward": {128: (128, 64, 8, 3), 256: (64, 64, 8, 2), 512: (64, 32, 8, 2), 1024: (32, 16, 8, 1)},
     "backward": {128: (64, 64, 4, 2), 256: (32, 64, 8, 2), 512: (32, 32, 8, 2), 1024: (16, 16, 8, 1)},
 }

@@ -68,7 +68,8 @@ def attend(
 
 
 def default_tiles(width: int, exact: bool) -> Tiles:
-    """Tiles where none were measured, which a compute capability of 9.0 holds with little spilling: ``rows`` (points) of a block, in causal order a chunk."""
+    """Tiles where none were measured, which a compute capability of 9.0 holds with little spilling: ``rows`` are the points of a block,
+    in causal order of a chunk."""
     return {"rows": 16 if width > 64 else 32 if exact else 64, "warps": 8, "stages": 1}
 
 
