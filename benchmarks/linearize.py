@@ -120,7 +120,11 @@ def main() -> None:
                 continue
             splits = TASKS[name].splits(TASKS[name].sizes)
             model = teacher(TASKS[name], splits, args.runs / f"{name}-teacher-{seed}", seed)
-            score = evaluate(model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind))
+            kept = args.runs / f"{name}-teacher-{seed}" / "test.json"
+            if not kept.is_file():
+                score = evaluate(model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind))
+                kept.write_text(json.dumps(score), encoding="utf-8")
+            score = json.loads(kept.read_text(encoding="utf-8"))
             print(f"{name} seed {seed}: the teacher's {TASKS[name].metric} on the test split {score:.4f}", flush=True)
             for method in wanted:
                 if _known(load(args.out), name, method, seed):  # by another process meanwhile
