@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,19 +11,12 @@ from fredholm.data.catalogue.cifar_mosaic import ANIMALS
 from fredholm.data.composed import boxes_of
 from fredholm.errors import DataError, OptionError
 
-from .fixtures import cifar_arrays, idx_bytes, write_cifar_binary, write_image_folder
+from .fixtures import cifar_arrays, write_cifar_binary, write_clothes, write_image_folder
 
 
 @pytest.fixture
 def clothes(tmp_path):
-    """Twenty articles a part: bright squares of a size that tells the class."""
-    for prefix in ("train", "t10k"):
-        images = np.zeros((20, 28, 28), dtype=np.uint8)
-        for i in range(20):
-            images[i, 4 : 10 + i % 10, 6:20] = 200 + i
-        (tmp_path / f"{prefix}-images-idx3-ubyte").write_bytes(idx_bytes(images))
-        (tmp_path / f"{prefix}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(20) % 10))
-    return tmp_path
+    return write_clothes(tmp_path)
 
 
 def canvas(folder, split="test", **options):
