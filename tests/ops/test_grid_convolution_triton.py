@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import BackendError
 from fredholm.ops.grid_convolution import grid_convolution, grid_convolution_naive
@@ -50,6 +51,17 @@ def test_gradients_one_at_a_time(device, needed):
     alone = [x if i == needed else x.detach() for i, x in enumerate(inputs)]
     out = grid_convolution(*alone, (4,), causal=True, backend="triton").square().sum()
     assert torch.equal(torch.autograd.grad(out, alone[needed])[0], whole[needed])
+
+
+def test_flops_are_those_of_the_other_form(device):
+    import fredholm.ops.grid_convolution.triton  # noqa: F401  a counter knows the formulas that are there when it starts
+
+    counts = []
+    for backend in ("torch", "triton"):
+        with FlopCounterMode(display=False) as counter:
+            grid_convolution(*drawn(device, (4,), True), (4,), causal=True, backend=backend).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 def test_the_operator_is_registered_completely(device):

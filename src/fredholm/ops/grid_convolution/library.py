@@ -166,7 +166,7 @@ def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
 
 
 @register_flop_formula(torch.ops.fredholm.grid_convolution)
-def _forward_flops(
+def forward_flops(
     signal: Any, hidden: Any, readout: Any, grid: Any, causal: bool, *_: Any, out_shape: Any = None, **__: Any
 ) -> int:
     kernel, product, transform = _work(signal, readout, grid)
@@ -175,7 +175,7 @@ def _forward_flops(
 
 
 @register_flop_formula(torch.ops.fredholm.grid_convolution_backward)
-def _backward_flops(
+def backward_flops(
     grad: Any,
     signal: Any,
     hidden: Any,

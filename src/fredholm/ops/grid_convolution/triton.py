@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
@@ -108,3 +109,5 @@ def grid_convolution_triton_backward(
 
 grid_convolution_triton_backward.register_fake(library.empty_gradients)
 library.register_gradients(grid_convolution_triton, grid_convolution_triton_backward)
+register_flop_formula(torch.ops.fredholm.grid_convolution_triton)(library.forward_flops)
+register_flop_formula(torch.ops.fredholm.grid_convolution_triton_backward)(library.backward_flops)
