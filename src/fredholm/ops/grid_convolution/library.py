@@ -165,16 +165,15 @@ def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
     return 4 * entries * w, 8 * entries * b, 2.5 * points * log2(max(points, 2))
 
 
-@register_flop_formula(torch.ops.fredholm.grid_convolution)
 def forward_flops(
     signal: Any, hidden: Any, readout: Any, grid: Any, causal: bool, *_: Any, out_shape: Any = None, **__: Any
 ) -> int:
+    """FLOPs of the op, from shapes."""
     kernel, product, transform = _work(signal, readout, grid)
     (b, h, _, d_in), d_out = signal, readout[1]
     return kernel + product + round(transform * (b * h * (d_in + d_out) + hidden[-1]))
 
 
-@register_flop_formula(torch.ops.fredholm.grid_convolution_backward)
 def backward_flops(
     grad: Any,
     signal: Any,
@@ -186,11 +185,16 @@ def backward_flops(
     out_shape: Any = None,
     **_: Any,
 ) -> int:
+    """FLOPs of the op's backward, from shapes."""
     kernel, product, transform = _work(signal, readout, grid)
     (b, h, _, d_in), d_out = signal, readout[1]
     pairs = needs[1] or needs[2]
     signals = b * h * (d_in + d_out) + hidden[-1] + needs[0] * b * h * d_in + needs[1] * hidden[-1]
     return kernel * sum(needs) + product * (needs[0] + pairs) + round(transform * signals)
+
+
+register_flop_formula(torch.ops.fredholm.grid_convolution)(forward_flops)
+register_flop_formula(torch.ops.fredholm.grid_convolution_backward)(backward_flops)
 
 
 def fast_size(n: int) -> int:
