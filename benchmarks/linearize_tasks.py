@@ -169,8 +169,8 @@ TASKS = {
         "accuracy",
         lambda sizes: {split: Pictures(split, size) for split, size in sizes.items()},
         vit,
-        {"train": 256, "val": 96, "test": 300},
-        LEARN,
-        TUNE,
+        {"train": 400, "val": 96, "test": 300},
+        StageOptions(epochs=5, lr=1e-4, batch_size=16, warmup=0.1, patience=2),  # a new head and a fifth of the pixels
+        StageOptions(epochs=2, lr=1e-4, batch_size=16, patience=2),
     ),
 }
