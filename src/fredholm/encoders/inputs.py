@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 from torch import Tensor
 
 from ..errors import ShapeError
@@ -26,7 +28,14 @@ class Inputs:
             raise ShapeError(f"the tensors of a batch need one batch size, got {sizes}")
         self.tensors = tensors
 
-    def __getitem__(self, key):
+    @overload
+    def __getitem__(self, key: str) -> Tensor: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Tensor]: ...
+    @overload
+    def __getitem__(self, key: slice | Tensor | list[int]) -> Inputs: ...
+
+    def __getitem__(self, key: str | int | slice | Tensor | list[int]) -> Any:
         """A tensor by its name; with anything else, the same samples of every tensor."""
         if isinstance(key, str):
             return self.tensors[key]

@@ -93,7 +93,7 @@ def read(folder: Path) -> tuple[list[list[str]], Tensor]:
     try:
         packages = json.loads(read_bytes(folder / NODES))
         edges = np.load(folder / EDGES)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{folder}: no dependency graph ({error}); fetch debian-graph again with --force") from error
     if edges.ndim != 2 or edges.shape[0] != 2 or (edges.size and edges.max() >= len(packages)):
         raise DataError(f"{folder}: dependencies of packages that do not exist; fetch debian-graph again with --force")

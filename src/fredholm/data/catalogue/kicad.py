@@ -124,7 +124,7 @@ def create(request: Request) -> PointDataset:
     try:
         clouds = np.load(folder / CLOUDS)
         names = (folder / NAMES).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{folder}: no sampled clouds ({error}); fetch kicad again with --force") from error
     if clouds.shape != (len(names), STORED, 3):
         raise DataError(f"{folder}: {clouds.shape} clouds for {len(names)} names; fetch kicad again with --force")

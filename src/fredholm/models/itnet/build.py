@@ -20,6 +20,7 @@ from .config import ITNetConfig
 
 def make_encoder(c: ITNetConfig) -> nn.Module:
     """The encoder that a configuration names; fields of other encoders play no role."""
+    patch: Any = c.patch
     shared: dict[str, Any] = {"dim": c.dim, "dropout": c.dropout}
     fourier: dict[str, Any] = {"frequencies": c.frequencies, "sigma": c.sigma}
     measure: dict[str, Any] = {} if c.measure is None else {"measure": c.measure}
@@ -42,8 +43,8 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
         return FieldEncoder(channels=c.channels, **shared, **fourier)
     if c.encoder == "multimodal":
         words = {"vocabulary": c.vocabulary, "max_length": c.max_length}
-        pair = {"patch": c.patch, "channels": c.channels, "pool": c.pool}
+        pair = {"patch": patch, "channels": c.channels, "pool": c.pool}
         return MultimodalEncoder(**pair, **words, **measure, **shared, **fourier)
     if c.scales:
-        return MultiScaleImageEncoder(scales=c.scales, channels=c.channels, **measure, **shared, **fourier)
-    return ImageEncoder(patch=c.patch, channels=c.channels, pool=c.pool, **shared, **fourier)
+        return MultiScaleImageEncoder(scales=tuple(c.scales), channels=c.channels, **measure, **shared, **fourier)
+    return ImageEncoder(patch=patch, channels=c.channels, pool=c.pool, **shared, **fourier)
