@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from fredholm.training import linearize
-from fredholm.training.conversion import evaluate, fine_tune
+from fredholm.training.conversion import fine_tune
+from fredholm.training.conversion_scores import evaluate
 from fredholm.training.metrics import metric_named
 from fredholm.training.tasks import Task as Kind
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fredholm import data
 from fredholm.data.onnx_tensors import read_onnx_tensors
-from fredholm.training.conversion import StageOptions
 from fredholm.training.conversion_data import TokenTexts
+from fredholm.training.conversion_fit import StageOptions
 
 Splits = dict[str, Any]
 

@@ -13,9 +13,9 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized
 from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
-from fredholm.training.conversion import divergences, evaluate
 from fredholm.training.conversion_data import Part, TokenTexts, as_dataset
 from fredholm.training.conversion_page import write_page
+from fredholm.training.conversion_scores import divergences, evaluate
 from fredholm.training.metrics import accuracy, spearman
 from tests.convert.linearize import models
 

@@ -27,7 +27,7 @@ _PUBLIC = {
     "linearize": ("conversion", "lightning"),
     "linearize_source": ("conversion_sources", "lightning"),
     "fine_tune": ("conversion", "lightning"),
-    "StageOptions": ("conversion", "lightning"),
+    "StageOptions": ("conversion_fit", "lightning"),
     "Conversion": ("conversion", "lightning"),
     "Interrupted": ("failures", "yaml"),
     "TrainingFailed": ("failures", "yaml"),

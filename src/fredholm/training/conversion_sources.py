@@ -11,8 +11,9 @@ import torch
 from fredholm.data import TextDataset, create_dataset
 from fredholm.errors import CheckpointError, ConversionError, OptionError, require
 from fredholm.training.build import build_dataset
-from fredholm.training.conversion import DISTIL, TUNE, Conversion, StageOptions, linearize
+from fredholm.training.conversion import DISTIL, TUNE, Conversion, linearize
 from fredholm.training.conversion_data import Part, TokenTexts
+from fredholm.training.conversion_fit import StageOptions
 from fredholm.training.evaluation import load_run
 
 

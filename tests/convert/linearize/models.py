@@ -51,11 +51,11 @@ def llama(**options):
 
 
 def spread(model):
-    """Weights that make attention far from uniform."""
+    """The same weights every time, such that attention is far from uniform."""
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
-        if parameter.dim() > 1 and "embed" not in name:
-            nn.init.normal_(parameter, std=0.35)
+        if parameter.dim() > 1 or name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.02 if "embed" in name else 0.35 if parameter.dim() > 1 else 0.1)
     return model.eval()
 
 

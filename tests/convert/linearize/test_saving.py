@@ -125,3 +125,13 @@ def test_no_weight_is_left_random(tmp_path):
     assert load_linearized(tmp_path) is not None
     with pytest.raises(CheckpointError, match=r"no linear_attention\.json"):
         load_linearized(tmp_path / "nowhere")
+
+
+def test_a_lone_attention(tmp_path):
+    source, x = torch.nn.MultiheadAttention(16, 2).eval(), torch.randn(5, 2, 16)
+    replaced = replace_attention(source, "t2r")
+    assert [layer.name for layer in replaced.layers] == [""]
+    save_linearized(replaced, tmp_path)
+    loaded = load_linearized(tmp_path, torch.nn.MultiheadAttention(16, 2))
+    with torch.no_grad():
+        assert loaded(x, x, x)[0].equal(replaced.model(x, x, x)[0])

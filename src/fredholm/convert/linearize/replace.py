@@ -66,22 +66,21 @@ def replace_attention(
     return replace_modules(model, to, dict(options or {}), tied, _chooser(layers), keep_refused)
 
 
-class _chooser:
-    """Which names the caller wants; remembers whether a pattern fitted."""
+Chooser = Callable[[list[str]], list[str]]
 
-    def __init__(self, patterns: Sequence[str] | None):
-        self.patterns = None if patterns is None else list(patterns)
 
-    def __call__(self, names: list[str]) -> list[str]:
-        if self.patterns is None:
-            return names
-        for pattern in self.patterns:
+def _chooser(patterns: Sequence[str] | None) -> Chooser:
+    """Which of the found names the caller wants, in their order."""
+
+    def choose(names: list[str]) -> list[str]:
+        for pattern in patterns or ():
             if not fnmatch.filter(names, pattern):
                 raise OptionError(f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}")
-        return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)]
+        if patterns is None:
+            return names
+        return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
-
-Chooser = Callable[[list[str]], list[str]]
+    return choose
 
 
 def check_found(model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool) -> None:

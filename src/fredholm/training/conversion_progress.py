@@ -1,0 +1,67 @@
+"""What a conversion has done, in memory or in a folder from which it can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fredholm.errors import OptionError, RecipeError
+from fredholm.training.callbacks import write_json
+
+
+class Progress:
+    """What a conversion has done: numbers in ``progress.json`` and weights beside it, or in memory without a folder."""
+
+    def __init__(self, folder: Path | None, settings: dict[str, Any], resume: bool):
+        self.folder, self.done, self.weights = folder, {}, {}
+        if folder is None:
+            if resume:
+                raise OptionError("resume=True needs the folder in which the conversion was begun")
+            return
+        path = folder / "progress.json"
+        settings = json.loads(json.dumps(settings))
+        if path.is_file():
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if not resume:
+                raise OptionError(f"{folder}: holds a conversion; pass resume=True to go on, or choose another folder")
+            changed = sorted(key for key in settings if saved["settings"].get(key) != settings[key])
+            if changed:
+                raise RecipeError(f"{folder}: the conversion was started otherwise; it differs in {', '.join(changed)}")
+            self.done = saved["done"]
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise OptionError(f"{folder}: exists and holds no conversion; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings = settings
+        self._write()
+
+    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+        """A number of an earlier call, or computed now and kept."""
+        if key not in self.done:
+            self.done[key] = compute()
+            self._write()
+        return self.done[key]
+
+    def keep(self, key: str, model: nn.Module) -> None:
+        """Keep a model's weights."""
+        state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        if self.folder is None:
+            self.weights[key] = state
+            return
+        temporary = self.folder / f".{key}.tmp"
+        torch.save(state, temporary)
+        temporary.replace(self.folder / f"{key}.pt")
+
+    def restore(self, key: str, model: nn.Module) -> None:
+        """Give a model the weights kept."""
+        folder = self.folder
+        state = self.weights[key] if folder is None else torch.load(folder / f"{key}.pt", weights_only=True)
+        model.load_state_dict(state)
+
+    def _write(self) -> None:
+        if self.folder is not None:
+            write_json(self.folder / "progress.json", {"settings": self.settings, "done": self.done})

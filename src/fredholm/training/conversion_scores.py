@@ -1,0 +1,65 @@
+"""What is measured on a validation split: a model's score, and each layer's divergence from its teacher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fredholm.convert.linearize import Replaced
+from fredholm.data import make_loader
+from fredholm.training.conversion_stages import Metric, check_batch, outputs_of
+from fredholm.training.tasks import Task
+
+BATCHES = 8  # of the validation split, on which divergences are measured
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    dataset: Any,
+    metric: Metric,
+    task: Task | None = None,
+    precision: str = "32",
+    batch_size: int = 32,
+) -> float:
+    """A model's score on a split, in evaluation mode."""
+    pairs = [
+        (task or Task()).pairs(out.float().cpu(), target.cpu())
+        for out, target in _forward(model, dataset, precision, batch_size)
+    ]
+    outputs, labels = (torch.cat(parts) for parts in zip(*pairs))
+    return metric(outputs, labels)
+
+
+@torch.no_grad()
+def divergences(replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16) -> dict[str, float]:
+    """Each layer's divergence from its teacher, mean over the first batches of a split, inputs as the teacher gives them."""
+    sums, count = dict.fromkeys(replaced.parts, 0.0), 0
+    with replaced.mode("distil"):
+        for out, _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
+            for name, value in replaced.losses().items():
+                sums[name] += float(value) * len(out)
+            count += len(out)
+    return {name: max(0.0, total / count) for name, total in sums.items()}  # the logarithm's floor may cost 1e-6
+
+
+def _forward(model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None):
+    """(outputs, labels) of the batches of a split."""
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    try:
+        for number, (inputs, labels) in enumerate(make_loader(dataset, batch_size)):
+            if limit is not None and number >= limit:
+                break
+            check_batch(inputs)
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                yield outputs_of(model, _to(inputs, device)), labels
+    finally:
+        model.train(training)
+
+
+def _to(inputs: Any, device: torch.device) -> Any:
+    return inputs.to(device) if isinstance(inputs, Tensor) else {key: value.to(device) for key, value in inputs.items()}
