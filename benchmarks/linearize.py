@@ -48,6 +48,8 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
     """The task's fine-tuned softmax model: trained, resumed or read."""
     torch.manual_seed(seed)
     model = task.teacher(folder.parent)
+    if task.head is not None and not (folder / "tuned.pt").is_file():
+        task.head(model, splits["train"])
     say = lambda line: print(f"teacher: {line}", flush=True)  # noqa: E731
     pair = splits["train"], splits["val"]
     options = {"task": task.kind, "metric": task.metric, "options": task.learn, "seed": seed}
