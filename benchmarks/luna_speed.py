@@ -67,7 +67,7 @@ def layers() -> dict[str, nn.Module]:
     }
     for operator in made.values():
         assert isinstance(operator, IntegralOperator)
-        check_layer(operator)
+        check_layer(operator, 24)
     for name, make in PEERS.items():
         try:
             made[name] = make()
