@@ -56,8 +56,8 @@ def compress_run(
         ConversionError: operators without a low-rank form.
         CheckpointError: no run or no model there.
     """
-    model: Any
     model, place = load_run(run)
+    extra = model.extra
     target = RunFolder(Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}"))
     if target.root.exists():
         raise OptionError(f"{target.root}: exists; remove it, or give another folder")
@@ -81,7 +81,7 @@ def compress_run(
     student = ITNet(config)
     kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
     student.load_state_dict({**kept, **states}, strict=True)
-    _write(place, target, student.eval(), model.extra)
+    _write(place, target, student.eval(), extra)
     result = {"run": str(place.root), "rank": rank, "rank_per_head": own_rank, "layers": layers}
     result |= {"before": evaluate(place.root), "after": evaluate(target.root)}
     write_json(target.root / "compression.json", result)
