@@ -158,7 +158,7 @@ def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
     for operator, u, domain in model.trace(inputs):
         kernel = operator.kernel
         with torch.no_grad():
-            seen = [project(kernel.feature_map, kernel._heads(u, part)) for part in (0, 1)]
+            seen = [kernel.feature_map.scalars(kernel._heads(u[:, None], part)) for part in (0, 1)]
         valid = domain.valid[:, None, None].expand(seen[0].shape) if domain.valid is not None else ...
         layers.append((kernel.feature_map, torch.cat([x[valid].flatten() for x in seen])))
     shown = min(8, layers[0][0].channels)
@@ -186,11 +186,6 @@ def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
                 axes.set_title(f"layer {row + 1}, ψ{channel + 1}", fontsize=6)
         figure.savefig(path, dpi=110, facecolor="white")
     return facts
-
-
-def project(feature_map: LunaMap, x: Tensor) -> Tensor:
-    """u = w·x + b, (B, H, M, N)."""
-    return feature_map.weight @ x.mT + feature_map.bias[..., None]
 
 
 def fit(operator: str, options: dict[str, Any], name: str, epochs: int, **sizes: Any) -> tuple[Any, Any, float]:
