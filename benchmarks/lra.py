@@ -134,7 +134,7 @@ def page(found: dict[str, Any]) -> str:
             parts.append(verdict(found, task) + "\n")
     figures = ", ".join(f"{name} {value}" for name, value in PUBLISHED.items())
     parts.append(
-        f"\n## Published\n\nAverages over the five tasks of the Arena, LUNA's Table 1: {figures}. They are not reproduced here: the full\n"
+        f"\n## Published\n\nAverages over the five tasks of the Arena, LUNA's Table 1:\n{figures}.\nThey are not reproduced here: the full "
         "recipes (`lra-*-full`, see [the guide](../lra.md)) are hours each on a GPU.\n"
     )
     return "".join(parts)

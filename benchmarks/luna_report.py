@@ -125,7 +125,7 @@ def speed(found: dict[str, Any]) -> str:
 
 def plot_runtime(found: dict[str, Any], path: Path) -> None:
     """Time against N on logarithmic axes."""
-    with matplotlib.rc_context(settings(LIGHT)):
+    with matplotlib.rc_context(settings(LIGHT)):  # type: ignore[arg-type]
         figure = new_figure(9.0, 3.2)
         for axes, backward in zip(figure.subplots(1, 2), (False, True)):
             for i, name in enumerate(dict.fromkeys(row["layer"] for row in found["curves"])):

@@ -119,7 +119,7 @@ def width_error(draws: int = 20) -> list[dict[str, Any]]:
 
 def plot_theory(found: dict[str, Any], path: Path) -> None:
     """Sampling error against M beside 1/√M, and fitting error against hidden width."""
-    with matplotlib.rc_context(settings(LIGHT)):
+    with matplotlib.rc_context(settings(LIGHT)):  # type: ignore[arg-type]
         figure = new_figure(7.6, 2.8)
         left, right = figure.subplots(1, 2)
         for i, name in enumerate(dict.fromkeys(row["psi"] for row in found["sampling"])):
@@ -163,7 +163,7 @@ def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
         layers.append((kernel.feature_map, torch.cat([x[valid].flatten() for x in seen])))
     shown = min(8, layers[0][0].channels)
     facts: dict[str, Any] = {"run": name, "dataset": dataset.name, "samples": 64, "layers": []}
-    with matplotlib.rc_context(settings(LIGHT)):
+    with matplotlib.rc_context(settings(LIGHT)):  # type: ignore[arg-type]
         figure = new_figure(9.0, 1.5 * len(layers) + 0.3)
         grid = figure.subplots(len(layers), shown, squeeze=False)
         for row, (feature_map, u) in enumerate(layers):
@@ -231,7 +231,7 @@ def class_token_map(model: Any, inputs: Tensor) -> Tensor:
 def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
     """[CLS] to patches of a digit and to words of a review, three attentions side by side."""
     facts: dict[str, Any] = {}
-    with matplotlib.rc_context(settings(LIGHT)):
+    with matplotlib.rc_context(settings(LIGHT)):  # type: ignore[arg-type]
         figure = new_figure(8.4, 4.4)
         grid = figure.subplots(2, 1 + len(ROWS), gridspec_kw={"height_ratios": [1.2, 1]})
         for column, (name, (operator, options)) in enumerate(ROWS.items(), 1):
