@@ -78,6 +78,7 @@ SECTIONS: dict[str, Section] = {
             "S = 8, drawn by measure": ("operator.proposal=false",),
         },
         seeds=2,
+        further={"all keys": ("operator.strategy=exact",)},
     ),
     "kjv": Section("The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1),
     "hidden": Section("Hidden words of Bible verses", "itnet-mlm", (), {"low rank": ()}, seeds=1),
