@@ -107,7 +107,7 @@ def speed(found: dict[str, Any]) -> str:
         lines.append(f"LUNA's time at N = {at:,}, {title}: {ratios}.")
     lines.append("\n![Time against N](../images/luna-runtime.png)\n")
     lines += [
-        "The map at a million scalars, 8 channels, ms:\n",
+        f"The map at {found['map'][0]['scalars']:,} scalars, 8 channels, ms:\n",
         "| networks | what | piecewise linear | literal | ratio |",
         "|---|---|---|---|---|",
     ]
