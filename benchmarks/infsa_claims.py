@@ -23,9 +23,11 @@ def _values(rows: Rows, variant: str, *path: str) -> list[float]:
 def compare(rows: Rows, better: str, worse: str, *path: str) -> tuple[str, str]:
     """(the difference of two variants in points with its standard error, verdict): beyond two standard errors or not."""
     one, other = _values(rows, better, *path), _values(rows, worse, *path)
-    if len(one) < 2 or len(other) < 2:
-        return "too few seeds", "not measured"
+    if not one or not other:
+        return "", "not measured"
     gap = 100 * (statistics.mean(one) - statistics.mean(other))
+    if len(one) < 2 or len(other) < 2:
+        return f"{gap:+.1f}", "one seed: no verdict"
     error = 100 * math.sqrt(statistics.variance(one) / len(one) + statistics.variance(other) / len(other))
     verdict = NONE if abs(gap) <= 2 * error else REPRODUCED if gap > 0 else NOT
     return f"{gap:+.1f} ± {error:.1f}", verdict

@@ -30,7 +30,8 @@ def row(variant, seed, accuracy):
         ((0.80, 0.81, 0.82), (0.70, 0.71, 0.72), "reproduced"),
         ((0.70, 0.71, 0.72), (0.80, 0.81, 0.82), "not reproduced"),
         ((0.70, 0.80, 0.90), (0.75, 0.80, 0.86), "no difference found"),
-        ((0.70,), (0.60,), "not measured"),
+        ((0.70,), (0.60,), "one seed: no verdict"),
+        ((), (0.60,), "not measured"),
     ],
 )
 def test_verdicts_need_two_standard_errors(one, other, verdict):
