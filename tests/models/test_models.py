@@ -52,7 +52,8 @@ def test_configuration_is_json():
     for name in list_models():
         config = model_config(name)
         read = json.loads(json.dumps(asdict(config)))
-        assert type(config)(**read | {"image_size": tuple(read["image_size"])}) == config
+        size = {"image_size": tuple(read["image_size"])} if "image_size" in read else {}
+        assert type(config)(**read | size) == config
 
 
 # Millions of parameters before embeddings and head: compact as the paper states, full as its Table 11 adds up (L: 459 with them).
