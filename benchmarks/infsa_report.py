@@ -118,13 +118,14 @@ def scale_text(speed: dict[str, Any]) -> str:
     """InfViT-4L-64H at extreme resolutions."""
     lines = ["| tokens | image | seconds | µs a token | peak memory (GB) |", "|---|---|---|---|---|"]
     for row in _found(speed, "model") or []:
-        side = math.isqrt(row["n"]) * 16
-        cells = f"{row['seconds']:.2f} | {row['microseconds_per_token']:.0f} | {row['megabytes'] / 1024:.2f}"
+        side, cells = math.isqrt(row["n"]) * 16, f"failed: {row.get('error')} | |"
+        if "seconds" in row:
+            cells = f"{row['seconds']:.2f} | {row['microseconds_per_token']:.0f} | {row['megabytes'] / 1024:.2f}"
         lines.append(f"| {row['n']:,} | {side} × {side} | {cells} |")
     step = _found(speed, "train")
     if len(lines) == 2 and not step:
         return "Not measured yet."
-    if step:
+    if step and "seconds" in step:
         cells = f"{step['seconds']:.1f} | {1e6 * step['seconds'] / step['n']:.0f} | {step['megabytes'] / 1024:.2f}"
         lines.append(
             f"| {step['n']:,} (training step) | {math.isqrt(step['n']) * 16} × {math.isqrt(step['n']) * 16} | {cells} |"
