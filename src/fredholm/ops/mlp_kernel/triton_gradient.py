@@ -31,7 +31,7 @@ table_kernel: Any = triton_backward.table_kernel
 def backward(grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]) -> list[Tensor]:
     """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
     wanted = [name for name, needed in zip(x._fields, needs) if needed]
-    total = {name: torch.zeros_like(getattr(x, name), dtype=torch.float32) for name in wanted}
+    total = {name: x.value.new_zeros(getattr(x, name).shape, dtype=torch.float32) for name in wanted}
     if not is_empty(x):
         run = _Backward(x, activation, memory, total)
         for entries in _runs(chunks_of(x, memory)):
