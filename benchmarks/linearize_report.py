@@ -62,28 +62,29 @@ def conversions(runs: Found) -> str:
 
 
 def settings(found: dict[str, Any]) -> str:
-    """How many samples, and the recipe."""
+    """How many samples, the recipe of each task, and how far to trust the scores."""
     runs, recipe = found["runs"], found["recipe"]
-    sizes = []
+    lines = [
+        "| task | train | validate | test | teacher: epochs, lr | stage 2: epochs, lr |",
+        "|---|---|---|---|---|---|",
+    ]
+    tests = []
     for task in TASKS:
         rows = of(runs, task)
-        if rows:
-            n = rows[0]["samples"]
-            sizes.append(f"{TASKS[task].title}: {n['train']} to train on, {n['val']} to validate, {n['test']} to test")
-    one = next(task for task in TASKS if of(runs, task))
-    distil, tune, learn = recipe["distil"], recipe["tune"][one], recipe["teacher"][one]
-    test = of(runs, one)[0]["samples"]["test"]
-    noise = 100 * (0.25 / test) ** 0.5
-    stages = (
-        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; stage 2: at most {tune['epochs']} epochs at {tune['lr']:g}, "
-        f"patience {tune['patience']}; teachers: at most {learn['epochs']} epochs at {learn['lr']:g}; batches of {tune['batch_size']}."
+        if not rows:
+            continue
+        n, learn, tune = rows[0]["samples"], recipe["teacher"][task], recipe["tune"][task]
+        stages = [f"≤ {stage['epochs']}, {stage['lr']:g}" for stage in (learn, tune)]
+        lines.append(f"| {TASKS[task].title} | {n['train']} | {n['val']} | {n['test']} | {' | '.join(stages)} |")
+        tests.append(n["test"])
+    distil, few = recipe["distil"], min(tests)
+    text = (
+        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of {distil['batch_size']} everywhere. Few samples, so that one "
+        f"conversion takes a minute or two on one core: with {few} test samples the standard error of an accuracy near one half is "
+        f"{100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say nothing. Students see the training samples again in "
+        "stage 2, so that more than 100% may be the longer training."
     )
-    caution = (
-        "Few samples, so that one conversion takes a minute or two on one core: the standard error of an accuracy near one half "
-        f"is {noise:.1f} points with {test} test samples, and differences below that say nothing."
-    )
-    more = "Students see the training samples again in stage 2, so that more than 100% may be the longer training."
-    return textwrap.fill(f"Samples: {'; '.join(sizes)}. {stages} {caution} {more}", 118, break_on_hyphens=False)
+    return "\n".join(lines) + "\n\n" + textwrap.fill(text, 118, break_on_hyphens=False)
 
 
 def goal(runs: Found) -> str:

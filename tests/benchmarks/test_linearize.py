@@ -26,7 +26,7 @@ FOUND = {
         run("sentiment", "performer", 0, 0.6),
     ],
     "recipe": {
-        "distil": {"epochs": 1, "lr": 0.02},
+        "distil": {"epochs": 1, "lr": 0.02, "batch_size": 8},
         "tune": {"sentiment": {"epochs": 2, "lr": 1e-5, "patience": 2, "batch_size": 8}},
         "teacher": {"sentiment": {"epochs": 3, "lr": 5e-5}},
     },
@@ -47,6 +47,7 @@ def test_tables_say_what_the_rows_say():
     assert "LUNA recovers 99.4%, 99.5% missed; 3.1 points behind Hedgehog." in page
     assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
     assert "Not measured yet" in page
+    assert "| sentiment of movie reviews | 9 | 4 | 100 | ≤ 3, 5e-05 | ≤ 2, 1e-05 |" in page
     assert "standard error of an accuracy near one half is 5.0 points" in " ".join(page.split())
 
 
