@@ -96,22 +96,24 @@ SECTIONS: dict[str, Section] = {
 
 KICAD = (
     "data.options.points=48",
-    "data.limit=1000",
+    "data.limit=1500",
     "data.batch_size=32",
+    "data.augment.rotate=false",
     "model.name=itnet_nano",
     "model.neighbours=8",
     "optimizer.lr=4e-3",
-    "training.epochs=5",
+    "training.epochs=6",
+    "training.label_smoothing=0.0",
 )
 MOSAICS = (
-    "data.options.train=5000",
+    "data.options.train=8000",
     "data.options.val=300",
     "data.options.test=2000",
     "data.options.cell=14",
     "model.name=itnet_nano",
     "model.patch=7",
     "optimizer.lr=4e-3",
-    "training.epochs=5",
+    "training.epochs=8",
 )
 MOLECULES = ("model.name=itnet_nano", "training.epochs=8")
 PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
@@ -120,7 +122,7 @@ CENTRAL = groups("full", "content only", "position only")
 
 SECTIONS |= {
     "points": Section(
-        "KiCad's parts, split by families; 48 points, 1,000 clouds to train on", "itnet-kicad", KICAD, CENTRAL
+        "KiCad's parts, split by families; 48 points, 1,500 clouds to train on", "itnet-kicad", KICAD, CENTRAL
     ),
     "mosaics": Section(
         "Questions on mosaics of 28 x 28 pixels; picture and text in one domain",
