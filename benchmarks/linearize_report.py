@@ -79,10 +79,10 @@ def settings(found: dict[str, Any]) -> str:
         tests.append(n["test"])
     distil, few = recipe["distil"], min(tests)
     text = (
-        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of {distil['batch_size']} everywhere. "
-        f"Few samples, so that one conversion takes a minute or two on one core: with {few} test samples the standard error of an accuracy near one half is "
-        f"{100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say nothing. Students see the training samples again in "
-        "stage 2, so that more than 100% may be the longer training."
+        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of {distil['batch_size']} everywhere. Few samples, so "
+        f"that one conversion takes a minute or two on one core: with {few} test samples the standard error of an accuracy near "
+        f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say nothing. Students see the training "
+        "samples again in stage 2, so that more than 100% may be the longer training."
     )
     return "\n".join(lines) + "\n\n" + textwrap.fill(text, 118, break_on_hyphens=False)
 
