@@ -55,13 +55,11 @@ def _log_grid(text: str) -> list[str]:
     found = [part.strip() for part in text[4:-1].split(",")]
     try:
         first, last, count = float(found[0]), float(found[1]), int(found[2])
-        wrong = len(found) != 3 or not (0 < first < math.inf and 0 < last < math.inf) or count < 2
+        if len(found) != 3 or not (0 < first < math.inf and 0 < last < math.inf) or count < 2:
+            raise ValueError
     except (ValueError, IndexError):
-        wrong = True
-    if wrong:
-        raise RecipeError(
-            f"grid: received {text!r}; needs log(FIRST,LAST,COUNT), two positive numbers and 2 or more values"
-        )
+        need = "log(FIRST,LAST,COUNT), two positive numbers and 2 or more values"
+        raise RecipeError(f"grid: received {text!r}; needs {need}") from None
     ratio = (last / first) ** (1 / (count - 1))
     return [f"{first * ratio**i:.3g}" for i in range(count)]
 
@@ -108,7 +106,7 @@ def sweep(
     first = load_recipe(source, [o for o in overrides if o.startswith("seed=")]).seed
     plan = []
     for label, chosen, seed in expand([o for o in overrides if not o.startswith("seed=")], first):
-        name = f"{_safe(label)},seed={seed}"
+        name = f"{safe_name(label)},seed={seed}"
         plan.append((label, seed, load_recipe(source, [*chosen, f"seed={seed}", f"name={name}"]), folder / name))
     folder.mkdir(parents=True, exist_ok=True)
     cells: list[Cell] = []
@@ -123,7 +121,7 @@ def sweep(
     return cells, tabulate(cells)
 
 
-def _safe(label: str) -> str:
+def safe_name(label: str) -> str:
     """A label as a folder name."""
     kept = "".join(c if c.isalnum() or c in "._=+-" else "," for c in label)
     return ",".join(part for part in kept.split(",") if part)
