@@ -115,11 +115,11 @@ def linearize(
     }
     settings |= {"metric": name, "precision": precision, "seed": seed, "model": type(model).__name__}
     settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
-    progress = Progress(None if folder is None else Path(folder), settings, resume)
     torch.manual_seed(seed)
     replaced = replace_attention(
         model, to, options=options, tied=tied, layers=layers, inputs=inputs, keep_refused=keep_refused
     )
+    progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if data is not None:
         _train(run, progress, model, replaced, report, [as_dataset(split) for split in data], distil, tune)

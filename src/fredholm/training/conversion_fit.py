@@ -99,7 +99,7 @@ def _fit(
     def loader(rank: int, world_size: int) -> Any:
         return make_loader(train, size, seed=run.seed, shuffle=True, drop_last=True, rank=rank, world_size=world_size)
 
-    extra = (run.task, run.metric) if kind is FineTuning else ()
+    extra: tuple[Any, ...] = (run.task, run.metric) if kind is FineTuning else ()
     module = kind(replaced, loader, options, run.seed, *extra)
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
     timer = Timer(verbose=False)
@@ -135,7 +135,7 @@ def _fit(
             callbacks=callbacks,
             use_distributed_sampler=False,
         )
-        loaders = {} if val is None else {"val_dataloaders": Batches(make_loader(val, size))}
+        loaders: dict[str, Any] = {} if val is None else {"val_dataloaders": Batches(make_loader(val, size))}
         path = newest_readable(place / "checkpoints") if place is not None and resumed else None
         try:
             trainer.fit(module, ckpt_path=path, weights_only=True, **loaders)

@@ -83,7 +83,7 @@ class Heads(nn.Module):
             got = f"{query.shape[1]} heads of width {query.shape[-1]}"
             raise ConversionError(f"these maps are for {self.heads} heads of width {self.width}, the model gives {got}")
         key, value = (self._share(x) for x in (key, value))
-        scale = self.width**-0.5 if scale is None else scale
+        scale = float(self.width**-0.5 if scale is None else scale)
         if self.mode == "linear":
             return self._respond(query, _clean(key, seen.valid), _clean(value, seen.valid), seen, scale)
         if self.mode == "softmax":

@@ -133,10 +133,10 @@ def replace_modules(
             n for n, _ in model.named_parameters() if any(n == root or n.startswith(f"{root}.") for root in mine)
         )
         roots += mine
-        kernel = part.kernel
+        kernel: Any = part.kernel
         sizes = (kernel.heads, kernel.groups, kernel.width)
-        dropout = float(getattr(teacher.kernel, "dropout", 0.0))
-        layers.append(Layer(name, type(source).__name__, *sizes, teacher.kernel.causal, dropout, kept, new))
+        softmax: Any = teacher.kernel
+        layers.append(Layer(name, type(source).__name__, *sizes, softmax.causal, float(softmax.dropout), kept, new))
         parts[name] = part
     for module in model.modules():
         module.training = modes.get(module, next(iter(modes.values())))
