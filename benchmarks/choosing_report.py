@@ -17,6 +17,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import FredholmError
+from fredholm.explain.comparison import comparison_page
 from fredholm.models import list_baselines
 from fredholm.models.backbone.baselines import make_baseline
 from fredholm.models.backbone.model import suited
@@ -265,13 +266,15 @@ operator is from what the machine could do.
 
 {to_markdown(results, speed)}
 Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `fredholm compare --measure-only --out runs/compare` on a quiet machine, and
-`python -m benchmarks.choosing_report --from runs/compare`. The page that the command writes shows learning curves and scatter plots.
+`python -m benchmarks.choosing_report --from runs/compare`. The page that the command writes shows learning curves and scatter plots;
+`python -m benchmarks.choosing_report --page compare.html` writes it from the committed results.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing_report", description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, help="folder of a comparison to be copied first")
+    parser.add_argument("--page", type=Path, help="also write the comparison's HTML page, from the committed results")
     args = parser.parse_args()
     if args.source:
         for name, target in (
@@ -282,6 +285,9 @@ def main() -> None:
             if (args.source / name).is_file():
                 shutil.copyfile(args.source / name, RESULTS / target)
     PAGE.write_text(page(), encoding="utf-8")
+    if args.page:
+        results, speed = load("compare.json"), load("compare-speed.json")
+        args.page.write_text(comparison_page(results, summary(results, speed), speed), encoding="utf-8")
     print(f"written to {PAGE}")
 
 

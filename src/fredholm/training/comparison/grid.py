@@ -30,7 +30,7 @@ from fredholm.training.comparison.budgets import (
 from fredholm.training.comparison.tasks import ComparedTask, Contender, find_task, read_contenders
 from fredholm.training.folder import RunFolder
 from fredholm.training.recipe import Recipe
-from fredholm.training.sweeps import run_cell
+from fredholm.training.sweeps import run_cell, safe_name
 from fredholm.training.tasks import task_of
 
 Report = Callable[[str], None]
@@ -149,7 +149,7 @@ def plan(
         )
         changes = [f"model.dim={found['dim']}", *([f"training.epochs={found['epochs']}"] if found["epochs"] else [])]
         for seed in range(seeds):
-            name = f"{contender.label},seed={seed}".replace(" ", ",")
+            name = f"{safe_name(contender.label)},seed={seed}"
             own = (*setting.changes, *changes, f"seed={seed}", f"name={name}")
             runs.append(
                 Run(task.name, contender.label, seed, make_recipe(task, contender, own), place / task.name / name)

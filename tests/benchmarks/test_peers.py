@@ -1,0 +1,94 @@
+"""Peers are timed only with right answers; ratios that got worse are named; pages are what the committed results say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from benchmarks.registry import Case, Entry
+from benchmarks.regressions import compare_ratios
+
+from benchmarks import choosing_report, peers, performance_report, roofline, runner
+
+SMALL = [
+    pytest.param(lambda: peers.attention(lengths=(12,), dim=16), id="attention"),
+    pytest.param(lambda: peers.linear(lengths=(16,), dim=16), id="linear"),
+    pytest.param(lambda: peers.classical(n=24, dim=8), id="classical"),
+    pytest.param(lambda: peers.graph_operator(n=12, dim=4, width=8), id="graph"),
+]
+
+
+@pytest.mark.parametrize("cases", SMALL)
+def test_answers_of_peers_are_right(cases):
+    for case in cases():
+        assert all(error <= case.tolerance for error in runner.check(case).values())
+        assert len(case.entries) >= 2
+
+
+def test_a_way_may_have_a_reference_of_its_own():
+    ways = {
+        "a": Entry(lambda: torch.ones(2)),
+        "b": Entry(lambda: torch.zeros(2) + 2, reference=lambda: torch.ones(2) * 2),
+    }
+    assert runner.check(Case("two", lambda: torch.ones(2), ways)) == {"a": 0.0, "b": 0.0}
+    ways["b"] = Entry(lambda: torch.ones(2), reference=lambda: torch.ones(2) * 2)
+    with pytest.raises(runner.WrongAnswer, match="two/b"):
+        runner.check(Case("two", lambda: torch.ones(2), ways))
+
+
+def test_a_wrong_peer_is_not_timed(monkeypatch):
+    monkeypatch.setattr(peers, "quadratic", lambda q, k, v, **_: 1.01 * v)
+    with pytest.raises(runner.WrongAnswer):
+        runner.check(next(iter(peers.linear(lengths=(8,), dim=8))))
+
+
+def test_ratios_that_got_worse_are_named():
+    rows = [{"case": "c", "way": "ours", "ratio": 1.0}, {"case": "c", "way": "theirs", "ratio": 4.0}]
+    assert compare_ratios(rows, rows) == []
+    worse = [rows[0], {**rows[1], "ratio": 2.0}]
+    assert "c, theirs" in compare_ratios(rows, worse)[0]
+    assert compare_ratios(worse, rows) == []
+    assert compare_ratios([], rows) == []
+
+
+def test_the_least_time_is_a_share():
+    row = {"flops": 10.0, "functions": 0.0, "bytes": 1.0, "seconds": 4.0}
+    assert roofline.share(row, {"matrix_flops": 5.0, "functions": 1.0, "bytes": 1.0}) == 0.5
+
+
+def test_what_an_operator_serves_is_asked_of_it():
+    assert choosing_report.served("softmax")["points without a grid"]
+    assert not choosing_report.served("infsa")["output at other points"]
+    assert choosing_report.state_growth("softmax") == "grows with N"
+    assert choosing_report.state_growth("linear_attention") == "fixed"
+
+
+def test_pages_are_up_to_date():
+    assert choosing_report.PAGE.read_text(encoding="utf-8") == choosing_report.page(), (
+        "python -m benchmarks.choosing_report"
+    )
+    performance = performance_report.PAGE.read_text(encoding="utf-8")
+    assert performance == performance_report.page(), "python -m benchmarks.performance_report"
+    readme = performance_report.README.read_text(encoding="utf-8")
+    assert readme == performance_report.with_section(readme), "python -m benchmarks.performance_report"
+
+
+def test_lost_cases_are_shown():
+    rows = performance_report.load("cpu.json")["cases"]
+    for row in performance_report.lost(rows):
+        assert f"**{row['ratio']:.2f}** | {row['case']}" in performance_report.page()
+
+
+def test_the_committed_comparison_covers_every_operator():
+    from fredholm.models import list_baselines
+    from fredholm.operators import list_operators
+
+    results = json.loads((choosing_report.RESULTS / "compare.json").read_text(encoding="utf-8"))
+    complete = [
+        task["name"]
+        for task in results["tasks"]
+        if {row["operator"] for row in task["rows"] if row["runs"] or "refused" in row}
+        >= {*list_operators(), *list_baselines()}
+    ]
+    assert len(complete) >= 4
