@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,11 +36,14 @@ def peer(name: str) -> Any | None:
     """A peer's module, or None where it is not installed."""
     if PEERS.is_dir() and str(PEERS) not in sys.path:
         sys.path.append(str(PEERS))  # last: the environment's own packages come first
+        paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(PEERS)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for the compiler that KeOps starts
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             return importlib.import_module(name)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        print(f"{name}: left out, {error}", file=sys.stderr)
         return None
 
 
@@ -329,6 +333,12 @@ def keops(n: int = 4096, dim: int = 64, heads: int = 4) -> Iterator[Case]:
         assert operator.projection is not None
         return operator.projection(out[None].transpose(1, 2).flatten(2))
 
+    try:
+        with torch.no_grad():
+            reduced()
+    except (ImportError, OSError, RuntimeError) as error:
+        print(f"pykeops: left out, its reduction cannot be compiled here: {error}", file=sys.stderr)
+        return
     literal = torch.no_grad()(_published_attention(operator, u))
     entries = {"fredholm": Entry(torch.no_grad()(lambda: operator(u))), "pykeops": Entry(torch.no_grad()(reduced))}
     entries["as published"] = Entry(literal)
