@@ -53,15 +53,16 @@ class Sizes:
 def tiles_of(direction: str, x: Inputs, n: Sizes) -> Tiles:
     """Rows and keys of a tile, queries a program takes in turn (``group``), warps and stages of one kernel.
 
-    The rule where nothing was measured: 128 rows, one query's hidden units at the usual width, against 64 keys; half the rows
-    where the sums over rows are kept, which would spill. float32 operands are twice as large: half of each.
+    The rule where nothing was measured: 128 rows, one query's hidden units at the usual width, against 64 keys, and in the backward
+    what spills fewest registers when compiled for Hopper. float32 operands are twice as large: half of each.
     """
     bits = 8 * x.value.dtype.itemsize
     case = case_name(direction, x.value.device, d=n.D, e=n.A, f=n.F, w=n.W, bits=bits)
     if interpreted():
         return choose_tiles(TABLE, case, INTERPRETED)
     part = 2 if bits == 32 else 1
-    rule = {"rows": (64 if direction == "keys" else 128) // part, "keys": 64 // part, "group": 8}
+    rows, keys = {"rows": (64 if n.F else 128, 64), "keys": (32, 128) if n.F else (64, 64)}.get(direction, (128, 64))
+    rule = {"rows": rows // part, "keys": keys // part, "group": 8}
     rule |= {"warps": 8 // part, "stages": 3 if direction == "forward" else 2}
     rule = fit_tiles(direction, rule, n, bits // 8, shared_memory(x.value.device))
     return choose_tiles(TABLE, case, rule)
