@@ -156,9 +156,13 @@ def page(found: dict[str, Any]) -> str:
     """The whole page."""
     command = "`python -m benchmarks.linearize` runs it and goes on where it stopped; `--tasks`, `--methods` and `--seeds` choose."
     parts = [HEAD, "## Conversions\n", conversions(found["runs"]), "", settings(found), "", command, ""]
-    missing = [TASKS[task].title for task in TASKS if not of(found["runs"], task)]
+    missing = []
+    for task in TASKS:
+        absent = [LABELS[method] for method in METHODS if not of(found["runs"], task, method)]
+        if absent:
+            missing.append(TASKS[task].title + ("" if len(absent) == len(METHODS) else f" with {', '.join(absent)}"))
     if missing:
-        parts += [f"Not run yet: {', '.join(missing)}.", ""]
+        parts += [f"Not run yet: {'; '.join(missing)}.", ""]
     if goal(found["runs"]):
         parts += ["Against the aim (LUNA at 99.5% or more, and not behind Hedgehog):\n", goal(found["runs"]), ""]
     text = "KL(teacher ‖ student) in nats on validation samples, before stage 1 → after it, inputs as the teacher gives them.\n"
