@@ -54,9 +54,9 @@ def quality_sections(
     if reason:
         return [], {"skipped": reason}
     index = torch.as_tensor(chosen)
-    where = {key: None if known is None else known[index] for key, known in (("boxes", boxes), ("masks", masks))}
+    box, mask = (None if known is None else known[index] for known in (boxes, masks))
     device = next(model.parameters()).device
-    found = attention_quality(model, inputs[index].to(device), **where, seed=seed)
+    found = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
     names = None if labels is None else [classes[int(labels[i])] for i in chosen]
     sections = [_overlay_section(found, [pictures[i] for i in chosen], names, seed), _removal_section(found)]
     sections += [_place_section(found)] if found.targets else []

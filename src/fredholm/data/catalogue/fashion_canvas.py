@@ -104,7 +104,7 @@ def create(request: Request) -> ComposedDataset:
         entry.classes,
         entry.mean,
         entry.std,
-        (1, *size),
+        (1, size[0], size[1]),
         lambda indices: compose(source.images, indices, size, options, options.seed, key),
     )
 
