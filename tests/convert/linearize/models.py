@@ -34,6 +34,13 @@ def vit():
     return spread(ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **sizes)))
 
 
+def dinov2():
+    from transformers import Dinov2Config, Dinov2ForImageClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2}
+    return spread(Dinov2ForImageClassification(Dinov2Config(image_size=8, patch_size=4, **sizes)))
+
+
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 

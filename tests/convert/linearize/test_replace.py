@@ -37,14 +37,15 @@ def test_the_teacher_inside_a_converted_model_is_the_source(build):
     assert not torch.allclose(logits(replaced.model, **inputs)[shape], logits(source, **inputs)[shape], atol=1e-3)
 
 
-def test_images_of_transformers():
-    source, pixels = models.vit(), torch.randn(2, 3, 8, 8)
+@pytest.mark.parametrize("build", [models.vit, models.dinov2])
+def test_images_of_transformers(build):
+    source, pixels = build(), torch.randn(2, 3, 8, 8)
     replaced = replace_attention(source, "hedgehog")
     with replaced.mode("softmax"):
         assert torch.allclose(
             logits(replaced.model, pixel_values=pixels), logits(source, pixel_values=pixels), atol=1e-6
         )
-    assert [layer.kind for layer in replaced.layers] == ["ViTAttention"] * 2
+    assert [layer.heads for layer in replaced.layers] == [2, 2]
     assert logits(replaced.model, pixel_values=pixels).isfinite().all()
 
 
