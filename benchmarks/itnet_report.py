@@ -131,11 +131,21 @@ def crossover(curves: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def current(found: dict[str, Rows]) -> dict[str, Rows]:
+    """The rows that were run with a section's present settings; others are of older ones and are not compared with them."""
+    kept = {}
+    for name, section in SECTIONS.items():
+        wanted = {variant: [*section.common, *overrides] for variant, overrides in section.variants.items()}
+        kept[name] = [row for row in found.get(name, []) if row["overrides"] == wanted.get(row["variant"])]
+    return kept
+
+
 def page(found: dict[str, Rows], modes: dict[str, Any] | None = None) -> str:
     """The whole page."""
+    found = current(found)
     parts = [HEAD, "## Claims\n\n" + claims(found) + "\n"]
     for name, section in SECTIONS.items():
-        rows = [row for row in found.get(name, []) if row["variant"] in section.variants]
+        rows = found[name]
         if not rows:
             continue
         command = f"`python -m benchmarks.itnet_ablations {name}`"
