@@ -243,7 +243,9 @@ def linearize(
     epochs: Annotated[int, typer.Option(help="Of stage 2 at most; 0 leaves it out.", min=0)] = 10,
     lr: Annotated[float, typer.Option()] = 1e-5,
     precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
-    length: Annotated[list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option()] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a conversion stopped.")] = False,
 ) -> None:
