@@ -74,7 +74,9 @@ def test_a_proposal_is_an_option_of_the_operator():
     loss = auxiliary_loss(operator)
     assert loss is not None
     assert loss > 0
-    with pytest.raises(OptionError, match=r"proposal: received \{'parts': 2\}; needs true, or options among components"):
+    with pytest.raises(
+        OptionError, match=r"proposal: received \{'parts': 2\}; needs true, or options among components"
+    ):
         create_operator("itnet", 8, 2, **SMALL, proposal={"parts": 2})
 
 

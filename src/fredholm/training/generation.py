@@ -75,7 +75,9 @@ def read_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
         raise OptionError(f"prompt: received {prompt!r}; needs at least one of the vocabulary's {vocabulary.kind}")
     if vocabulary.kind != "bytes" and UNKNOWN in numbers:
         place = numbers.index(UNKNOWN)
-        raise OptionError(f"prompt: token {place + 1} of {prompt!r} is not among the {len(vocabulary.words)} {vocabulary.kind}")
+        raise OptionError(
+            f"prompt: token {place + 1} of {prompt!r} is not among the {len(vocabulary.words)} {vocabulary.kind}"
+        )
     return numbers
 
 
