@@ -46,7 +46,7 @@ def test_a_vocabulary_travels_as_json(vocabulary):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: Vocabulary("chars"), OptionError, "tokens: received 'chars'; known: bytes, words"),
+        (lambda: Vocabulary("chars"), OptionError, "tokens: received 'chars'; did you mean 'characters'"),
         (lambda: Vocabulary("bytes", ("a",)), OptionError, "a byte vocabulary has none"),
         (lambda: Vocabulary("words", ("a", "b", "a")), OptionError, "1 are given twice"),
         (lambda: Vocabulary.of_words(["a"], 0), OptionError, "min_count: received 0"),
