@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks import ckconv, ckconv_series, runner
+from benchmarks import ckconv, ckconv_report, ckconv_series, runner
 
 from ..tolerances import assert_close
 
@@ -33,3 +33,7 @@ def test_the_table_shows_what_was_run():
         for d, s in ((0.0, 0), (0.0, 1), (0.3, 0))
     ]
     assert "| gru | 9 | 55.0 ± 7.1 | 50.0 | 2 |" in ckconv_series.table(rows)
+
+
+def test_the_page_is_that_of_the_results():
+    assert ckconv_report.PAGE.read_text(encoding="utf-8") == ckconv_report.page()
