@@ -100,6 +100,7 @@ def test_files_without_texts(finished, tmp_path, content, message):
 
 def test_overrides_of_a_trained_model(finished):
     _, run, _ = finished
+    evaluate(run)
     changed = evaluate(run, overrides=["model.dropout=0.4"])
     assert changed["overrides"] == ["model.dropout=0.4"]
     assert json.loads((run / "evaluation-model.dropout=0.4.json").read_text()) == changed
