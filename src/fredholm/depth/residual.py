@@ -127,6 +127,15 @@ class ResidualBlock(nn.Module):
         self.feed_forward = FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) if ratio else None
         self.drop_path = StochasticDepth(drop_path)
 
+    @torch.no_grad()
+    def scale_outputs(self, factor: float) -> None:
+        """Multiply what both branches add to the stream: the operator's output projection and the feed-forward's last matrix."""
+        projection = getattr(self.operator, "projection", None)
+        if projection is not None:
+            projection.weight.mul_(factor)
+        if self.feed_forward is not None:
+            self.feed_forward.contract.weight.mul_(factor)
+
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
         u = u + self.drop_path(self.dropout(self.operator(self.norm1(u), domain)))
         if self.feed_forward is not None and self.norm2 is not None:

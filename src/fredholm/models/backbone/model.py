@@ -85,17 +85,8 @@ class Backbone(nn.Module, PretrainedMixin):
         self.head = nn.Linear(c.dim, c.num_classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self._scale_outputs()
-
-    @torch.no_grad()
-    def _scale_outputs(self) -> None:
-        scale = (2 * len(self.blocks)) ** -0.5
         for block in self.blocks:
-            projection = getattr(block.operator, "projection", None)
-            if projection is not None:
-                projection.weight.mul_(scale)
-            if block.feed_forward is not None:
-                block.feed_forward.contract.weight.mul_(scale)
+            block.scale_outputs((2 * len(self.blocks)) ** -0.5)
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "..."]:
         features, domain = self.features(inputs)

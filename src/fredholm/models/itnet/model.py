@@ -63,17 +63,8 @@ class ITNet(nn.Module, PretrainedMixin):
         self.head = nn.Linear(c.views * c.dim, c.num_classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self._scale_outputs()
-
-    @torch.no_grad()
-    def _scale_outputs(self) -> None:
-        scale = (2 * len(self.blocks)) ** -0.5
         for block in self.blocks:
-            projection = getattr(block.operator, "projection", None)
-            if projection is not None:
-                projection.weight.mul_(scale)
-            if block.feed_forward is not None:
-                block.feed_forward.contract.weight.mul_(scale)
+            block.scale_outputs((2 * len(self.blocks)) ** -0.5)
 
     def forward(self, inputs: Tensor | Inputs) -> Float[Tensor, "b *n classes"]:
         if self.config.views > 1:
