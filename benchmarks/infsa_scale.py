@@ -80,11 +80,22 @@ def _performer(points: int) -> nn.Module:
     return Peer(SelfAttention(DIM, heads=HEADS, dim_head=DIM // HEADS, causal=False))
 
 
+class Agents(Peer):
+    """Agent attention, with learned agents of its own."""
+
+    def __init__(self, layer: nn.Module, agents: int):
+        super().__init__(layer)
+        self.agents = nn.Parameter(torch.randn(1, agents, DIM) * 0.02)
+
+    def forward(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.layer(u, agent_tokens=self.agents.expand(len(u), -1, -1))
+
+
 def _agent(points: int) -> nn.Module:
     from agent_attention_pytorch.agent_transformer import AgentSelfAttention  # type: ignore[import-not-found]
 
-    options = {"talking_heads": False, "gate": False}
-    return Peer(AgentSelfAttention(DIM, num_agent_tokens=49, dim_head=DIM // HEADS, heads=HEADS, **options))
+    options = {"num_agent_tokens": 49, "talking_heads": False, "gate": False}
+    return Agents(AgentSelfAttention(DIM, dim_head=DIM // HEADS, heads=HEADS, **options), 49)
 
 
 def _linear_transformer(points: int) -> nn.Module:

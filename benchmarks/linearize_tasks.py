@@ -206,7 +206,7 @@ TASKS = {
         "accuracy",
         lambda sizes: {split: Pictures(split, size) for split, size in sizes.items()},
         vit,
-        {"train": 320, "val": 96, "test": 300},
+        {"train": 800, "val": 160, "test": 500},
         StageOptions(epochs=2, lr=3e-5, batch_size=16, warmup=0.1, patience=2),
         StageOptions(epochs=2, lr=3e-5, batch_size=16, patience=2),
         probe,

@@ -13,6 +13,7 @@ from fredholm.kernels import (
     FEATURE_MAPS,
     FeatureMap,
     FourierRandomFeatures,
+    HedgehogFeatures,
     LinearAttentionKernel,
     LunaMap,
     PositiveRandomFeatures,
@@ -135,9 +136,37 @@ def test_no_channel_is_dead_at_first(activation):
 
 def test_presets_are_what_the_paper_says_in_each_place():
     made = {name: luna(preset=name) for name in PRESETS}
-    assert [m.bank.weight.shape[1] for m in made.values()] == [2, 2, 1, 2, 2]
-    assert [m.envelope for m in made.values()] == [None, None, None, "scalar", "channels"]
+    rows = {name: (layer.bank.weight.shape[1], layer.envelope) for name, layer in made.items()}
+    assert rows == {
+        "default": (2, None),
+        "exponential": (2, None),
+        "paper": (2, None),
+        "paper-figure": (1, None),
+        "paper-equation": (2, "scalar"),
+        "paper-gated": (2, "channels"),
+    }
     assert luna(preset="paper-gated", envelope="none").envelope is None, "options win over the preset"
+
+
+def test_an_exponential_start_is_hedgehogs():
+    layer, x = LunaMap(WIDTH, HEADS, preset="exponential", per_head=True).double(), points().clamp(-6, 6)
+    assert layer.features == 2 * WIDTH
+    expected = HedgehogFeatures(WIDTH, HEADS).double()(x)
+    assert ((layer(x) * math.sqrt(WIDTH) / expected).log().abs() < 1e-2).all(), "64 chords on [-6, 6]"
+    assert (layer(1e3 * points()) >= 0).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_further_channels_of_an_exponential_start_are_slower(shared):
+    layer = LunaMap(WIDTH, directions=6, channels=5, hidden=200, preset="exponential", shared=shared).double()
+    rows = layer.weight[0]
+    assert_close(rows[:WIDTH] @ rows[:WIDTH].T, torch.eye(WIDTH), "orthonormal", dtype=torch.float32)
+    x = points(heads=1)
+    x = x / x.norm(dim=-1, keepdim=True)
+    found = layer(x).unflatten(-1, (5, 6))[0, 0] * math.sqrt(6)
+    u = layer.scalars(x)[0, 0].mT
+    for channel, rate in enumerate((1, -1, 1 / 2, -1 / 2, 1 / 3)):
+        assert ((found[:, channel] / (rate * u).exp()).log().abs() < 1e-3).all()
 
 
 def test_the_running_cap_is_a_constant_and_follows_the_data():
@@ -181,6 +210,8 @@ def test_features_are_float32_under_autocast():
         ({"envelope": "chanels"}, "did you mean 'channels'"),
         ({"cap": "runing"}, "did you mean 'running'"),
         ({"init": "knot"}, "did you mean 'knots'"),
+        ({"init": "exponential", "activation": "gelu"}, "ReLU units, got activation='gelu'"),
+        ({"init": "exponential", "hidden": 1}, "at least 2 hidden units, got 1"),
     ],
 )
 def test_unknown_options_of_luna(options, message):

@@ -141,7 +141,7 @@ def test_images_and_our_own_models():
     from fredholm.data import create_dataset
 
     data = [Part(create_dataset("digits", split), torch.arange(24)) for split in ("train", "val")]
-    options = {"distil": StageOptions(epochs=2, lr=2e-2), "tune": StageOptions(epochs=1, lr=1e-3)}
+    options = {"distil": StageOptions(epochs=2, lr=5e-3), "tune": StageOptions(epochs=1, lr=1e-3)}
     report = linearize(models.own(), "luna", data=tuple(data), **options).report
     assert all(row.after < row.before for row in report.layers)
 

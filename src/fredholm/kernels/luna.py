@@ -11,11 +11,12 @@ from ..errors import DomainError, OptionError, suggest
 from ..ops.feature_map import Bank, scalar_bank, scalar_bank_naive
 from .attention import Projections
 from .base import Layout, Problem
-from .feature_map import FeatureMap, register_feature_map
+from .feature_map import FeatureMap, orthogonal_draws, register_feature_map
 from .linear_attention import LinearAttentionKernel
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"shared": False, "envelope": None, "init": "knots"},
+    "exponential": {"shared": False, "envelope": None, "init": "exponential"},  # of conversions
     "paper": {"shared": False, "envelope": None, "init": "linear"},  # Listing 1
     "paper-figure": {"shared": True, "envelope": None, "init": "linear"},  # Fig. 1: one network for all channels
     "paper-equation": {"shared": False, "envelope": "scalar", "init": "linear"},  # Eq. 11
@@ -32,18 +33,20 @@ class LunaMap(FeatureMap):
 
     Args:
         width, heads: see :class:`FeatureMap`.
-        directions: M, number of projections w.
-        channels: L; r = M·L.
+        directions: M, number of projections w; default 8, with ``init="exponential"`` the width e.
+        channels: L; r = M·L. Default 8, with ``init="exponential"`` 2.
         hidden: units of a network.
         activation: of the hidden units; a ReLU is evaluated as the piecewise linear function it is.
         nonneg: a ReLU behind ψ, so that no denominator is negative.
         per_head: w, b and ψ for every head, as in conversions; otherwise all heads share them.
-        preset: ``"default"``, or what the paper says in one place: ``"paper"`` (its listing), ``"paper-figure"``,
-            ``"paper-equation"``, ``"paper-gated"``. It sets the next three options where they are not given.
+        preset: ``"default"``; ``"exponential"``, to start near softmax; or what the paper says in one place: ``"paper"`` (its
+            listing), ``"paper-figure"``, ``"paper-equation"``, ``"paper-gated"``. It sets the next three options where they are not given.
         shared: one network 1 → hidden → L instead of L networks.
         envelope: h: ``"none"`` (1), ``"scalar"`` (a softplus of a linear map) or ``"channels"`` (a sigmoid for every channel).
         init: of ψ: ``"knots"`` (knots where projections are, every channel with mean 0 and variance 1 before the last ReLU) or
-            ``"linear"`` (torch's default, which leaves about a fifth of the channels dead).
+            ``"linear"`` (torch's default, which leaves about a fifth of the channels dead), or ``"exponential"``: ψ draws
+            :math:`e^{u}, e^{-u}, e^{u/2}, e^{-u/2}, \dots` on [-6, 6], and directions are orthonormal, the identity if M = e, so that two
+            channels begin as Hedgehog's features do. For conversions: attention starts nearer to softmax, and ends nearer.
         bank: w and ψ stay as drawn, and one coefficient a channel is learned ("bank + coefficients").
         cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a running average, which neither
             couples samples nor sees ahead, or ``"batch"`` with the call's own, as the paper's listing.
@@ -74,8 +77,8 @@ class LunaMap(FeatureMap):
         width: int,
         heads: int = 1,
         *,
-        directions: int = 8,
-        channels: int = 8,
+        directions: int | None = None,
+        channels: int | None = None,
         hidden: int = 64,
         activation: str = "relu",
         nonneg: bool = True,
@@ -88,16 +91,18 @@ class LunaMap(FeatureMap):
         cap: str | None = None,
         target: float = 0.1,
     ):
+        if preset not in PRESETS:
+            raise OptionError(f"unknown preset {preset!r}{suggest(preset, PRESETS)}")
+        chosen = PRESETS[preset]
+        init = str(init or chosen["init"])
+        directions = (width if init == "exponential" else 8) if directions is None else directions
+        channels = (2 if init == "exponential" else 8) if channels is None else channels
         if min(directions, channels, hidden) < 1:
             raise OptionError(
                 f"directions, channels and hidden must be at least 1, got {directions}, {channels} and {hidden}"
             )
         super().__init__(width, heads, features=directions * channels)
-        if preset not in PRESETS:
-            raise OptionError(f"unknown preset {preset!r}{suggest(preset, PRESETS)}")
-        chosen = PRESETS[preset]
         envelope = chosen["envelope"] if envelope is None else None if envelope == "none" else envelope
-        init = str(init or chosen["init"])
         for name, value, known in (("envelope", envelope, ENVELOPES), ("cap", cap, CAPS), ("init", init, INITS)):
             if value not in known:
                 raise OptionError(f"unknown {name} {value!r}{suggest(str(value), [str(k) for k in known])}")
@@ -106,7 +111,8 @@ class LunaMap(FeatureMap):
         self.positive = nonneg
         sets = heads if per_head else 1
         parts = INITS[init](sets, channels, hidden, chosen["shared"] if shared is None else shared, activation)
-        self._hold("weight", torch.randn(sets, directions, width) * width**-0.5, learned=not bank)
+        weight = _orthonormal if init == "exponential" else _gaussian
+        self._hold("weight", weight(sets, directions, width), learned=not bank)
         self._hold("bias", torch.zeros(sets, directions), learned=not bank)
         for name, part in zip(Bank._fields, parts):
             self._hold(f"bank_{name}", part, learned=not bank)
@@ -286,4 +292,38 @@ def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: 
     return bank._replace(readout=bank.readout / std[..., None], shift=-mean / std)
 
 
-INITS = {"knots": _knot_bank, "linear": _linear_bank}
+def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower side, the last chord's line on the other."""
+    if activation != "relu":
+        raise OptionError(f'init="exponential" draws with ReLU units, got activation={activation!r}; use init="knots"')
+    if hidden < 2:
+        raise OptionError(f'init="exponential" needs at least 2 hidden units, got {hidden}')
+    knots = torch.linspace(-REACH, REACH, hidden)
+    signs = 1.0 - 2.0 * (torch.arange(channels) % 2)
+    rates = 1.0 / (1 + torch.arange(channels) // 2)
+    # unshared networks look along their own sign, so that each rises to the right; a shared one has one set of knots
+    drawn = ((rates * signs if shared else rates)[:, None] * knots).exp()
+    slopes = drawn.diff(dim=-1) / knots.diff()
+    readout = torch.cat([slopes[:, :1], slopes.diff(dim=-1), torch.zeros(channels, 1)], -1)
+    if shared:
+        parts = torch.ones(1, hidden), -knots[None], readout[None], drawn[None, :, 0]
+    else:
+        weight = signs[:, None].expand(-1, hidden)
+        parts = weight, -knots.expand(channels, -1), readout[:, None], drawn[:, :1]
+    return Bank(*(part.expand(sets, *part.shape).clone() for part in parts))
+
+
+def _gaussian(sets: int, directions: int, width: int) -> Tensor:
+    return torch.randn(sets, directions, width) * width**-0.5
+
+
+def _orthonormal(sets: int, directions: int, width: int) -> Tensor:
+    """The identity, or rows that are orthonormal within blocks of ``width``."""
+    if directions == width:
+        return torch.eye(width).repeat(sets, 1, 1)
+    rows = torch.stack([orthogonal_draws(directions, width) for _ in range(sets)])
+    return rows / rows.norm(dim=-1, keepdim=True)
+
+
+REACH = 6.0  # how far from 0 an exponential is drawn
+INITS = {"knots": _knot_bank, "linear": _linear_bank, "exponential": _exponential_bank}

@@ -17,7 +17,9 @@ from ...ops.linear_attention import linear_attention, linear_density
 from ...quadrature import Quadrature
 from .divergence import divergence
 
-CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {"luna": {"per_head": True}}  # each head has queries of its own scale
+CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
+    "luna": {"per_head": True, "preset": "exponential"}  # each head has queries of its own scale, and softmax to begin with
+}
 
 
 @dataclass(frozen=True, eq=False)
