@@ -110,6 +110,7 @@ MOSAICS = (
     "data.options.val=300",
     "data.options.test=2000",
     "data.options.cell=14",
+    "data.options.kinds=[cell]",
     "model.name=itnet_nano",
     "model.patch=7",
     "optimizer.lr=4e-3",
@@ -125,7 +126,7 @@ SECTIONS |= {
         "KiCad's parts, split by families; 48 points, 1,500 clouds to train on", "itnet-kicad", KICAD, CENTRAL
     ),
     "mosaics": Section(
-        "Questions on mosaics of 28 x 28 pixels; picture and text in one domain",
+        "What lies where in mosaics of 28 x 28 pixels; picture and question in one domain",
         "itnet-mosaics-qa",
         MOSAICS,
         {**CENTRAL, "uniform measure": ("model.measure=uniform",), "image-heavy, 3:1": ("model.measure=0.75",)},

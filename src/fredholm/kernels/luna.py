@@ -293,7 +293,7 @@ def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: 
 
 
 def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
-    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower side, the last chord's line on the other."""
+    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower side, a line on the other."""
     if activation != "relu":
         raise OptionError(f'init="exponential" draws with ReLU units, got activation={activation!r}; use init="knots"')
     if hidden < 2:

@@ -18,7 +18,10 @@ from ...quadrature import Quadrature
 from .divergence import divergence
 
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
-    "luna": {"per_head": True, "preset": "exponential"}  # each head has queries of its own scale, and softmax to begin with
+    "luna": {
+        "per_head": True,
+        "preset": "exponential",
+    }  # each head has queries of its own scale, and softmax to begin with
 }
 
 
