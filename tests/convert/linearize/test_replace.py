@@ -240,7 +240,16 @@ def foreign():
     return nn.Sequential(FlashAttention())
 
 
+def rotary():
+    class EvaAttention(models.Attention):
+        def forward(self, x, rope=None, attn_mask=None, is_causal=False):
+            return super().forward(x, attn_mask, is_causal)
+
+    return nn.Sequential(EvaAttention(16))
+
+
 REFUSED = {
+    "rotary": (rotary, "called with rope"),
     "relative bias": (relative_bias, "relative position bias"),
     "qk_norm": (lambda: models.timm_like(qk_norm=True), "qk_norm"),
     "kdim": (lambda: nn.ModuleList([nn.MultiheadAttention(8, 2, kdim=4)]), "kdim=4"),

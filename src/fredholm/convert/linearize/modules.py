@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,9 @@ class LinearizedOperator(IntegralOperator):
         return super()._finish(response, query, valid)
 
 
+TIMM_CALL = ("x", "attn_mask", "is_causal")
+
+
 class TimmAdapter(nn.Module):
     """An operator behind the call of timm's ``Attention``: ``forward(x, attn_mask=None, is_causal=False)``."""
 
@@ -78,12 +82,7 @@ class TimmAdapter(nn.Module):
         self.operator = operator
         self.num_heads = operator.heads
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, **options: Any) -> Tensor:
-        asked = [name for name, value in options.items() if value is not None]
-        if asked:
-            raise ConversionError(
-                f"timm attention with {', '.join(asked)} cannot be linear: it keeps no pairs to change"
-            )
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
         domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
         return self.operator(x, domain if attn_mask is None else domain.replace(pairs=attn_mask))
@@ -213,6 +212,11 @@ def _operator_teacher(operator: Any) -> IntegralOperator:
 def _timm_teacher(module: Any) -> IntegralOperator:
     """timm's ``Attention`` by its parts: one layer ``qkv``, an output layer ``proj``, and nothing on the weights."""
     kind = type(module).__name__
+    further = [name for name in inspect.signature(module.forward).parameters if name not in TIMM_CALL]
+    if further:
+        raise ConversionError(
+            f"{kind} is called with {', '.join(further)}, which linear attention of fredholm does not take"
+        )
     for name, option in (("gate", "gated"), ("norm", "scale_norm"), ("q_norm", "qk_norm"), ("k_norm", "qk_norm")):
         part = getattr(module, name, None)
         if part is not None and not isinstance(part, nn.Identity):
