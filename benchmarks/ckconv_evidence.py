@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .itnet_ablations import main
-from .itnet_sections import Section
+from .sections import Section, main
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "ckconv.json"
 COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (68.69, 10)}

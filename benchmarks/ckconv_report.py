@@ -16,8 +16,8 @@ from .ckconv_kernels import NETWORKS, TARGETS, target
 from .ckconv_kernels import RESULTS as KERNELS
 from .ckconv_series import table as series_table
 from .continuous_report import spread
-from .itnet_ablations import read
 from .report import machine_line
+from .sections import read
 
 FOLDER = RESULTS.parent
 SERIES, SPEED, PICTURE = FOLDER / "ckconv-series.json", FOLDER / "ckconv-speed.json", FOLDER / "ckconv-kernels.png"

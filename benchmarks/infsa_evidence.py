@@ -7,11 +7,8 @@ equal depth with one recipe, measures each, and adds it to the file; run it agai
 from __future__ import annotations
 
 import argparse
-import fcntl
 import itertools
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
 
 from .machine import describe
+from .sections import claimed
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "infsa.json"
 RECIPES = {"canvas": "infvit-{}-canvas", "cifar10": "infvit-{}-cifar10"}
@@ -98,19 +96,6 @@ def run(
     }
 
 
-@contextmanager
-def _claimed(lock: Path, wait: bool = False) -> Iterator[bool]:
-    """Whether this process holds the lock: several may share the work."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": []}
 
@@ -142,12 +127,12 @@ def main() -> None:
                 (row["task"], row["variant"], row["seed"]) == (args.task, name, seed) for row in _read(args.out)["runs"]
             ):
                 continue
-            with _claimed(args.runs / f"{args.task}-{name.replace(' ', '-')}-{seed}.lock") as mine:
+            with claimed(args.runs / f"{args.task}-{name.replace(' ', '-')}-{seed}.lock") as mine:
                 if not mine:  # another process is at it
                     continue
                 print(f"{args.task} {name} seed {seed}", flush=True)
                 row = run(args.task, name, model, extra, seed, args.runs, args.overrides)
-                with _claimed(args.runs / "results.lock", wait=True):
+                with claimed(args.runs / "results.lock", wait=True):
                     _add(args.out, row)
                 print(f"{args.task} {name} seed {seed}: test accuracy {row['accuracy']:.4f}", flush=True)
 

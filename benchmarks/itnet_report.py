@@ -7,10 +7,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from .itnet_ablations import RESULTS, read
+from .itnet_ablations import RESULTS
 from .itnet_claims import CLAIMS, Rows, paired
-from .itnet_sections import SECTIONS, Section
+from .itnet_sections import SECTIONS
 from .report import machine_line
+from .sections import Section, read
 
 HEAD = """# Results: ITNet
 

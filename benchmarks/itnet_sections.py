@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from fredholm.kernels import ablations
 
-
-@dataclass(frozen=True)
-class Section:
-    """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that are ``common``."""
-
-    title: str
-    recipe: str
-    common: tuple[str, ...]
-    variants: dict[str, tuple[str, ...]]
-    seeds: int = 3
-    further: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # a column: how every trained run is evaluated once more
+from .sections import Section
 
 
 def groups(*names: str) -> dict[str, tuple[str, ...]]:

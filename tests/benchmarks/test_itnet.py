@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.itnet_sections import SECTIONS, Section
+from benchmarks.itnet_sections import SECTIONS
+from benchmarks.sections import Section
 
-from benchmarks import itnet_ablations, itnet_claims, itnet_modes, itnet_report
+from benchmarks import itnet_ablations, itnet_claims, itnet_modes, itnet_report, sections
 
 TINY = Section("Tiny", "digits", ("training.epochs=1",), {"a": (), "b": ("model.depth=1",)}, seeds=2)
 
@@ -38,15 +39,15 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
         return row | {"accuracy": 0.5, "loss": 1.0, "parameters": 1}
 
     out = tmp_path / "out.json"
-    monkeypatch.setattr(itnet_ablations, "run", run)
-    monkeypatch.setattr("sys.argv", ["x", "tiny", "--out", str(out)])
+    monkeypatch.setattr(sections, "run", run)
+    monkeypatch.setattr("sys.argv", ["x", "tiny", "--out", str(out), "--runs", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
-        itnet_ablations.main({"tiny": TINY}, out)
-    assert [(row["variant"], row["seed"]) for row in itnet_ablations.read(out)["tiny"]] == [("a", 0), ("b", 0)]
-    itnet_ablations.main({"tiny": TINY}, out)
+        sections.main({"tiny": TINY}, out, "tiny", None)
+    assert [(row["variant"], row["seed"]) for row in sections.read(out)["tiny"]] == [("a", 0), ("b", 0)]
+    sections.main({"tiny": TINY}, out, "tiny", None)
     assert done == [("a", 0), ("b", 0), ("a", 1), ("a", 1), ("b", 1)]
-    assert len(itnet_ablations.read(out)["tiny"]) == 4
-    assert itnet_ablations.read(out)["tiny"][1]["overrides"] == ["training.epochs=1", "model.depth=1"]
+    assert len(sections.read(out)["tiny"]) == 4
+    assert sections.read(out)["tiny"][1]["overrides"] == ["training.epochs=1", "model.depth=1"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_table_shows_what_was_run():
 
 
 def test_the_page_is_that_of_the_committed_results():
-    found = itnet_ablations.read()
+    found = sections.read(itnet_ablations.RESULTS)
     text = itnet_ablations.RESULTS.with_suffix(".md").read_text(encoding="utf-8")
     assert text == itnet_report.page(found, itnet_report.read_modes())
     assert set(found) <= set(SECTIONS)
