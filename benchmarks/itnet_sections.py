@@ -82,13 +82,11 @@ SECTIONS: dict[str, Section] = {
 
 KICAD = (
     "data.options.points=48",
-    "data.limit=1500",
     "data.batch_size=32",
     "data.augment.rotate=false",
     "model.name=itnet_nano",
     "model.neighbours=8",
-    "optimizer.lr=4e-3",
-    "training.epochs=6",
+    "training.epochs=4",
     "training.label_smoothing=0.0",
 )
 MOSAICS = (
@@ -109,7 +107,7 @@ CENTRAL = groups("full", "content only", "position only")
 
 SECTIONS |= {
     "points": Section(
-        "KiCad's parts, split by families; 48 points, 1,500 clouds to train on", "itnet-kicad", KICAD, CENTRAL
+        "KiCad's parts, split by families; 48 points", "itnet-kicad", KICAD, CENTRAL
     ),
     "mosaics": Section(
         "What lies where in mosaics of 28 x 28 pixels; picture and question in one domain",

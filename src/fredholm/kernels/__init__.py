@@ -17,6 +17,7 @@ from .feature_map import (
     T2RFeatures,
     register_feature_map,
 )
+from .finite_horizon import FiniteHorizonKernel
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, Window
 from .linear_attention import LinearAttentionKernel
@@ -73,6 +74,7 @@ __all__ = [
     "DiagonalStateSpaceKernel",
     "Expanded",
     "FeatureMap",
+    "FiniteHorizonKernel",
     "FourierFeatures",
     "FourierRandomFeatures",
     "GraphDiffusion",

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import OptionError
-from ..kernels import ContinuousConvolutionKernel
+from ..kernels import ContinuousConvolutionKernel, FiniteHorizonKernel
 from ..kernels.base import head_width
-from ..kernels.finite_horizon import FiniteHorizonKernel
 from .integral import IntegralOperator
 from .registry import register_operator
 from .strategies import Strategy
