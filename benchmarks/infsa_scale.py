@@ -143,14 +143,14 @@ def check_model() -> float:
 
 
 def forward(points: int) -> dict[str, float]:
-    """One image of ``points`` patches through InfViT-4L-64H."""
+    """One image of ``points`` patches through InfViT-4L-64H, the second of two passes: the first one finds its memory."""
     check_model()
     side = math.isqrt(points) * 16
     torch.manual_seed(0)
     model = create_model("infvit_linear_4", chunk=CHUNK).eval()
     with torch.no_grad():
-        model(torch.randn(1, 3, 224, 224))
         image = torch.randn(1, 3, side, side)
+        model(image)
         start = time.perf_counter()
         out = model(image)
         seconds = time.perf_counter() - start

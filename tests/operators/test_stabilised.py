@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from fredholm import Domain, create_operator
-from fredholm.kernels import PositiveRandomFeatures
+from fredholm.errors import OptionError
+from fredholm.kernels import FEATURE_MAPS, FeatureMap, PositiveRandomFeatures
+from fredholm.operators import Linear, LinearAttention, LunaAttention
 from fredholm.ops.linear_attention import linear_density
+
+from ..tolerances import assert_close
 
 B, N, DIM, HEADS = 2, 70, 16, 4
 VALID = torch.arange(N) < torch.tensor([[N], [50]])
@@ -100,3 +104,59 @@ def test_maps_say_what_they_divided_by():
     hidden, none = phi.of_keys(x, torch.zeros(2, 5, dtype=torch.bool))
     assert hidden.abs().max() == 0
     assert none.abs().max() == 0
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", [*FEATURE_MAPS])
+def test_inference_in_pieces_is_the_definition(name, padded):
+    torch.manual_seed(0)
+    operator = LinearAttention(8, 2, feature_map=name).double()
+    u, domain = 3 * torch.randn(2, 9, 8, dtype=torch.float64), Domain.line(9, dtype=torch.float64)
+    if padded:
+        domain = domain.replace(valid=torch.arange(9) < torch.tensor([[9], [5]]))
+    whole = operator(u, domain)
+    operator.strategy = Linear(piece=4)
+    assert_close(operator(u, domain), whole, "a gradient may be asked for")
+    with torch.no_grad():
+        assert_close(operator(u, domain), operator.dense(u, domain))
+
+
+def test_only_inference_makes_features_in_pieces_and_only_of_maps_that_look_at_one_point():
+    seen = []
+
+    class Watched(FeatureMap):
+        def features_of(self, x):
+            seen.append(x.shape[2])
+            return x.exp()
+
+    operator = LinearAttention(8, 2, feature_map=Watched(4, 2, features=4), strategy=Linear(piece=4))
+    u = torch.randn(1, 9, 8)
+    operator(u)
+    assert seen == [9, 9]
+    seen.clear()
+    with torch.no_grad():
+        operator(u)
+        assert seen == [4, 4, 1] * 2
+        seen.clear()
+        Watched.pointwise = False
+        operator(u)
+        assert seen == [9, 9]
+    assert not LinearAttention(8, 2, feature_map=lambda x: x.softmax(2)).kernel.pointwise
+    assert LunaAttention(8, 2, cap="running").eval().kernel.pointwise
+    assert not LunaAttention(8, 2, cap="running").kernel.pointwise
+
+
+@pytest.mark.parametrize("name", ["luna", "hedgehog", "performer"])
+def test_converted_heads_in_pieces(name, monkeypatch):
+    from fredholm.convert.linearize import heads
+
+    torch.manual_seed(0)
+    part = heads.LinearHeads(2, 4, feature_map=name)
+    query, key, value = (2 * torch.randn(2, 2, 9, 4) for _ in range(3))
+    seen = heads.Seen(torch.arange(9) < torch.tensor([[9], [4]]))
+    with torch.no_grad():
+        whole = part(query, key, value, seen)
+        monkeypatch.setattr(heads, "PIECE", 4)
+        assert_close(part(query, key, value, seen), whole, dtype=torch.float32)
+    with pytest.raises(OptionError, match="a piece has at least one point, got 0"):
+        Linear(piece=0)

@@ -26,9 +26,11 @@ class FeatureMap(nn.Module):
     Attributes:
         features: r.
         positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
+        pointwise: φ of a point is a function of that point alone, so that points may come in pieces.
     """
 
     positive = True
+    pointwise = True
 
     def __init__(self, width: int, heads: int = 1, *, features: int):
         super().__init__()
@@ -93,7 +95,8 @@ class ExponentialMap(FeatureMap):
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
-    return F.elu(x.contiguous()) + 1.0  # torch traces elu's backward with other strides than it returns
+    # torch traces elu's backward with other strides than it returns; it needs x alone, so that the sum may be in place
+    return F.elu(x.contiguous()).add_(1.0)
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -241,6 +244,13 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
         if self.softmax:
             return torch.cat([x.log_softmax(-1), (-x).log_softmax(-1)], -1)
         return torch.cat([x, -x], -1)
+
+
+def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
+    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true of named functions."""
+    if isinstance(feature_map, FeatureMap):
+        return feature_map.pointwise
+    return any(feature_map is known for known in FEATURE_MAPS.values())
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

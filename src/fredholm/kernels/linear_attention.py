@@ -12,7 +12,7 @@ from ..errors import OptionError
 from ..ops.linear_attention import linear_density
 from .attention import AttentionKernel, Projections
 from .base import Problem
-from .feature_map import build_feature_map, key_features, query_features
+from .feature_map import build_feature_map, is_pointwise, key_features, query_features
 
 
 class LinearAttentionKernel(AttentionKernel):
@@ -70,6 +70,12 @@ class LinearAttentionKernel(AttentionKernel):
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether the features of a point are a function of that point alone; not known of functions that have no name here."""
+        maps = [one for one in (self.feature_map, self.key_map) if one is not None]
+        return all(is_pointwise(one) for one in maps)
 
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         return self.feature_map(self._heads(ux, 0))

@@ -137,7 +137,12 @@ class LunaMap(FeatureMap):
     @property
     def plain(self) -> bool:
         """Whether the features are those of :meth:`scaled_bank` alone: no envelope, no cap that looks at them."""
-        return self.gate is None and (self.cap is None or (self.cap == "running" and not self.training))
+        return self.gate is None and self.pointwise
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        """Not where a cap looks at the call's features."""
+        return self.cap is None or (self.cap == "running" and not self.training)
 
     def scalars(self, x: Tensor) -> Tensor:
         """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""

@@ -101,7 +101,13 @@ class Separable(Protocol):
 
 
 class Stabilised(Separable, Protocol):
-    """Features up to factors that the denominator takes away, so that exponentials neither overflow nor all vanish."""
+    """Features up to factors that the denominator takes away, so that exponentials neither overflow nor all vanish.
+
+    Attributes:
+        pointwise: the features of a point are a function of that point alone, so that they may be made in pieces.
+    """
+
+    pointwise: bool
 
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         """φ up to a factor of each query, (B, H, Nq, r)."""

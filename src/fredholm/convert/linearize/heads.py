@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...kernels.feature_map import build_feature_map, key_features, query_features
-from ...ops.linear_attention import linear_attention, linear_density
+from ...kernels.feature_map import build_feature_map, is_pointwise, key_features, query_features
+from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density
 from ...quadrature import Quadrature
 from .divergence import divergence
 
@@ -23,6 +23,7 @@ CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
         "preset": "exponential",
     }  # each head has queries of its own scale, and softmax to begin with
 }
+PIECE = 2048  # points whose features a processor makes at a time, in inference
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,26 +173,48 @@ class LinearHeads(Heads):
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
 
-    def features(self, query: Tensor, key: Tensor, scale: float, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """φ(q) and ψ(k) up to factors that the denominator takes away, in float32 at least."""
-        factor = (scale * self.width**0.5) ** 0.5
-        if abs(factor - 1.0) > 1e-6:
-            query, key = query * factor, key * factor
+    def query_features(self, query: Tensor, scale: float) -> Tensor:
+        """φ(q) up to a factor of each query, which the denominator takes away, in float32 at least."""
+        return query_features(self.feature_map, self._scaled(query, scale))
+
+    def key_features(
+        self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """ψ(k) over a common e^c, and c, see :func:`fredholm.kernels.feature_map.key_features`."""
         key_map = self.feature_map if self.key_map is None else self.key_map
-        return query_features(self.feature_map, query), key_features(key_map, key, valid)[0]
+        return key_features(key_map, self._scaled(key, scale), valid, least)
+
+    def _scaled(self, x: Tensor, scale: float) -> Tensor:
+        factor = (scale * self.width**0.5) ** 0.5
+        return x * factor if abs(factor - 1.0) > 1e-6 else x
 
     def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
-        left, right = self.features(query, key, scale, seen.valid)
+        left, (right, _) = self.query_features(query, scale), self.key_features(key, scale, seen.valid)
         weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
         return linear_density(left, right, weights, self.floor) * weights
 
     def _respond(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
         if seen.pairs is not None:
             return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
-        left, right = self.features(query, key, scale, seen.valid)
-        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
-        return linear_attention(left, right, value, quadrature, floor=self.floor).to(value.dtype)
+        sizes = query.shape[2], key.shape[2]
+        quadrature = seen.quadrature(*sizes, query)
+        whole = seen.causal or max(sizes) <= PIECE or query.device.type != "cpu"
+        whole = whole or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if whole or not all(is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None):
+            left, (right, _) = self.query_features(query, scale), self.key_features(key, scale, seen.valid)
+            return linear_attention(left, right, value, quadrature, floor=self.floor).to(value.dtype)
+
+        def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+            valid = None if seen.valid is None else seen.valid[:, part]
+            features, shift = self.key_features(key[:, :, part], scale, valid, least)
+            return features, value[:, :, part], shift
+
+        def queries(part: slice) -> Tensor:
+            return self.query_features(query[:, :, part], scale)
+
+        options = {"floor": self.floor, "piece": PIECE}
+        return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, width={self.width}, feature_map={self.name}, tied={self.key_map is None}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError
 from ...kernels import Banked, Expanded, Kernel, Layout, Pooled, Problem, Separable, Stabilised, has_trait
 from ...ops.backend import check_backend
-from ...ops.linear_attention import banked_attention, linear_attention, linear_attention_step
+from ...ops.linear_attention import attend_in_pieces, banked_attention, linear_attention, linear_attention_step
 from ...quadrature import Quadrature
 from .base import Keys, Strategy, with_offset
 from .exact import Exact
@@ -32,6 +33,7 @@ class Linear(Strategy):
 
     Args:
         chunk: points a causal chunk, whose pairs are formed.
+        piece: points whose features a processor makes at a time, in inference without an order.
         backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's kernels make the features of a
             bank (``Banked``) in registers, and serve sums and chunks.
 
@@ -39,12 +41,14 @@ class Linear(Strategy):
     """
 
     chunk: int = 64
+    piece: int = 2048
     backend: str = "auto"
 
     def __post_init__(self):
         check_backend(self.backend)
-        if self.chunk < 1:
-            raise OptionError(f"a chunk has at least one point, got {self.chunk}")
+        for name in ("chunk", "piece"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"a {name} has at least one point, got {getattr(self, name)}")
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         if not has_trait(kernel, Separable):
@@ -88,10 +92,32 @@ class Linear(Strategy):
                 out = banked_attention(value=value, quadrature=problem.quadrature, **banked)
                 return with_offset(_expand(kernel, problem.x, problem.ux, out), kernel, problem)
         if has_trait(kernel, Stabilised):
+            if path == SUMS and self._in_pieces(kernel, problem):
+                return with_offset(self._sums(kernel, problem), kernel, problem)
             features, _ = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)  # type: ignore[attr-defined]
             keys = {"features": features, "values": kernel.values(problem.y, problem.uy)}  # type: ignore[attr-defined]
             return with_offset(self.integrate(kernel, problem, keys, path), kernel, problem)
         return super().respond(kernel, problem, path)
+
+    def _in_pieces(self, kernel: Any, problem: Problem) -> bool:
+        """Inference on a processor needs no more features at a time. A backward pass would take every piece apart again, traced
+        lengths stay free, and a GPU is fast with many points."""
+        longest = max(problem.ux.shape[2], problem.uy.shape[2])
+        pointwise = kernel.pointwise and not has_trait(kernel, Expanded)
+        here = problem.uy.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return pointwise and here and longest > self.piece
+
+    def _sums(self, kernel: Any, problem: Problem) -> Tensor:
+        def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+            y, uy, valid = problem.y[:, part], problem.uy[:, :, part], problem.quadrature.valid
+            features, shift = kernel.stable_key_features(y, uy, None if valid is None else valid[:, part], least)
+            return features, kernel.values(y, uy), shift
+
+        def queries(part: slice) -> Tensor:
+            return kernel.stable_query_features(problem.x[:, part], problem.ux[:, :, part])
+
+        sizes = problem.ux.shape[2], problem.uy.shape[2]
+        return attend_in_pieces(keys, queries, sizes, problem.quadrature, floor=kernel.floor, piece=self.piece)
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
         query = _query(kernel, problem.x, problem.ux)

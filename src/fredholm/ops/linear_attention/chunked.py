@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -59,12 +61,103 @@ def linear_attention(
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)
+    if not quadrature.triangular:
+        moment = Moment(quadrature, floor)
+        moment.add(slice(None), key, value)
+        return moment.respond(slice(None), query)
     with torch.autocast(query.device.type, enabled=False):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * quadrature.mass[:, None, :, None].to(dtype)
-        out = _prefix_sums(query, key, value, chunk) if quadrature.triangular else query @ (key.mT @ value)
+        out = _prefix_sums(query, key, value, chunk)
         scale = None if quadrature.scale is None else quadrature.scale[..., None].to(dtype)
         return _divide(out, scale, floor)
+
+
+class Moment:
+    r"""The sums over keys that serve all queries, :math:`\sum_j m_j\psi_j v_j^T` and :math:`\sum_j m_j\psi_j`, piece by piece.
+
+    Args:
+        quadrature: of all keys and queries, without order and pairs.
+        floor: see :func:`linear_attention`.
+
+    Attributes:
+        shift: c, (B, H): the sums so far are those of keys' features over :math:`e^c`; None where nothing was divided.
+
+    Example:
+        >>> u, moment = torch.ones(1, 1, 3, 2), Moment(Domain.line(3).quadrature(), 1e-6)
+        >>> for part in (slice(0, 2), slice(2, 3)):
+        ...     moment.add(part, u[:, :, part], u[:, :, part])
+        >>> moment.respond(slice(None), u)[0, 0, 0].tolist()
+        [1.0, 1.0]
+    """
+
+    def __init__(self, quadrature: Quadrature, floor: float | None):
+        self.quadrature, self.floor = quadrature, floor
+        # equal masses are one factor of both sums
+        self.mass = quadrature.mass[:, None, :1, None] if quadrature.equal and quadrature.valid is None else None
+        self.shift: Tensor | None = None
+        self.sums: list[Tensor] = []
+
+    def add(self, part: slice, key: Tensor, value: Tensor, shift: Tensor | None = None) -> None:
+        """Keys ``part``: their features over e^shift (B, H, n, r) and values (B, H, n, c)."""
+        dtype = torch.promote_types(key.dtype, torch.float32)
+        with torch.autocast(key.device.type, enabled=False):
+            key, value = key.to(dtype), value.to(dtype)
+            if self.mass is None:
+                key = key * self.quadrature.mass[:, None, part, None].to(dtype)
+            new = [(value.mT @ key).mT]  # so that the keys' gradient is contiguous
+            if self.floor is not None:
+                new.append(key.sum(-2)[..., None])
+            if self.sums and shift is not None and self.shift is not None:
+                factor = (self.shift - shift).exp().to(dtype)[..., None, None]
+                self.sums = [x * factor for x in self.sums]
+            self.sums = [x + y for x, y in zip(self.sums, new)] if self.sums else new
+        self.shift = shift
+
+    def respond(self, part: slice, query: Tensor) -> Tensor:
+        """What queries ``part`` receive, (B, H, n, c); their features may have any factor where there is a denominator."""
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        with torch.autocast(query.device.type, enabled=False):
+            query, factor = query.to(dtype), self._factor(part, dtype)
+            out = query @ self.sums[0]
+            if self.floor is None:
+                return out if factor is None else out * factor
+            # the factor of both sums is left out of both: the floor alone sees it
+            floor = self.floor if factor is None else self.floor / factor
+            return out * guarded(query @ self.sums[1], floor).reciprocal()
+
+    def _factor(self, part: slice, dtype: torch.dtype) -> Tensor | None:
+        scale = None if self.quadrature.scale is None else self.quadrature.scale[..., part, None].to(dtype)
+        if self.mass is None:
+            return scale
+        return self.mass.to(dtype) if scale is None else self.mass.to(dtype) * scale
+
+
+def attend_in_pieces(
+    keys: Callable[[slice, Tensor | None], tuple[Tensor, Tensor, Tensor | None]],
+    queries: Callable[[slice], Tensor],
+    sizes: tuple[int, int],
+    quadrature: Quadrature,
+    *,
+    floor: float | None,
+    piece: int,
+) -> Tensor:
+    """:func:`linear_attention` without an order, features made a piece of points at a time, so that inference never holds all.
+
+    Args:
+        keys: of a piece and the factor's exponent so far (:attr:`Moment.shift`): features, values, and the exponent.
+        queries: features of a piece.
+        sizes: numbers of queries and keys.
+        quadrature, floor: see :func:`linear_attention`.
+        piece: points a piece.
+    """
+    check_order(quadrature)
+    moment = Moment(quadrature, floor)
+    for start in range(0, sizes[1], piece):
+        part = slice(start, min(start + piece, sizes[1]))
+        moment.add(part, *keys(part, moment.shift))
+    parts = (slice(start, min(start + piece, sizes[0])) for start in range(0, sizes[0], piece))
+    return torch.cat([moment.respond(part, queries(part)) for part in parts], 2)
 
 
 def linear_attention_step(

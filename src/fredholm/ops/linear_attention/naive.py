@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def guarded(denominator: Tensor, floor: float) -> Tensor:
+def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
     """The denominator, or ``floor`` where its magnitude is below: features that are all zero give zero and never NaN.
 
     Example:
