@@ -86,7 +86,7 @@ class AttentionKernel(Kernel):
     def _heads(self, u: Tensor, part: int) -> Tensor:
         """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and values of all heads."""
         weight, bias = self._map(part)
-        flat = F.linear(u[:, 0], weight, bias if part < 2 else None)
+        flat = F.linear(u.squeeze(1), weight, bias if part < 2 else None)
         return split_heads(flat, self.heads) if part == 0 else self._share(split_heads(flat, self.groups))
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,7 +96,7 @@ class AttentionKernel(Kernel):
         bias = self.packed.bias
         if bias is not None:  # without the values' part, which is the offset
             bias = F.pad(bias[: bias.shape[0] // 3 * 2], (0, bias.shape[0] // 3))
-        query, key, value = F.linear(u[:, 0], self.packed.weight, bias).chunk(3, -1)
+        query, key, value = F.linear(u.squeeze(1), self.packed.weight, bias).chunk(3, -1)
         return split_heads(query, self.heads), split_heads(key, self.heads), split_heads(value, self.heads)
 
     def _share(self, u: Tensor) -> Tensor:

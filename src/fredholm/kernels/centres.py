@@ -83,7 +83,7 @@ class CentreKernel(GraphKernel):
     def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor) -> Tensor:
         """All queries see all keys. Features are pooled before they become values: N·H·C·dim multiply-adds for N·dim²."""
         weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
-        pooled = (weights.flatten(1, 2) @ u[:, 0].to(weights.dtype)).unflatten(1, weights.shape[1:3])
+        pooled = (weights.flatten(1, 2) @ u.squeeze(1).to(weights.dtype)).unflatten(1, weights.shape[1:3])
         out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
         bias = self._map(2)[1]
         if bias is not None:

@@ -260,7 +260,7 @@ def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
     u, grid = problem.uy, problem.layout.keys or ()
     if masses and problem.layout.measure != "counting":
         u = u * problem.quadrature.mass[:, None, :, None].to(u.dtype)
-    flat = u[:, 0] if u.shape[1] == 1 else merge_heads(u)
+    flat = u.squeeze(1) if u.shape[1] == 1 else merge_heads(u)
     return flat.mT.unflatten(-1, grid if len(grid) > 1 else (1, *grid))
 
 

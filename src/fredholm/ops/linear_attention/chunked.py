@@ -105,7 +105,8 @@ class Moment:
             key, value = key.to(dtype), value.to(dtype)
             if self.mass is None:
                 key = key * self.quadrature.mass[:, None, part, None].to(dtype)
-            new = [(value.mT @ key).mT]  # so that the keys' gradient is contiguous
+            # the order of the factors decides how the keys' gradient lies in memory: as the keys do
+            new = [(value.mT @ key).mT if key.stride(-1) == 1 else key.mT @ value]
             if self.floor is not None:
                 new.append(key.sum(-2)[..., None])
             if self.sums and shift is not None and self.shift is not None:
