@@ -31,7 +31,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "hedgehog": {"to": "hedgehog"},
     "t2r": {"to": "t2r"},
     "performer": {"to": "performer", "options": {"features": 64}},
+    "infsa": {"to": "infsa"},
+    "linear_infsa": {"to": "linear_infsa"},
 }
+COMPARED = ("luna", "hedgehog", "t2r", "performer")
+"""Methods that stand in for softmax; InfSA's two forms are other operators, run by name."""
 
 
 def load(path: Path = RESULTS) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def convert(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.linearize", description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(COMPARED))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("runs/linearize"))
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -8,12 +8,19 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from .linearize import METHODS, RESULTS, load
+from .linearize import COMPARED, METHODS, RESULTS, load
 from .linearize_speed import WAYS, crossover
 from .linearize_tasks import TASKS
 from .report import machine_line
 
-LABELS = {"luna": "LUNA", "hedgehog": "Hedgehog", "t2r": "T2R", "performer": "Performer, 64 features"}
+LABELS = {
+    "luna": "LUNA",
+    "hedgehog": "Hedgehog",
+    "t2r": "T2R",
+    "performer": "Performer, 64 features",
+    "infsa": "pure InfSA",
+    "linear_infsa": "linear InfSA",
+}
 HEAD = """# Results: pretrained models made linear
 
 <!-- Written by `python -m benchmarks.linearize_report` from docs/results/luna.json; edit the scripts, not this page. -->
@@ -109,7 +116,7 @@ def divergences(runs: Found) -> str:
     """KL(teacher ‖ student) of each layer before and after stage 1, the first seed."""
     lines = []
     for task in TASKS:
-        rows = [of(runs, task, method)[0] for method in METHODS if of(runs, task, method)]
+        rows = [of(runs, task, method)[0] for method in COMPARED if of(runs, task, method)]
         if not rows:
             continue
         layers = len(rows[0]["layers"])
@@ -158,9 +165,9 @@ def page(found: dict[str, Any]) -> str:
     parts = [HEAD, "## Conversions\n", conversions(found["runs"]), "", settings(found), "", command, ""]
     missing = []
     for task in TASKS:
-        absent = [LABELS[method] for method in METHODS if not of(found["runs"], task, method)]
+        absent = [LABELS[method] for method in COMPARED if not of(found["runs"], task, method)]
         if absent:
-            missing.append(TASKS[task].title + ("" if len(absent) == len(METHODS) else f" with {', '.join(absent)}"))
+            missing.append(TASKS[task].title + ("" if len(absent) == len(COMPARED) else f" with {', '.join(absent)}"))
     if missing:
         parts += [f"Not run yet: {'; '.join(missing)}.", ""]
     if goal(found["runs"]):
