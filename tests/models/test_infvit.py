@@ -154,9 +154,9 @@ def test_decay_groups():
         ({"operator": "infssa"}, "did you mean 'infsa'"),
         ({"positions": "sine"}, "positions: received 'sine'"),
         ({"pool": "max"}, "'mean' or 'cls'"),
-        ({"depth": 0}, "depth must be a positive integer"),
+        ({"depth": 0}, "depth: received 0; needs a positive integer"),
         ({"dropout": 1.0}, "a rate in"),
-        ({"mlp_ratio": -1}, "mlp_ratio must be a number"),
+        ({"mlp_ratio": -1}, "mlp_ratio: received -1; needs a number"),
     ],
 )
 def test_refusals(options, message):

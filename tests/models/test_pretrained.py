@@ -86,10 +86,10 @@ def test_a_file_that_is_no_configuration(folder, text):
         ({"format": 2}, "format 2, this version reads up to 1; update"),
         ({"format": "new"}, "no model configuration"),
         ({"config": {"dpeth": 3}}, "unknown option 'dpeth'; did you mean 'depth'"),
-        ({"config": {"depth": -3}}, "depth must be a positive integer, got -3"),
+        ({"config": {"depth": -3}}, "depth: received -3; needs a positive integer"),
         ({"config": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
         ({"config": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
-        ({"config": {"dropout": 7.0}}, "dropout is a rate"),
+        ({"config": {"dropout": 7.0}}, "dropout: received"),
         ({"config": [1]}, "unknown option 1|no model that can be built"),
     ],
 )

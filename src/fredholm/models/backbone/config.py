@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import OptionError, suggest
+from ...errors import OptionError
+from ..checks import check_counts, check_heads, check_known, check_patch, check_rates, check_ratio, image_sides
 
 ENCODERS = ("image", "points", "text", "sequence", "field")
 HEADS = ("pooled", "every")
@@ -57,23 +58,16 @@ class BackboneConfig:
     sigma: float = 3.0
 
     def __post_init__(self) -> None:
-        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        size = image_sides(self.image_size)
         object.__setattr__(self, "image_size", size)
-        for name, known in (("encoder", ENCODERS), ("head", HEADS)):
-            if getattr(self, name) not in known:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}")
-        for name in ("patch", "channels", "vocabulary", "max_length", "length", "num_classes", "dim", "depth", "heads"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}: received {value!r}; needs a positive integer")
-        if self.dim % self.heads:
-            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout: received {self.dropout!r}; needs a rate in [0, 1)")
-        if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
-            raise OptionError(f"mlp_ratio: received {self.mlp_ratio!r}; needs a number, 0 or more")
-        if self.encoder == "image" and any(side % self.patch for side in size):
-            raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
+        check_known(self, encoder=ENCODERS, head=HEADS)
+        counts = ("patch", "channels", "vocabulary", "max_length", "length", "num_classes", "dim", "depth", "heads")
+        check_counts((name, getattr(self, name)) for name in counts)
+        check_heads(self.dim, self.heads)
+        check_rates(self, "dropout")
+        check_ratio(self.mlp_ratio)
+        if self.encoder == "image":
+            check_patch(size, self.patch)
         if self.causal and self.encoder in ("image", "points", "field"):
             raise OptionError(f"causal: received True for {self.encoder}, which have no order; needs False")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import OptionError, suggest
+from ...errors import OptionError
+from ..checks import check_counts, check_known, check_rates, image_sides
 
 ENCODERS = ("sequence", "text", "image")
 HEADS = ("last", "every", "mean")
@@ -56,20 +57,14 @@ class CKCNNConfig:
     input_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        size = image_sides(self.image_size)
         object.__setattr__(self, "image_size", size)
         object.__setattr__(self, "widths", tuple(self.widths))
-        for name, known in (("encoder", ENCODERS), ("head", HEADS), ("norm", NORMS)):
-            if getattr(self, name) not in known:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}")
+        check_known(self, encoder=ENCODERS, head=HEADS, norm=NORMS)
         whole = ("channels", "length", "num_classes", "vocabulary", "max_length", "embedding")
         counts = [(name, getattr(self, name)) for name in whole] + [("widths", w) for w in self.widths or (0,)]
-        for name, value in counts:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}: received {value!r}; needs a positive integer")
-        for name in ("dropout", "input_dropout"):
-            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}; needs a rate in [0, 1)")
+        check_counts(counts)
+        check_rates(self, "dropout", "input_dropout")
         self._check_together()
 
     def _check_together(self) -> None:

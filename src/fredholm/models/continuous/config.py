@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import OptionError, suggest
+from ...errors import OptionError
+from ..checks import check_counts, check_heads, check_known, check_patch, check_rates, image_sides
 
 NORMS = ("post", "pre", "soft", "none")
 CONTROLS = ("constant", "linear", "shared")
@@ -72,28 +73,20 @@ class ContinuousConfig:
     kernel: int = 3
 
     def __post_init__(self) -> None:
-        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        size = image_sides(self.image_size)
         object.__setattr__(self, "image_size", size)
         object.__setattr__(self, "stages", tuple(tuple(stage) for stage in self.stages))
         if not isinstance(self.scheme, str):
             object.__setattr__(self, "scheme", tuple(tuple(group) for group in self.scheme))
-        for name, known in (("encoder", ("image", "text")), ("norm", NORMS), ("control", CONTROLS)):
-            if getattr(self, name) not in known:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}")
+        check_known(self, encoder=("image", "text"), norm=NORMS, control=CONTROLS)
         whole = ("patch", "channels", "vocabulary", "max_length", "num_classes", "dim", "heads", "depth", "kernel")
-        for name in (*whole, *(("steps",) if self.steps is not None else ())):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}: received {value!r}; needs a positive integer")
+        check_counts((name, getattr(self, name)) for name in (*whole, *(("steps",) if self.steps is not None else ())))
         for name in ("mlp_ratio", "penalty", *(("horizon",) if self.horizon is not None else ())):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
                 raise OptionError(f"{name}: received {value!r}; needs a number above 0")
-        for name in ("dropout", "drop_path"):
-            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}; needs a rate in [0, 1)")
-        if self.dim % self.heads:
-            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
+        check_rates(self, "dropout", "drop_path")
+        check_heads(self.dim, self.heads)
         self._check_stages(size)
 
     def _check_stages(self, size: tuple[int, ...]) -> None:
@@ -110,8 +103,8 @@ class ContinuousConfig:
             raise OptionError(
                 f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {own}; make them equal"
             )
-        if self.encoder == "image" and not self.stages and any(side % self.patch for side in size):
-            raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
+        if self.encoder == "image" and not self.stages:
+            check_patch(size, self.patch)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import OptionError, suggest
+from ...errors import OptionError
+from ..checks import check_counts, check_heads, check_known, check_patch, check_rates, check_ratio, image_sides
 
 DEPTH_RULES = ("power", "constant", "accumulated")
 
@@ -62,28 +63,19 @@ class InfViTConfig:
     sigma: float = 10.0
 
     def __post_init__(self) -> None:
-        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        size = image_sides(self.image_size)
         object.__setattr__(self, "image_size", size)
-        for name in ("patch", "channels", "num_classes", "dim", "depth", "heads"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name} must be a positive integer, got {value!r}")
-        for name in ("dropout", "drop_path"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise OptionError(f"{name} is a rate in [0, 1), got {value!r}")
-        if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
-            raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
+        counts = ("patch", "channels", "num_classes", "dim", "depth", "heads")
+        check_counts((name, getattr(self, name)) for name in counts)
+        check_rates(self, "dropout", "drop_path")
+        check_ratio(self.mlp_ratio)
+        check_known(self, depth_rule=DEPTH_RULES)
+        check_heads(self.dim, self.heads)
+        check_patch(size, self.patch)
         if not isinstance(self.decay, int | float) or not 0 < self.decay < 1:
             raise OptionError(f"decay is γ in (0, 1), got {self.decay!r}")
         if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
             raise OptionError(f"chunk is a number of tokens, 1 or more, or null for all at once, got {self.chunk!r}")
-        if self.depth_rule not in DEPTH_RULES:
-            raise OptionError(f"depth_rule: received {self.depth_rule!r}{suggest(str(self.depth_rule), DEPTH_RULES)}")
-        if self.dim % self.heads:
-            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
-        if any(side % self.patch for side in size):
-            raise OptionError(f"the patch must divide the image: {self.patch} does not divide {size[0]}x{size[1]}")
         for name in ("decay", "learned_decay", "power"):
             if name in self.operator_options:
                 raise OptionError(

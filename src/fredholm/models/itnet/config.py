@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import OptionError, suggest
+from ...errors import OptionError
+from ..checks import check_counts, check_heads, check_known, check_patch, check_rates, check_ratio, image_sides
 
 ENCODERS = ("image", "points", "text", "graph", "multimodal", "field")
 
@@ -71,10 +72,10 @@ class ITNetConfig:
     views: int = 1
 
     def __post_init__(self) -> None:
-        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        size = image_sides(self.image_size)
         object.__setattr__(self, "image_size", size)
         object.__setattr__(self, "scales", tuple(self.scales))
-        patch = (self.patch, self.patch) if isinstance(self.patch, int) else tuple(self.patch)
+        patch = image_sides(self.patch)
         if not isinstance(self.patch, int):
             object.__setattr__(self, "patch", patch)
         sizes = (
@@ -89,31 +90,18 @@ class ITNetConfig:
             "views",
         )
         given = [("patch", side) for side in patch] + [("scales", side) for side in self.scales]
-        for name, value in given + [(name, getattr(self, name)) for name in sizes]:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name} must be a positive integer, got {value!r}")
-        for name in ("dropout", "drop_path"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise OptionError(f"{name} is a rate in [0, 1), got {value!r}")
-        if not isinstance(self.mlp_ratio, int | float) or self.mlp_ratio < 0:
-            raise OptionError(f"mlp_ratio must be a number, 0 or more, got {self.mlp_ratio!r}")
-        if self.encoder not in ENCODERS:
-            raise OptionError(f"encoder: received {self.encoder!r}{suggest(str(self.encoder), ENCODERS)}")
+        check_counts(given + [(name, getattr(self, name)) for name in sizes])
+        check_rates(self, "dropout", "drop_path")
+        check_ratio(self.mlp_ratio)
+        check_known(self, encoder=ENCODERS)
         if self.views > 1 and self.encoder != "multimodal":
             raise OptionError(f"views: received {self.views}; only pictures with a text come in several views")
         if self.causal and self.encoder != "text":
             raise OptionError(f"causal: a text has an order, {self.encoder!r} has none")
-        if self.dim % self.heads:
-            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
+        check_heads(self.dim, self.heads)
         if self.encoder in ("image", "multimodal"):
-            for part in [(side, side) for side in self.scales] or [patch]:
-                self._check_patch(size, part)
-
-    def _check_patch(self, size: tuple[int, ...], patch: tuple[int, ...]) -> None:
-        if len(patch) != 2 or any(side % part for side, part in zip(size, patch)):
-            name = patch[0] if len(set(patch)) == 1 else "x".join(map(str, patch))
-            raise OptionError(f"the patch must divide the image: {name} does not divide {size[0]}x{size[1]}")
+            for part in self.scales or [patch]:
+                check_patch(size, part)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

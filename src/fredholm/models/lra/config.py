@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import OptionError
+from ..checks import check_counts, check_heads, check_known, check_rates
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,15 @@ class LRAConfig:
     pool: str = "mean"
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "max_length", "num_classes", "dim", "depth", "heads", "hidden"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name} must be a positive integer, got {value!r}")
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout is a rate in [0, 1), got {self.dropout!r}")
+        counts = ("vocabulary", "max_length", "num_classes", "dim", "depth", "heads", "hidden")
+        check_counts((name, getattr(self, name)) for name in counts)
+        check_rates(self, "dropout")
         if self.encoder != "text":
             raise OptionError(
                 f"the Long Range Arena's models read token numbers (encoder 'text'), got {self.encoder!r}"
             )
-        if self.dim % self.heads:
-            raise OptionError(f"heads must divide dim: {self.heads} does not divide {self.dim}")
-        if self.pool not in ("mean", "cls"):
-            raise OptionError(f"pool is 'mean' or 'cls', got {self.pool!r}")
+        check_heads(self.dim, self.heads)
+        check_known(self, pool=("mean", "cls"))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
