@@ -64,8 +64,8 @@ def rows_of(name: str) -> dict[str, list[dict[str, Any]]]:
 def memory_tables() -> str:
     """Copy memory and the adding problem."""
     lines = [
-        "| task | overrides of the recipe | on the test split | seeds | parameters | epochs | the paper |",
-        "|---|---|---|---|---|---|---|",
+        "| task | overrides of the recipe | on the test split | seeds | parameters | epochs | minutes | the paper |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, paper in (("copy", "100%"), ("adding", "≤ 1e-4")):
         for variant, rows in rows_of(name).items():
@@ -80,6 +80,7 @@ def memory_tables() -> str:
                 len(rows),
                 f"{rows[0]['parameters']:,}",
                 rows[0]["epochs"],
+                f"{statistics.mean(row['minutes'] for row in rows):.1f}",
                 paper,
             )
             lines.append(f"| {' | '.join(map(str, cells))} |")

@@ -106,7 +106,8 @@ def run(
     for label, overrides in (further or {}).items():
         other = evaluate(place.root, overrides=overrides)
         scores[label] = other.get("accuracy", other["loss"])
-    return {**row, **scores, "parameters": done.parameters, "epochs": done.epochs, "threads": torch.get_num_threads()}
+    facts = {"parameters": done.parameters, "epochs": done.epochs, "minutes": done.minutes}
+    return {**row, **scores, **facts, "threads": torch.get_num_threads()}
 
 
 def main(sections: dict[str, Section], results: Path, prog: str, text: str | None) -> None:
