@@ -141,7 +141,26 @@ def current(found: dict[str, Rows]) -> dict[str, Rows]:
     return kept
 
 
-def page(found: dict[str, Rows], modes: dict[str, Any] | None = None) -> str:
+def minutes(found: dict[str, Any]) -> str:
+    """How long each recipe takes on the machine that was measured."""
+    lines = [
+        "| recipe | parameters | samples | epochs | steps | seconds a step | minutes in all |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        counts = (row["samples"], row["epochs"], row["steps"])
+        cells = [f"`{row['recipe']}`", f"{row['parameters']:,}", *(f"{n:,}" for n in counts)]
+        lines.append(f"| {' | '.join(cells)} | {row['seconds_per_step']:.3f} | {row['minutes']:.1f} |")
+    about = "The recipes as they stand, not those of the tables above: the median step's time, times all steps, and the validations."
+    command = "`python -m benchmarks.itnet_recipes`"
+    return (
+        f"## Minutes of the recipes\n\n{about} {command}. {machine_line(found['machine'])}\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+def page(found: dict[str, Rows], modes: dict[str, Any] | None = None, recipes: dict[str, Any] | None = None) -> str:
     """The whole page."""
     found = current(found)
     parts = [HEAD, "## Claims\n\n" + claims(found) + "\n"]
@@ -151,20 +170,23 @@ def page(found: dict[str, Rows], modes: dict[str, Any] | None = None) -> str:
             continue
         command = f"`python -m benchmarks.itnet_ablations {name}`"
         parts.append(f"## {section.title}\n\n{setting(section)}; the table by {command}.\n\n{table(section, rows)}\n")
+    if recipes is not None:
+        parts.append(minutes(recipes))
     if modes is not None:
         parts.append(speed(modes))
     return "\n".join(parts)
 
 
-def read_modes(path: Path = RESULTS) -> dict[str, Any] | None:
-    """What ``python -m benchmarks.itnet_modes`` measured, where it has been run."""
-    place = path.with_name("itnet-modes.json")
+def beside(name: str, path: Path = RESULTS) -> dict[str, Any] | None:
+    """What another command measured (``itnet-modes``, ``itnet-recipes``), where it has been run."""
+    place = path.with_name(f"{name}.json")
     return json.loads(place.read_text(encoding="utf-8")) if place.is_file() else None
 
 
 def main(path: Path = RESULTS) -> None:
     found: dict[str, list[dict[str, Any]]] = read(path)
-    path.with_suffix(".md").write_text(page(found, read_modes(path)), encoding="utf-8")
+    text = page(found, beside("itnet-modes", path), beside("itnet-recipes", path))
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
     print(f"written to {path.with_suffix('.md')}")
 
 

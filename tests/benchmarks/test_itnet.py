@@ -6,9 +6,10 @@ import json
 
 import pytest
 from benchmarks.itnet_sections import SECTIONS
+from benchmarks.machine import describe
 from benchmarks.sections import Section
 
-from benchmarks import itnet_ablations, itnet_claims, itnet_modes, itnet_report, sections
+from benchmarks import itnet_ablations, itnet_claims, itnet_modes, itnet_recipes, itnet_report, sections
 
 TINY = Section("Tiny", "digits", ("training.epochs=1",), {"a": (), "b": ("model.depth=1",)}, seeds=2)
 
@@ -83,7 +84,7 @@ def test_a_table_shows_what_was_run():
 def test_the_page_is_that_of_the_committed_results():
     found = sections.read(itnet_ablations.RESULTS)
     text = itnet_ablations.RESULTS.with_suffix(".md").read_text(encoding="utf-8")
-    assert text == itnet_report.page(found, itnet_report.read_modes())
+    assert text == itnet_report.page(found, *(itnet_report.beside(f"itnet-{name}") for name in ("modes", "recipes")))
     assert set(found) <= set(SECTIONS)
 
 
@@ -131,3 +132,12 @@ def test_the_crossover_is_where_a_mode_stays_faster():
         "- a, forward: faster from N = 4 on, against softmax attention.",
         "- b, forward: slower at every N up to 8, against softmax attention.",
     ]
+
+
+def test_the_minutes_of_a_recipe_are_its_steps_and_validations():
+    found = itnet_recipes.measure("digits", 0.01)
+    assert found["measured"] > 0
+    assert found["steps"] == 60 * (1259 // 32)
+    trained = found["steps"] * found["seconds_per_step"]
+    assert found["minutes"] > trained / 60
+    assert f"| {found['minutes']:.1f} |" in itnet_report.minutes({"machine": describe(), "rows": [found]})
