@@ -248,7 +248,7 @@ Command: `python -m benchmarks.infsa --only pure memory --out benchmarks/results
 ## Extreme resolutions
 
 InfViT-4L-64H (width 768), one image, feed-forward networks in pieces of 4,096 tokens; peak memory of the whole
-process, image, weights and libraries included; each length in a process of its own.
+process, image, weights and libraries included; each length in a process of its own, the second of two passes.
 
 {scale_text(speed)}
 

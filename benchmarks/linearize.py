@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "hedgehog": {"to": "hedgehog"},
     "t2r": {"to": "t2r"},
     "performer": {"to": "performer", "options": {"features": 64}},
+    "luna_long": {"to": "luna", "distil": replace(DISTIL, epochs=5)},
     "infsa": {"to": "infsa"},
     "linear_infsa": {"to": "linear_infsa"},
 }
 COMPARED = ("luna", "hedgehog", "t2r", "performer")
-"""Methods that stand in for softmax; InfSA's two forms are other operators, run by name."""
+"""Methods under one recipe. Run by name: LUNA with a longer stage 1, and InfSA's two forms, which are other operators."""
 
 
 def load(path: Path = RESULTS) -> dict[str, Any]:
@@ -68,11 +70,10 @@ def convert(
     task, metric, kind = TASKS[name], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
     conversion = linearize(
         model,
-        **METHODS[method],
+        **{"distil": DISTIL, **METHODS[method]},
         data=(splits["train"], splits["val"]),
         task=task.kind,
         metric=task.metric,
-        distil=DISTIL,
         tune=task.tune,
         folder=folder,
         resume=(folder / "progress.json").is_file(),
@@ -143,7 +144,7 @@ def main() -> None:
                     "distil": dataclasses.asdict(DISTIL),
                     "tune": {key: dataclasses.asdict(task.tune) for key, task in TASKS.items()},
                     "teacher": {key: dataclasses.asdict(task.learn) for key, task in TASKS.items()},
-                    "methods": METHODS,
+                    "methods": {key: {k: v for k, v in one.items() if k != "distil"} for key, one in METHODS.items()},
                 }
                 found["runs"].append(row)
                 save(found, args.out)

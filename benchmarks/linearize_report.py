@@ -18,6 +18,7 @@ LABELS = {
     "hedgehog": "Hedgehog",
     "t2r": "T2R",
     "performer": "Performer, 64 features",
+    "luna_long": f"LUNA, stage 1 of {METHODS['luna_long']['distil'].epochs} epochs",
     "infsa": "pure InfSA",
     "linear_infsa": "linear InfSA",
 }
@@ -108,6 +109,8 @@ def goal(runs: Found) -> str:
         if "hedgehog" in means:
             gap = means["luna"] - means["hedgehog"]
             text += f"; {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} Hedgehog"
+        if "luna_long" in means:
+            text += f"; with {METHODS['luna_long']['distil'].epochs} epochs of stage 1 {means['luna_long']:.1f}%"
         lines.append(f"{text}.")
     return "\n".join(lines)
 

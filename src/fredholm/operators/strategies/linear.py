@@ -41,7 +41,7 @@ class Linear(Strategy):
     """
 
     chunk: int = 64
-    piece: int = 2048
+    piece: int = 4096
     backend: str = "auto"
 
     def __post_init__(self):
