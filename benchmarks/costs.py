@@ -58,17 +58,17 @@ def linear_infsa(n: int, d: int, heads: int, **_: object) -> Cost:
 
 
 def linear_attention(n: int, d: int, heads: int, **_: object) -> Cost:
-    """Features of width e; their moment with values and a 1, made and read."""
+    """Features of width e; their moment with values, made and read, and the denominators."""
     flops, moved = _linears(n, d, 4)
     e = d // heads
-    return Cost(flops + 4.0 * n * d * (e + 1), 2.0 * n * d, moved + FLOAT * 5 * n * d)
+    return Cost(flops + 4.0 * n * d * (e + 0.5), 2.0 * n * d, moved + FLOAT * 5 * n * d)
 
 
 def luna(n: int, d: int, heads: int, *, directions: int = 8, channels: int = 8, **_: object) -> Cost:
     """M directions a head, L piecewise linear functions of each for queries and keys, then linear attention of width M·L."""
     flops, moved = _linears(n, d, 4)
     e, features = d // heads, channels * directions
-    flops += 4.0 * n * d * directions + 4.0 * n * heads * features * (e + 2)
+    flops += 4.0 * n * d * directions + 4.0 * n * heads * features * (e + 0.5)
     return Cost(flops, 2.0 * n * heads * features, moved + FLOAT * (4.0 * n * d + 4.0 * n * heads * features))
 
 

@@ -41,7 +41,7 @@ class Linear(Strategy):
     """
 
     chunk: int = 64
-    piece: int = 4096
+    piece: int = 16384
     backend: str = "auto"
 
     def __post_init__(self):
