@@ -68,7 +68,7 @@ def luna(n: int, d: int, heads: int, *, directions: int = 8, channels: int = 8, 
     """M directions a head, L piecewise linear functions of each for queries and keys, then linear attention of width M·L."""
     flops, moved = _linears(n, d, 4)
     e, features = d // heads, channels * directions
-    flops += 4.0 * n * d * directions + 4.0 * n * heads * features * (e + 0.5)
+    flops += 4.0 * n * d * directions + 4.0 * n * heads * features * (e + 1.5)
     return Cost(flops, 2.0 * n * heads * features, moved + FLOAT * (4.0 * n * d + 4.0 * n * heads * features))
 
 
