@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...kernels.feature_map import build_feature_map, is_pointwise, key_features, query_features
-from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density
+from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density, wants_pieces
 from ...quadrature import Quadrature
 from .divergence import divergence
 
@@ -199,9 +199,8 @@ class LinearHeads(Heads):
             return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
         sizes = query.shape[2], key.shape[2]
         quadrature = seen.quadrature(*sizes, query)
-        whole = seen.causal or max(sizes) <= PIECE or query.device.type != "cpu"
-        whole = whole or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if whole or not all(is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None):
+        pointwise = all(is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None)
+        if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
             left, (right, _) = self.query_features(query, scale), self.key_features(key, scale, seen.valid)
             return linear_attention(left, right, value, quadrature, floor=self.floor).to(value.dtype)
 

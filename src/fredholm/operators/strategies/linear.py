@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError
 from ...kernels import Banked, Expanded, Kernel, Layout, Pooled, Problem, Separable, Stabilised, has_trait
 from ...ops.backend import check_backend
-from ...ops.linear_attention import attend_in_pieces, banked_attention, linear_attention, linear_attention_step
+from ...ops.linear_attention import (
+    attend_in_pieces,
+    banked_attention,
+    linear_attention,
+    linear_attention_step,
+    wants_pieces,
+)
 from ...quadrature import Quadrature
 from .base import Keys, Strategy, with_offset
 from .exact import Exact
@@ -100,12 +105,9 @@ class Linear(Strategy):
         return super().respond(kernel, problem, path)
 
     def _in_pieces(self, kernel: Any, problem: Problem) -> bool:
-        """Inference on a processor needs no more features at a time. A backward pass would take every piece apart again, traced
-        lengths stay free, and a GPU is fast with many points."""
         longest = max(problem.ux.shape[2], problem.uy.shape[2])
         pointwise = kernel.pointwise and not has_trait(kernel, Expanded)
-        here = problem.uy.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return pointwise and here and longest > self.piece
+        return pointwise and wants_pieces(problem.uy, longest, self.piece)
 
     def _sums(self, kernel: Any, problem: Problem) -> Tensor:
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,7 +1,7 @@
 """Attention whose weight is an inner product of features, against a measure."""
 
 from .banked import banked_attention
-from .chunked import Moment, attend_in_pieces, linear_attention, linear_attention_step
+from .chunked import Moment, attend_in_pieces, linear_attention, linear_attention_step, wants_pieces
 from .naive import guarded, linear_attention_naive, linear_density
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "linear_attention_naive",
     "linear_attention_step",
     "linear_density",
+    "wants_pieces",
 ]

@@ -134,6 +134,13 @@ class Moment:
         return self.mass.to(dtype) if scale is None else self.mass.to(dtype) * scale
 
 
+def wants_pieces(like: Tensor, longest: int, piece: int) -> bool:
+    """Whether :func:`attend_in_pieces` serves: inference on a processor over more than ``piece`` points. A backward pass would take
+    every piece apart again, traced lengths stay free, and a GPU is fast with many points."""
+    inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return inference and like.device.type == "cpu" and longest > piece
+
+
 def attend_in_pieces(
     keys: Callable[[slice, Tensor | None], tuple[Tensor, Tensor, Tensor | None]],
     queries: Callable[[slice], Tensor],
