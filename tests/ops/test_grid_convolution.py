@@ -39,6 +39,8 @@ def test_it_is_the_double_sum(grid, causal, block, monkeypatch):
 @pytest.mark.parametrize(("grid", "causal"), [((5,), True), ((3,), False), ((2, 2), False)])
 def test_gradcheck(grid, causal):
     assert gradcheck(lambda *x: grid_convolution(*x, grid, causal=causal), tensors(grid, causal, heads=1))
+    channelwise = tensors(grid, causal, heads=3, d_in=1, d_out=1)
+    assert gradcheck(lambda *x: grid_convolution(*x, grid, causal=causal), channelwise)
 
 
 @pytest.mark.parametrize("needed", range(3))

@@ -2,6 +2,7 @@
 
 Spectra are (channels, B, F) with F the frequencies of a real transform, flattened. A block of them is seen as pairs of real numbers:
 R is real, so that :math:`\\hat\\kappa = R \\hat h` is one real matrix product, and what follows one small real product a frequency.
+Heads of one channel need no blocks: their :math:`\\hat\\kappa` is no larger than the signal.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import torch
 from torch import Tensor
 
 CACHE, DEVICE = 1 << 21, 1 << 28  # bytes of a block, on a CPU and elsewhere
+NARROW = 16
+"""Fewer columns than this are multiplied as rows: BLAS runs along the columns of a small product."""
 
 
 def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
     """κ̂ û, (H·d_out, B, F), from û (H·d_in, B, F), ĥ (w, 1, F) and R (H, d_out, d_in, w). Where widths agree it overwrites û."""
     heads, d_out, d_in, _ = readout.shape
+    if d_out == d_in == 1:
+        return u.mul_(_channelwise(h, readout)[:, None])
     out = u if d_out == d_in else u.new_empty(heads * d_out, *u.shape[1:])
     for block in _blocks(readout, u):
-        crossed = torch.view_as_complex((_kernel(h, readout, block) @ _pairs(u, heads, block)).unflatten(-1, (-1, 2)))
+        crossed = torch.view_as_complex(
+            _times(_kernel(h, readout, block), _pairs(u, heads, block)).unflatten(-1, (-1, 2))
+        )
         product = torch.add(crossed[:, :d_out], crossed[:, d_out:], alpha=1j)
         out[..., block] = product.view(-1, heads * d_out, u.shape[1]).permute(1, 2, 0)
     return out
@@ -36,6 +43,8 @@ def adjoint(
     ``share`` (F,) is s, by Parseval: one over the transform's size, twice that where a frequency stands for its conjugate too.
     """
     heads, d_out, d_in, width = readout.shape
+    if d_out == d_in == 1:
+        return _adjoint_channelwise(grad, u, h, readout, share, needs)
     matrix = readout.reshape(-1, width)
     found_r = torch.zeros_like(matrix) if needs[2] else None
     for block in _blocks(readout, u):
@@ -47,13 +56,38 @@ def adjoint(
         if product is not None and found_r is not None:
             found_r.addmm_(product.mT, _columns(h, block) * share[block].repeat_interleave(2)[:, None])
         if needs[0]:
-            part = (_kernel(h, readout, block).mT @ turned).unflatten(-1, (-1, 2))
+            part = _times(_kernel(h, readout, block).mT, turned).unflatten(-1, (-1, 2))
             u[..., block] = torch.view_as_complex(part).view(-1, heads * d_in, u.shape[1]).permute(1, 2, 0)
         if product is not None and needs[1]:
             part = (product @ matrix).unflatten(0, (-1, 2))
             h[:, 0, block] = torch.complex(part[:, 0], part[:, 1]).mT
     found = u if needs[0] else None, h if needs[1] else None
     return *found, None if found_r is None else found_r.view_as(readout)
+
+
+def _adjoint_channelwise(
+    grad: Tensor, u: Tensor, h: Tensor, readout: Tensor, share: Tensor, needs: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """:func:`adjoint` where every head has one channel: products of numbers, of all frequencies at once."""
+    matrix, found_h, found_r = readout.flatten(1), None, None
+    kernel = _channelwise(h, readout) if needs[0] else None
+    if needs[1] or needs[2]:
+        product = (grad * u.conj()).sum(1)
+        if needs[2]:
+            found_r = (_flat(product * share) @ _flat(h).mT).view_as(readout)
+        if needs[1]:
+            found_h = torch.view_as_complex((matrix.mT @ _flat(product)).unflatten(-1, (-1, 2)))[:, None]
+    return None if kernel is None else grad * kernel.conj()[:, None], found_h, found_r
+
+
+def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
+    """κ̂ where every head has one channel, (H, F)."""
+    return torch.view_as_complex((readout.flatten(1) @ _flat(h)).unflatten(-1, (-1, 2)))
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Spectra as rows of real numbers, (rows, 2·F)."""
+    return torch.view_as_real(x.flatten(1)).flatten(1)
 
 
 def _blocks(readout: Tensor, u: Tensor) -> Iterator[slice]:
@@ -89,3 +123,8 @@ def _pairs(x: Tensor, heads: int, block: slice) -> Tensor:
 def _turned(pairs: Tensor) -> Tensor:
     """-i times pairs of real and imaginary parts."""
     return torch.view_as_real(torch.view_as_complex(pairs.unflatten(-1, (-1, 2))) * -1j).flatten(-2)
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, contiguous."""
+    return a @ b if b.shape[-1] >= NARROW else (b.mT @ a.mT).mT.contiguous()
