@@ -1,8 +1,9 @@
-"""Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on JapaneseVowels.
+"""Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on JapaneseVowels and on PLAID.
 
-``python -m benchmarks.ckconv_series --out docs/results/ckconv-series.json [--seeds 3] [--epochs 60]``; a run that is in the file is not
-repeated. Every model sees the whole training file, the same batches, AdamW and schedule; what is reported is the last epoch's accuracy on
-the test file. The GRU and the TCN see values (zero where lost), whether they are there, and the time since the last sample.
+``python -m benchmarks.ckconv_series [japanese-vowels | plaid] [--seeds 3] [--epochs 40]``; a run that is in the data set's file of
+docs/results is not repeated. Every model sees the whole training file, the same batches, AdamW and schedule; what is reported is the last
+epoch's accuracy on the test file. The GRU and the TCN see values (zero where lost), whether they are there, and the time since the last
+sample.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,37 @@ from torch.nn import functional
 from fredholm import data
 from fredholm.data import SequenceDataset
 from fredholm.models import create_model
+from fredholm.training.callbacks import write_json
 
-DATASET, OMEGA, BATCH = "japanese-vowels", 8.0, 32
-LOSSES = (0.0, 0.3, 0.5, 0.7)
+BATCH, LOSSES = 32, (0.3, 0.5, 0.7)
 MODELS = ("ckcnn timestamps", "ckcnn gaps", "gru", "tcn")
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A data set: its file of results, which sample of the files counts as one at rate 1, the CKCNN's omega, the models compared, and
+    for each rate of training 1/n the rates of testing."""
+
+    file: str
+    every: int
+    omega: float
+    models: tuple[str, ...]
+    rates: dict[int, tuple[int, ...]]
+
+    @property
+    def results(self) -> Path:
+        return RESULTS / self.file
+
+    def options(self, model: str, drop: float, every: int, seed: int) -> dict[str, Any]:
+        """Of the data set: losses, the rate, and times where the model reads them."""
+        return {"drop": drop, "every": every * self.every, "seed": seed, "timed": model != "ckcnn gaps"}
+
+
+DATA = {
+    "japanese-vowels": Series("ckconv-series.json", 1, 8.0, MODELS, {1: (1, 2), 2: (1, 2)}),
+    "plaid": Series("ckconv-plaid.json", 8, 30.0, MODELS[1:], {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)}),
+}
 
 
 class Prepared(nn.Module):
@@ -72,7 +101,7 @@ class Dilated(nn.Module):
         return u.mT
 
 
-def make_model(name: str, train: SequenceDataset) -> nn.Module:
+def make_model(name: str, train: SequenceDataset, omega: float) -> nn.Module:
     """A model of about 110,000 parameters for a data set."""
     classes, d_in = len(train.classes), train.channels + 2
     if name == "gru":
@@ -82,21 +111,21 @@ def make_model(name: str, train: SequenceDataset) -> nn.Module:
     shape: Any = {"channels": train.channels, "length": train.length, "num_classes": classes}
     timing: Any = {"timed": train.timed, "spacing": train.spacing}
     return create_model(
-        "ckcnn_small", **shape, **timing, dropout=0.2, input_dropout=0.1, operator_options={"omega": OMEGA}
+        "ckcnn_small", **shape, **timing, dropout=0.2, input_dropout=0.1, operator_options={"omega": omega}
     )
 
 
-def load(split: str, model: str, drop: float = 0.0, every: int = 1, seed: int = 0) -> SequenceDataset:
-    """Training or test file with losses, as times where the model reads them."""
-    options = {"drop": drop, "every": every, "seed": seed, "timed": model != "ckcnn gaps"}
-    found: Any = data.create_dataset(DATASET, split, val_fraction=0, options=options)
+def load(dataset: str, split: str, model: str, drop: float = 0.0, every: int = 1, seed: int = 0) -> SequenceDataset:
+    """Training or test file, some observations lost, at a rate."""
+    options = DATA[dataset].options(model, drop, every, seed)
+    found: Any = data.create_dataset(dataset, split, val_fraction=0, options=options)
     return found
 
 
-def fit(name: str, train: SequenceDataset, seed: int, epochs: int) -> nn.Module:
+def fit(name: str, train: SequenceDataset, omega: float, seed: int, epochs: int) -> nn.Module:
     """One model trained on all of a file."""
     torch.manual_seed(seed)
-    model = make_model(name, train)
+    model = make_model(name, train, omega)
     loader = data.make_loader(train, BATCH, seed=seed, shuffle=True, drop_last=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=epochs * len(loader), pct_start=0.05)
@@ -118,13 +147,12 @@ def accuracy(model: nn.Module, test: SequenceDataset) -> float:
     return float(torch.cat(pairs).float().mean())
 
 
-def at_rate(model: nn.Module, name: str, train: SequenceDataset, every: int) -> nn.Module:
+def at_rate(model: nn.Module, name: str, dataset: str, train: SequenceDataset, test: SequenceDataset) -> nn.Module:
     """The same weights for another rate: a CKCNN on a grid is told the spacing, the others see times or nothing."""
     if name != "ckcnn gaps":
         return model
-    other: Any = load("test", name, every=every)
     shape: Any = {"channels": train.channels, "length": train.length, "num_classes": len(train.classes)}
-    fresh = create_model("ckcnn_small", **shape, spacing=other.spacing, operator_options={"omega": OMEGA})
+    fresh = create_model("ckcnn_small", **shape, spacing=test.spacing, operator_options={"omega": DATA[dataset].omega})
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()
 
@@ -149,34 +177,36 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ckconv_series", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("dataset", nargs="?", default="japanese-vowels", choices=DATA)
+    parser.add_argument("--out", type=Path, help="default: the data set's file in docs/results")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--models", nargs="*", choices=MODELS, help="default: the data set's")
     parser.add_argument("--table", action="store_true", help="print the table of what is in the file, run nothing")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(args.out.read_text()) if args.out.is_file() else []
+    series = DATA[args.dataset]
+    out = args.out or series.results
+    rows: list[dict[str, Any]] = json.loads(out.read_text()) if out.is_file() else []
     if args.table:
         print(table(rows))
         return
     done = {(r["model"], r["drop"], r["trained"], r["tested"], r["seed"]) for r in rows}
-    for seed in range(args.seeds):
-        for name in args.models:
-            jobs = [(drop, 1, (1,)) for drop in LOSSES[1:]] + [(0.0, 1, (1, 2)), (0.0, 2, (1, 2))]
-            for drop, trained, tests in jobs:
-                if all((name, drop, trained, tested, seed) in done for tested in tests):
-                    continue
-                start = time.perf_counter()
-                train = load("train", name, drop, trained, seed)
-                model = fit(name, train, seed, args.epochs)
-                minutes = (time.perf_counter() - start) / 60
-                for tested in tests:
-                    score = accuracy(at_rate(model, name, train, tested), load("test", name, drop, tested, seed))
-                    row = {"model": name, "drop": drop, "trained": trained, "tested": tested, "seed": seed}
-                    row |= {"accuracy": score, "parameters": sum(p.numel() for p in model.parameters())}
-                    rows.append(row | {"minutes": round(minutes, 2), "epochs": args.epochs})
-                    print(rows[-1], flush=True)
-                args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    jobs = [(drop, 1, (1,)) for drop in LOSSES] + [(0.0, trained, tests) for trained, tests in series.rates.items()]
+    for seed, name, (drop, trained, tests) in product(range(args.seeds), args.models or series.models, jobs):
+        if all((name, drop, trained, tested, seed) in done for tested in tests):
+            continue
+        start = time.perf_counter()
+        train = load(args.dataset, "train", name, drop, trained, seed)
+        model = fit(name, train, series.omega, seed, args.epochs)
+        minutes = (time.perf_counter() - start) / 60
+        for tested in tests:
+            test = load(args.dataset, "test", name, drop, tested, seed)
+            score = accuracy(at_rate(model, name, args.dataset, train, test), test)
+            row = {"model": name, "drop": drop, "trained": trained, "tested": tested, "seed": seed}
+            row |= {"accuracy": score, "parameters": sum(p.numel() for p in model.parameters())}
+            rows.append(row | {"minutes": round(minutes, 2), "epochs": args.epochs})
+            print(rows[-1], flush=True)
+        write_json(out, rows)
 
 
 if __name__ == "__main__":
