@@ -58,12 +58,20 @@ class OperatorCase:
 
     def domains(self) -> dict[str, Domain]:
         """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH elements."""
-        return self.standard_domains()
+        return self.standard_domains() | self.padded_grids()
 
     def refused(self) -> dict[str, Domain]:
         """Domains that the operator must refuse with a DomainError: the standard ones that it does not serve."""
         served = self.domains()
         return {name: domain for name, domain in self.standard_domains().items() if name not in served}
+
+    def padded_grids(self) -> dict[str, Domain]:
+        """Sequences of several lengths on one line, whose regular points a transform may use."""
+        if self.position_dim > 1:
+            return {}
+        valid = torch.tensor([[True] * POINTS, [True] * (POINTS - 2) + [False] * 2])
+        orders = {"padded line": False, "causal padded line": True}
+        return {name: Domain.line(POINTS, causal=c, valid=valid, dtype=torch.float64) for name, c in orders.items()}
 
     @staticmethod
     def element(domain: Domain, b: int) -> Domain:
@@ -130,7 +138,7 @@ class StreamingCase(GraphCase):
     """Running sums over all points before: no pairs in causal order."""
 
     def domains(self):
-        return {name: d for name, d in self.standard_domains().items() if name != "causal window"}
+        return {name: d for name, d in super().domains().items() if name != "causal window"}
 
 
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
