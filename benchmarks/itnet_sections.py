@@ -32,7 +32,7 @@ SECTIONS: dict[str, Section] = {
         groups("full", "no product", "no distance", "no relative", "content only", "position only", "constant"),
     ),
     "digits": Section(
-        "Digits: the kernel network, its features, rank and samples",
+        "Digits: the kernel network, its features, layers, rank",
         "digits",
         DIGITS,
         {
@@ -46,6 +46,8 @@ SECTIONS: dict[str, Section] = {
             "sigma = 1": ("operator.sigma=1.0",),
             "sigma = 10": ("operator.sigma=10.0",),
             "learned B": ("operator.learned_frequencies=true",),
+            "1 layer": ("model.depth=1",),
+            "4 layers": ("model.depth=4",),
             "low rank, r = 2 a head": ("operator=itnet_low_rank", "operator.rank=2", "operator.width=16"),
             "low rank, r = 8 a head": ("operator=itnet_low_rank", "operator.rank=8", "operator.width=16"),
             "low rank, r = 16 a head": ("operator=itnet_low_rank", "operator.rank=16", "operator.width=16"),
