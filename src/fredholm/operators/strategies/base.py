@@ -1,16 +1,14 @@
-"""What every strategy offers, and how a name becomes one."""
+"""What every strategy offers."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ...errors import OptionError, StrategyError, suggest
+from ...errors import StrategyError
 from ...kernels import Kernel, Layout, Problem
 from ...quadrature import Quadrature
 
@@ -95,60 +93,3 @@ def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """An integral and the kernel's response to a constant channel."""
     offset = kernel.offset(problem)
     return out if offset is None else out + offset
-
-
-def resolve(strategy: Strategy | str, kernel: Kernel, layout: Layout) -> Strategy:
-    """A strategy from its name. ``"auto"`` follows the kernel's traits and the static facts of the call, and is exact:
-    :class:`Linear`, :class:`FFT` or :class:`Scan` where they suit, else :class:`Exact`."""
-    if isinstance(strategy, Strategy):
-        return strategy
-    known = _known()
-    if strategy == "auto":
-        found = (known[name]() for name in ("linear", "fft", "scan"))
-        return next((one for one in found if one.suits(kernel, layout)), known["exact"]())
-    if strategy in known:
-        return known[strategy]()
-    raise OptionError(f"unknown strategy {strategy!r}{suggest(strategy, ('auto', *known))}, or pass a Strategy object")
-
-
-def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | str:
-    """A strategy as a recipe writes it: a name, or a mapping of the name and the strategy's options.
-
-    Raises:
-        OptionError: an unknown name or option, or an option's impossible value.
-
-    Example:
-        >>> read_strategy({"name": "monte_carlo", "samples": 32}).samples
-        32
-    """
-    if not isinstance(strategy, Mapping):
-        return strategy
-    options, known = dict(strategy), _known()
-    name = options.pop("name", None)
-    if name not in known:
-        raise OptionError(f"strategy: received {dict(strategy)!r}; needs a name{suggest(str(name), known)}")
-    fields = [f.name for f in dataclasses.fields(known[name]) if f.name != "anchors"]
-    for key in options:
-        if key not in fields:
-            raise OptionError(f"strategy {name!r} has no option {key!r}{suggest(key, fields)}")
-    return known[name](**options)
-
-
-def _known() -> dict[str, type[Strategy]]:
-    from .exact import Exact
-    from .fft import FFT
-    from .linear import Linear
-    from .monte_carlo import MonteCarlo
-    from .neumann import Neumann
-    from .resolvent import Resolvent
-    from .scan import Scan
-
-    return {
-        "exact": Exact,
-        "linear": Linear,
-        "fft": FFT,
-        "scan": Scan,
-        "monte_carlo": MonteCarlo,
-        "neumann": Neumann,
-        "resolvent": Resolvent,
-    }
