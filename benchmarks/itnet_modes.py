@@ -43,7 +43,7 @@ def block(mode: str, options: argparse.Namespace, samples: int = SAMPLES) -> Res
         rank = math.ceil(RANK / options.heads)
         operator = create_operator("itnet_low_rank", options.dim, options.heads, rank=rank, width=options.width)
     else:
-        strategy = "exact" if mode == "exact" else MonteCarlo(samples=samples)
+        strategy = "exact" if mode == "exact" else MonteCarlo(samples=samples, anchors=mode == "MC-128 anchors")
         operator = create_operator("itnet", options.dim, options.heads, width=options.width, strategy=strategy)
         if mode == "MC-128":
             add_proposal(operator)

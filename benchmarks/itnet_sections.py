@@ -55,7 +55,7 @@ SECTIONS: dict[str, Section] = {
         seeds=2,
     ),
     "samples": Section(
-        "Digits with sampled keys, 16 patches; evaluated at S anchors",
+        "Digits with sampled keys, 16 patches",
         "itnet-monte-carlo",
         ("training.epochs=20",),
         {
@@ -66,7 +66,11 @@ SECTIONS: dict[str, Section] = {
             "S = 8, drawn by measure": ("operator.proposal=false",),
         },
         seeds=2,
-        further={"all keys": ("operator.strategy=exact",)},
+        further={
+            "at all keys": ("operator.strategy=exact",),
+            "at 8 keys a query": ("operator.strategy={name: monte_carlo, samples: 8}",),
+            "at 8 anchors": ("operator.strategy={name: monte_carlo, samples: 8, anchors: true}",),
+        },
     ),
     "kjv": Section("The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1),
     "hidden": Section("Hidden words of Bible verses", "itnet-mlm", (), {"low rank": ()}, seeds=1),

@@ -56,6 +56,7 @@ def test_nan_features_pass_through_low_rank():
 
 def test_a_strategy_comes_with_its_options():
     assert read_strategy(SAMPLED) == MonteCarlo(samples=3, loss_queries=2)
+    assert read_strategy(SAMPLED | {"anchors": True}).anchors is True
     assert read_strategy("exact") == "exact"
     assert read_strategy({"name": "exact", "memory": 1 << 20}) == Exact(memory=1 << 20)
     with pytest.raises(OptionError, match="no option 'sample'; did you mean 'samples'"):

@@ -15,7 +15,7 @@ from fredholm.kernels import add_proposal, auxiliary_loss
 from fredholm.operators import Anchors, ITNetOperator, MonteCarlo, SoftmaxAttention, create_operator
 from fredholm.operators.strategies.anchors import at_anchors
 from fredholm.operators.strategies.monte_carlo import Samples, _key_terms, _messages, _pairs, _split
-from fredholm.ops.anchors import spread_anchors
+from fredholm.ops.anchors import lattice, spread_anchors
 
 from ..contracts.cases import OperatorCase
 from ..tolerances import assert_close
@@ -25,8 +25,8 @@ DOMAINS = OperatorCase("itnet").standard_domains()
 UNPAIRED = [name for name, domain in DOMAINS.items() if domain.pairs is None]
 
 
-def operator(samples: int = 4, proposal: bool = True, name: str = "itnet", **options):
-    strategy = MonteCarlo(samples=samples, loss_queries=2)
+def operator(samples: int = 4, proposal: bool = True, name: str = "itnet", anchors: bool = False, **options):
+    strategy = MonteCarlo(samples=samples, anchors=anchors, loss_queries=2)
     options = {"width": 5, "frequencies": 3, "sigma": 1.0, "strategy": strategy} | options
     built = create_operator(name, DIM, HEADS, **options).double()
     if proposal:
@@ -291,13 +291,60 @@ def test_copies_carry_no_graph():
     assert auxiliary_loss(op) is not None
 
 
+# --- evenly spread keys -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", list(DOMAINS))
+def test_evaluation_is_one_answer_for_every_element(where):
+    op, u, domain = operator(samples=3).eval(), signal().detach(), DOMAINS[where]
+    assert op.plan(domain).path == "evenly spread keys"
+    found = op(u, domain)
+    assert torch.equal(found, op(u, domain))
+    for b in range(2):
+        alone = OperatorCase.element(domain, b)
+        assert_close(
+            op(u[b : b + 1, : alone.size], alone)[0], found[b, : alone.size], "without the batch and its padding"
+        )
+    assert auxiliary_loss(op) is None, "nothing to train"
+
+
+def test_evaluation_sees_no_future():
+    op, u, domain = operator(samples=3).eval(), signal(), DOMAINS["causal"]
+    for t in range(N - 1):
+        (g,) = torch.autograd.grad(op(u, domain)[:, t].sum(), u)
+        assert g[:, t + 1 :].abs().max() == 0
+
+
+def test_queries_do_not_share_their_errors():
+    """The mean over queries, which a classifier reads: few keys of their own err less than the same few for all, and more less."""
+    torch.manual_seed(3)
+    op, u, domain = operator(proposal=False).eval(), signal(64).detach(), Domain.line(64, dtype=torch.float64)
+    truth, error = op.dense(u, domain).mean(1), {}
+    for samples, anchors in ((4, False), (16, False), (16, True)):
+        op.strategy = MonteCarlo(samples=samples, anchors=anchors)
+        error[samples, anchors] = (op(u, domain).mean(1) - truth).norm() / truth.norm()
+    assert error[16, False] < 0.5 * error[4, False]
+    assert error[4, False] < 0.5 * error[16, True]
+
+
+def test_the_lattice_is_even():
+    points = lattice(3, 5, 16)
+    assert points.shape == (3, 5, 16, 2)
+    for rows in points.flatten(0, 1):
+        assert sorted((rows[:, 0] * 16).floor().tolist()) == list(range(16)), "one in every interval"
+        gaps = rows[:, 1].sort().values.diff()
+        assert gaps.max() < 3 / 16
+    assert len({tuple(r) for r in points[..., 0, :].flatten(0, 1).tolist()}) == 15, "every head and query has its own"
+    assert torch.equal(lattice(3, 9, 16)[:, :5], points), "whatever comes after"
+
+
 # --- anchors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", UNPAIRED)
 @pytest.mark.parametrize("name", ["itnet", "itnet_low_rank"])
 def test_n_anchors_are_exact(where, name):
-    op, u, domain = operator(samples=N, name=name).eval(), signal(), DOMAINS[where]
+    op, u, domain = operator(samples=N, name=name, anchors=True).eval(), signal(), DOMAINS[where]
     assert op.plan(domain).path == "anchors"
     found, truth = op(u, domain), op.dense(u, domain)
     assert_close(found, truth)
@@ -308,7 +355,7 @@ def test_n_anchors_are_exact(where, name):
 
 @pytest.mark.parametrize("where", UNPAIRED)
 def test_anchors_count_for_their_clusters(where):
-    op, u, domain = operator(samples=3).eval(), signal().detach(), DOMAINS[where]
+    op, u, domain = operator(samples=3, anchors=True).eval(), signal().detach(), DOMAINS[where]
     anchors = Anchors.of(domain, 3)
     problem, _, _ = op._problem(u, domain, None, None)
     part = at_anchors(problem, None, op.strategy.samples)
@@ -321,7 +368,7 @@ def test_anchors_count_for_their_clusters(where):
 
 
 def test_causal_anchors_see_no_future():
-    op, u, domain = operator(samples=3).eval(), signal(), DOMAINS["causal"]
+    op, u, domain = operator(samples=3, anchors=True).eval(), signal(), DOMAINS["causal"]
     for t in range(N - 1):
         (g,) = torch.autograd.grad(op(u, domain)[:, t].sum(), u)
         assert g[:, t + 1 :].abs().max() == 0
@@ -329,7 +376,7 @@ def test_causal_anchors_see_no_future():
 
 
 def test_a_kernel_that_is_constant_on_clusters_needs_no_more():
-    op = operator(samples=2, groups=("key_position",)).eval()
+    op = operator(samples=2, groups=("key_position",), anchors=True).eval()
     x = torch.tensor([0.1, 0.1, 0.1, 0.8, 0.8, 0.8], dtype=torch.float64)[:, None]
     u = torch.randn(1, 2, DIM, dtype=torch.float64).repeat_interleave(3, 1)
     assert_close(op(u, Domain.points(x)), op.dense(u, Domain.points(x)))
@@ -356,7 +403,9 @@ def test_refusals():
     with pytest.raises(OptionError, match="samples=7 exceeds"):
         Anchors.of(DOMAINS["lattice"], 7)
     with pytest.raises(DomainError, match="pairs forbid"):
-        operator().eval()(u, DOMAINS["bias"])
+        operator(anchors=True).eval()(u, DOMAINS["bias"])
+    with pytest.raises(Exception, match="anchors"):  # of the type checker where it runs, else an OptionError
+        MonteCarlo(anchors=8)
     small = operator(samples=2).eval()
     small.strategy = MonteCarlo(samples=2, anchors=Anchors.of(Domain.line(9), 2))
     with pytest.raises(DomainError, match="domain of 9 points, the call has 6"):

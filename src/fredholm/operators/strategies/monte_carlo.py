@@ -1,4 +1,4 @@
-"""The integral from few keys: importance sampling in training, clusters of positions in evaluation."""
+"""The integral from few keys: importance sampling in training, evenly spread keys or clusters of positions in evaluation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from ...kernels import (
     WeightedValue,
     has_trait,
 )
-from ...ops.anchors import Mixture, Table, draw, sampled_mlp_kernel, take_keys
+from ...ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
 from .anchors import Anchors, at_anchors, check_count
 from .base import Keys, Strategy, with_offset
 from .exact import Exact, grid_displacements
 
-SAMPLES, ANCHORS = "sampled keys", "anchors"
+SAMPLES, LATTICE, ANCHORS = "sampled keys", "evenly spread keys", "anchors"
 REASONS = {
     SAMPLES: "in training each query draws keys from the proposal, which is unbiased",
+    LATTICE: "in evaluation each query takes keys of its own from a lattice over the proposal, which is deterministic",
     ANCHORS: "in evaluation clusters of positions stand for all keys, which is deterministic",
 }
 BYTES = 1 << 26  # of one query block's sampled terms
@@ -49,14 +50,15 @@ class MonteCarlo(Strategy):
     While the kernel is in training mode keys are drawn, with replacement, from its proposal (:func:`fredholm.kernels.add_proposal`)
     or, where it has none, by measure, mixed with ``floor`` of the uniform distribution over the keys a query sees. The estimate
     and its gradients are unbiased. A proposal is trained by :func:`fredholm.kernels.auxiliary_loss`, left behind by each forward.
-    In evaluation mode anchors stand for clusters of positions, so that the result is deterministic: in causal order the earliest
-    point of each cluster, which counts for what the query sees of it.
+    In evaluation mode the result is deterministic: random levels give way to a lattice (:func:`fredholm.ops.anchors.lattice`), alike for
+    all elements of a batch, other for every head and query. With ``anchors`` few points stand for clusters of positions instead, the same
+    ones for all queries, whose errors then add up; in causal order the earliest point of each cluster, which counts for what the
+    query sees of it.
 
     Args:
         samples: S, at most N.
         floor: ε.
-        anchors: clusters of the domain that is evaluated, made once by ``Anchors.of(domain, samples)``; without them each call makes
-            its own.
+        anchors: evaluate at clusters of the domain, made once by ``Anchors.of(domain, samples)``, or by each call (True).
         loss_weight: λ.
         loss_queries: queries, drawn at random from all of the batch, over which the proposal's loss is averaged: each costs S whole
             kernel matrices a head.
@@ -65,11 +67,11 @@ class MonteCarlo(Strategy):
     for the proposal. Blocks of queries are recomputed in the backward.
 
     Raises:
-        OptionError: more samples than points.
+        OptionError: more samples than points, or anchors that are none.
         StrategyError: kernels that are not a function of two ends (a normaliser, a trajectory); ``step``; traced code.
         DomainError: anchors on a domain with pairs; anchors of another domain.
 
-    Reference: ITNet §3.2, Eqs. 13, 14, 207-210.
+    Reference: ITNet §3.2, Eqs. 13, 14, 207-210; the lattice is ours.
 
     Example:
         >>> MonteCarlo(samples=32).exact
@@ -79,7 +81,7 @@ class MonteCarlo(Strategy):
     exact: ClassVar[bool] = False
     samples: int = 128
     floor: float = 0.1
-    anchors: Anchors | None = None
+    anchors: Anchors | bool = False
     loss_weight: float = 0.1
     loss_queries: int = 16
 
@@ -88,6 +90,8 @@ class MonteCarlo(Strategy):
             raise OptionError(f"samples and loss_queries are at least 1, got {self.samples} and {self.loss_queries}")
         if not 0.0 < self.floor <= 1.0:
             raise OptionError(f"the proposal's floor lies in (0, 1], got {self.floor}")
+        if not isinstance(self.anchors, Anchors | bool):
+            raise OptionError(f"anchors is True, False or Anchors.of(domain, samples), got {self.anchors!r}")
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         if layout.stepping:
@@ -98,9 +102,11 @@ class MonteCarlo(Strategy):
             )
         if kernel.training:
             return SAMPLES
+        if self.anchors is False:
+            return LATTICE
         if layout.pairs:
             raise DomainError(
-                "anchors stand for points that all queries see alike, which pairs forbid; use 'exact' to evaluate"
+                "anchors stand for points that all queries see alike, which pairs forbid; use anchors=False, or 'exact'"
             )
         return ANCHORS
 
@@ -109,16 +115,18 @@ class MonteCarlo(Strategy):
 
     def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
         check_count(self.samples, problem.uy.shape[2])
-        if torch.compiler.is_compiling() and (path == SAMPLES or self.anchors is None):
+        if torch.compiler.is_compiling() and (path != ANCHORS or self.anchors is True):
             raise StrategyError("MonteCarlo is eager only, but for evaluation with anchors=Anchors.of(domain, samples)")
         if path == ANCHORS:
-            part = at_anchors(problem, self.anchors, self.samples)
+            part = at_anchors(problem, self.anchors if isinstance(self.anchors, Anchors) else None, self.samples)
             exact = Exact()
             return exact.respond(kernel, part, exact.path(kernel, part.layout))
-        proposal = self.proposal(kernel, problem)
-        samples = self.draw(problem, proposal)
+        proposal, levels = self.proposal(kernel, problem), None
+        if path == LATTICE:
+            levels = lattice(kernel.heads, problem.ux.shape[2], self.samples, problem.uy.device)
+        samples = self.draw(problem, proposal, levels=levels)
         network: Any = getattr(kernel, "proposal", None)
-        if network is not None and torch.is_grad_enabled():
+        if path == SAMPLES and network is not None and torch.is_grad_enabled():
             network.leave_loss(self.loss_weight * self.proposal_loss(kernel, problem, proposal, samples))
         return self.estimate(kernel, problem, samples)
 
@@ -149,9 +157,15 @@ class MonteCarlo(Strategy):
         even = even / even.sum(-1, keepdim=True).clamp(min=1.0)
         return Table((1.0 - self.floor) * mixed + self.floor * even)
 
-    def draw(self, problem: Problem, proposal: Mixture | Table, generator: torch.Generator | None = None) -> Samples:
+    def draw(
+        self,
+        problem: Problem,
+        proposal: Mixture | Table,
+        generator: torch.Generator | None = None,
+        levels: Tensor | None = None,
+    ) -> Samples:
         """Keys and weights: constants to the kernel's gradient, but for the measure and the pairs' density."""
-        index = draw(proposal, self.samples, generator)
+        index = draw(proposal, self.samples, generator, levels)
         with torch.no_grad():
             probability = proposal.density(index)
         q = problem.quadrature

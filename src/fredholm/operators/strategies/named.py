@@ -60,7 +60,7 @@ def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | st
     name = options.pop("name", None)
     if name not in STRATEGIES:
         raise OptionError(f"strategy: received {dict(strategy)!r}; needs a name{suggest(str(name), STRATEGIES)}")
-    fields = [f.name for f in dataclasses.fields(STRATEGIES[name]) if f.name != "anchors"]
+    fields = [f.name for f in dataclasses.fields(STRATEGIES[name])]
     for key in options:
         if key not in fields:
             raise OptionError(f"strategy {name!r} has no option {key!r}{suggest(key, fields)}")

@@ -68,11 +68,22 @@ class Table:
 
 
 _TINY = 1e-12
+_GOLDEN, _PLASTIC = (
+    (5**0.5 - 1) / 2,
+    1.324717957244746,
+)  # irrationals whose multiples fill the unit interval and square most evenly
 
 
 @torch.no_grad()
-def draw(mixture: Mixture | Table, count: int, generator: torch.Generator | None = None) -> Int[Tensor, "b h q s"]:
-    """``count`` independent keys a query, with replacement: a component by its share, then a key by inverting its distribution.
+def draw(
+    mixture: Mixture | Table,
+    count: int,
+    generator: torch.Generator | None = None,
+    levels: Float[Tensor, "h q s 2"] | None = None,
+) -> Int[Tensor, "b h q s"]:
+    """``count`` keys a query, with replacement: a component by its share, then a key by inverting its distribution.
+
+    Independent draws, or those of ``levels`` in [0, 1) such as :func:`lattice`'s, alike for all elements of a batch.
 
     Cost: O(N·A + Nq·S·log N) time, O(Nq·S) memory.
 
@@ -81,33 +92,48 @@ def draw(mixture: Mixture | Table, count: int, generator: torch.Generator | None
         >>> draw(Mixture(torch.ones(1, 1, 4, 1), parts), 8).max().item() <= 1
         True
     """
+    table = mixture.probability if isinstance(mixture, Table) else mixture.share
+    shape, like = (*table.shape[:-1], count), {"dtype": torch.float64, "device": table.device}
+    if levels is None:
+        first, second = torch.rand(shape, generator=generator, **like), None
+    else:
+        first, second = (x.expand(shape).to(**like) for x in levels.unbind(-1))
     if isinstance(mixture, Table):
-        table = mixture.probability.double()
-        level = torch.rand(*table.shape[:-1], count, dtype=table.dtype, device=table.device, generator=generator)
-        top = table.cumsum(-1)
-        return torch.searchsorted(top, level * top[..., -1:], right=True).clamp_(max=table.shape[-1] - 1)
+        return _invert(mixture.probability.double().cumsum(-1), first)
     parts = mixture.parts.double()
-    b, h, a, n = parts.shape
-    q = mixture.share.shape[2]
+    n = parts.shape[-1]
     share = mixture.effective().double() * mixture.seen().double()
-    component = _invert(share.cumsum(-1).flatten(0, 2), share.sum(-1).flatten()[:, None], count, generator)
+    chosen = _invert(share.cumsum(-1), first)
+    if second is None:
+        second = torch.rand(shape, generator=generator, **like)
     cumulative = parts.cumsum(-1)
-    top = cumulative.mT if mixture.ordered else cumulative[..., -1][:, :, None].expand(-1, -1, q, -1)
-    chosen = component.view(b, h, q, count)
-    level = top.gather(-1, chosen) * torch.rand(
-        chosen.shape, dtype=torch.float64, device=parts.device, generator=generator
-    )
+    top = cumulative.mT if mixture.ordered else cumulative[..., -1][:, :, None].expand(-1, -1, shape[2], -1)
+    level = top.gather(-1, chosen) * second
     # one sorted axis for all components: component a's distribution is shifted by a whole unit a
-    shift = 2.0 * torch.arange(a, device=parts.device, dtype=torch.float64)
+    shift = 2.0 * torch.arange(parts.shape[2], device=parts.device, dtype=torch.float64)
     axis = (cumulative + shift[:, None]).flatten(2).flatten(0, 1)
     found = torch.searchsorted(axis, (level + shift[chosen]).flatten(2).flatten(0, 1), right=True)
-    index = found.view(b, h, q, count) - chosen * n
-    last = torch.arange(q, device=index.device)[:, None] if mixture.ordered else n - 1
+    index = found.view(shape) - chosen * n
+    last = torch.arange(shape[2], device=index.device)[:, None] if mixture.ordered else n - 1
     return index.clamp_(min=0).minimum(torch.as_tensor(last, device=index.device))
 
 
-def _invert(cumulative: Tensor, top: Tensor, count: int, generator) -> Tensor:
-    level = torch.rand(
-        cumulative.shape[0], count, dtype=cumulative.dtype, device=cumulative.device, generator=generator
-    )
-    return torch.searchsorted(cumulative, level * top, right=True).clamp_(max=cumulative.shape[-1] - 1)
+def lattice(heads: int, queries: int, count: int, device: torch.device | None = None) -> Float[Tensor, "h q s 2"]:
+    """Evenly spread points of the unit square for every head and query, each set moved by another amount: no randomness.
+
+    The first coordinate has one point in every interval of length 1 / count; the second follows the golden ratio. Queries see
+    different keys, so that their errors do not add up.
+
+    Example:
+        >>> lattice(1, 2, 4)[0, :, :, 0].sort().values.frac().mul(4).floor().tolist()
+        [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]]
+    """
+    s = torch.arange(count, device=device, dtype=torch.float64)
+    number = torch.arange(queries * heads, device=device, dtype=torch.float64).view(queries, heads).mT[..., None]
+    points = (s + 0.5) / count + _PLASTIC**-1 * number, _GOLDEN * s + _PLASTIC**-2 * number
+    return torch.stack([x.frac() for x in points], -1)
+
+
+def _invert(cumulative: Tensor, level: Tensor) -> Tensor:
+    found = torch.searchsorted(cumulative.contiguous(), level * cumulative[..., -1:], right=True)
+    return found.clamp_(max=cumulative.shape[-1] - 1)
