@@ -20,7 +20,7 @@ HEAD = """# Results: ITNet
 Small models on a processor, not the paper's sizes: what is compared is the order of variants, never the level. Every row is a mean over
 seeds ± the sample standard deviation, on the test split; *to the first row* is the mean difference over the seeds that both have, ± its
 standard error. A claim counts as reproduced, or as contradicted, where the difference is beyond two standard errors over at least three
-seeds; else it is open.
+seeds; else it is open. That something gains nothing, or little, means at most one point.
 """
 PERCENT = {"accuracy"}
 NAMES = {"accuracy": "test accuracy (%)", "loss": "test loss", "bits": "bits a token"}

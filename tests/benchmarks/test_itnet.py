@@ -67,6 +67,29 @@ def test_a_verdict_needs_three_seeds_and_two_standard_errors(a, b, verdict):
     assert ("not run" in shown) == (not a)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ([0.9, 0.91, 0.9], [0.9, 0.91, 0.898], "reproduced"),
+        ([0.8, 0.8, 0.81], [0.9, 0.91, 0.9], "reproduced"),
+        ([0.95, 0.951, 0.949], [0.9, 0.9, 0.9], "contradicted"),
+        ([0.9, 0.95, 0.9], [0.9, 0.9, 0.92], "open"),
+        ([0.9, 0.91], [0.9, 0.91], "open"),
+        ([], [0.8], "open"),
+    ],
+)
+def test_gaining_nothing_is_a_bound(a, b, verdict):
+    assert itnet_claims.alike("digits", "a", "b")({"digits": rows(a=a, b=b)})[1] == verdict
+
+
+def test_two_evaluations_of_the_same_runs():
+    found = [row | {"x": row["accuracy"] - 0.1, "y": row["accuracy"]} for row in rows(a=[0.5, 0.52, 0.6])]
+    shown, verdict = itnet_claims.columns("digits", "a", "x", "y")({"digits": found})
+    assert verdict == "contradicted"
+    assert "-10.00" in shown
+    assert itnet_claims.columns("digits", "a", "x", "y")({"digits": rows(a=[0.5])}) == ("not run", "open")
+
+
 def test_differences_are_paired_by_seed():
     found = itnet_claims.paired(rows(a=[0.5, 0.7], b=[0.4, 0.6, 0.1]), "a", "b")
     assert found is not None
