@@ -52,7 +52,6 @@ SECTIONS: dict[str, Section] = {
             "low rank, r = 8 a head": ("operator=itnet_low_rank", "operator.rank=8", "operator.width=16"),
             "low rank, r = 16 a head": ("operator=itnet_low_rank", "operator.rank=16", "operator.width=16"),
         },
-        seeds=2,
     ),
     "samples": Section(
         "Digits with sampled keys, 16 patches",
@@ -65,7 +64,6 @@ SECTIONS: dict[str, Section] = {
             "S = 8": (),
             "S = 8, drawn by measure": ("operator.proposal=false",),
         },
-        seeds=2,
         further={
             "at all keys": ("operator.strategy=exact",),
             "at 8 keys a query": ("operator.strategy={name: monte_carlo, samples: 8}",),
