@@ -202,6 +202,8 @@ def drops(before: tuple[float, int, int], after: tuple[float, int, int]) -> str:
             seeds = [s for m, s, c in scores if m == model and c == before and (m, s, after) in scores]
             if seeds:
                 lost[model] = statistics.mean(scores[model, s, before] - scores[model, s, after] for s in seeds)
+        if not lost:
+            continue
         parts.append(f"{name}: " + ", ".join(f"{model} {100 * lost[model]:.1f}" for model in lost))
         least.append(min(lost, key=lambda model: lost[model]).startswith("ckcnn"))
     word = (
