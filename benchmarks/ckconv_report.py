@@ -195,6 +195,9 @@ def claims() -> str:
     if KERNELS.is_file():
         lines.append(f"| only sine fits all kernels (Figs. 4, 7) | {kernel_verdict(load(KERNELS))} |")
     lines += [
+        "| sine kernels far ahead of ReLU, LeakyReLU and Swish: 99.3 and 98.0 over at most 85.2 and 61.8 (Table 6) "
+        f"| {activation_verdict()} |",
+        f"| at one size more blocks gain nothing: 99.21, 99.19, 99.12 for 2, 4, 8 (Table 7) | {blocks_verdict()} |",
         f"| resolution changes cost little (Table 5) | {drops((0.0, 1, 1), (0.0, 1, 2))}; the paper's data are the user's to bring |",
         f"| missing data costs little (Table 4) | {drops((0.0, 1, 1), (0.7, 1, 1))} |",
         "| sMNIST, pMNIST, sCIFAR-10 (Table 1) | the recipes run, cut to minutes above; in full hours on two cores, not run to the end |",
@@ -203,6 +206,37 @@ def claims() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def means(section: str) -> dict[str, float]:
+    """Mean test accuracy of a section's variants, in percent."""
+    return {v: 100 * statistics.mean(row["accuracy"] for row in rows) for v, rows in rows_of(section).items()}
+
+
+def activation_verdict() -> str:
+    """Sine against the best of the piecewise linear and smooth activations, which the paper compares, and random Fourier features."""
+    found, ahead = [], []
+    for name in ("activation", "activation permuted"):
+        scores = means(name)
+        others = {v: score for v, score in scores.items() if v not in ("sine", "rff")}
+        if "sine" not in scores or not others:
+            return "not measured yet"
+        best = max(others, key=lambda v: others[v])
+        ahead.append(scores["sine"] > others[best] + 5)
+        more = f"; random Fourier features {scores['rff']:.1f}" if "rff" in scores else ""
+        found.append(f"{scores['sine']:.1f} over {others[best]:.1f} ({best}){more}")
+    word = "reproduced on digits" if all(ahead) else "not reproduced on digits"
+    return f"{word}: pixel by pixel {found[0]}; permuted {found[1]}"
+
+
+def blocks_verdict() -> str:
+    """Whether the fewest blocks are no worse than more."""
+    scores = means("blocks")
+    if len(scores) < 2:
+        return "not measured yet"
+    first, *more = scores.values()
+    word = "reproduced" if first >= max(more) else "not reproduced"
+    return f"{word} on digits: {', '.join(f'{score:.1f}' for score in scores.values())} for {', '.join(scores)}"
 
 
 def drops(before: tuple[float, int, int], after: tuple[float, int, int]) -> str:
