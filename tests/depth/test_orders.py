@@ -117,7 +117,7 @@ def test_the_reference_agrees_with_an_adaptive_solver():
     pytest.importorskip("torchdiffeq")
     evolution, u = smooth(), start()
     ours = evolution.integrate(u, steps=48)
-    theirs = solve(evolution, u, adjoint=False, rtol=1e-8, atol=1e-9)
+    theirs = solve(evolution, u, adjoint=False, rtol=1e-10, atol=1e-11)
     assert (ours - theirs).abs().max() < 1e-6
 
 
@@ -125,7 +125,7 @@ def test_adjoint_gradients_agree_with_the_discrete_ones():
     pytest.importorskip("torchdiffeq")
     evolution, u = smooth(), start().requires_grad_()
     weight = evolution.knots[1][0].operator.projection.weight
-    solve(evolution, u, rtol=1e-7, atol=1e-8).square().sum().backward()
+    solve(evolution, u, rtol=1e-9, atol=1e-10).square().sum().backward()
     adjoint = u.grad.clone(), weight.grad.clone()
     evolution.zero_grad()
     u.grad = None

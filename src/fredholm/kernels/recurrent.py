@@ -139,8 +139,16 @@ class RecurrentKernel(Kernel):
     def evaluate(self, problem: Problem) -> Tensor:
         u, valid = problem.uy[:, 0], problem.quadrature.valid
         if self.linearization == "secant":
-            return self._layer_output(u, valid)[:, None]
+            if not self._lacks_bf16(u):
+                return self._layer_output(u, valid)[:, None]
+            with torch.autocast("cpu", enabled=False):
+                return self._layer_output(u.to(next(self.layer.parameters()).dtype), valid)[:, None]
         return self._respond(self._unroll(u, valid), u)[:, None]
+
+    def _lacks_bf16(self, u: Tensor) -> bool:
+        """Whether autocast would ask oneDNN for an LSTM in bfloat16 on a processor where it has none and raises."""
+        asked = self.layer.mode == "LSTM" and u.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        return asked and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     def _layer_output(self, u: Float[Tensor, "b n d"], valid: Tensor | None) -> Float[Tensor, "b n o"]:
         """torch's own recurrence. Padding is moved behind the real points, where it reaches no output of theirs."""

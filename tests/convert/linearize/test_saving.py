@@ -77,8 +77,11 @@ def test_models_of_fredholm_are_ordinary_ones(to, tmp_path):
     save_linearized(replaced, tmp_path)
     with torch.no_grad():
         expected = replaced.model(x)
-        assert load_linearized(tmp_path)(x).equal(expected)
-        assert from_pretrained(tmp_path)(x).equal(expected)
+        for loaded in (load_linearized(tmp_path), from_pretrained(tmp_path)):
+            torch.testing.assert_close(loaded(x), expected)  # where a file's weights lie moves the rounding
+            assert all(
+                torch.equal(weight, replaced.model.state_dict()[name]) for name, weight in loaded.state_dict().items()
+            )
 
 
 def test_no_weight_is_left_random(tmp_path):
