@@ -68,10 +68,8 @@ class Table:
 
 
 _TINY = 1e-12
-_GOLDEN, _PLASTIC = (
-    (5**0.5 - 1) / 2,
-    1.324717957244746,
-)  # irrationals whose multiples fill the unit interval and square most evenly
+# irrationals whose multiples fill the unit interval, and the square, most evenly
+_GOLDEN, _PLASTIC = (5**0.5 - 1) / 2, 1.324717957244746
 
 
 @torch.no_grad()
