@@ -135,6 +135,24 @@ def test_times_of_what_is_left(trajectories):
     assert_close(coarse.batch([3])[0], full.batch([3])[0][:, ::2])
 
 
+def test_series_on_scales_of_their_own(tmp_path):
+    """Each by what is left of it, whatever its size; a constant and a single sample become zero."""
+    lines = "0.001,?,0.003,0.008:a\n5e5,1e6,0,7e5:b\n0.1,0.1,0.1:a\n7:b\n"
+    for part in ("TRAIN", "TEST"):
+        (tmp_path / f"X_{part}.ts").write_text(HEADER + lines)
+    for options in ({"scale": "series"}, {"scale": "series", "drop": 0.4}, {"scale": "series", "every": 2}):
+        test = data.create_dataset("ts-folder", "test", path=tmp_path, options=options)
+        timed = data.create_dataset("ts-folder", "test", path=tmp_path, options=options | {"timed": True})
+        for i in range(4):
+            values = test.batch([i])[0][0, :, 0]
+            here = values[~values.isnan()]
+            spread = 1.0 if i < 2 and len(here) > 1 else 0.0
+            assert here.mean().abs() < 1e-6
+            assert_close(here.std(correction=0), torch.tensor(spread))
+            others = timed.batch([i])[0][0, :, 1]
+            assert_close(others[~others.isnan()], here)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -158,6 +176,7 @@ def test_folders_without_series(tmp_path):
         data.create_dataset("ts-folder", "train", path=tmp_path)
     with pytest.raises(DataError, match="give path=FOLDER"):
         data.create_dataset("ts-folder", "train")
-    for options, message in (({"every": 0}, "every: received 0"), ({"drop": 1.0}, "drop: received 1.0")):
+    refused = ({"every": 0}, "every: received 0"), ({"drop": 1.0}, "drop: received 1.0"), ({"scale": "x"}, "scale: received 'x'")
+    for options, message in refused:
         with pytest.raises(OptionError, match=message):
             data.create_dataset("ts-folder", "train", path=tmp_path, options=options)

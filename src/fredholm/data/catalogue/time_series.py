@@ -24,22 +24,27 @@ STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 @dataclass(frozen=True)
 class TimeSeriesOptions:
     """``every``: keep each n-th sample, from the first on; ``drop``: the share of observations that is lost, drawn by ``seed`` and index;
-    ``timed``: what is left brings its times, in steps of the full rate, otherwise what is lost is a gap of NaN.
+    ``timed``: what is left brings its times, in steps of the full rate, otherwise what is lost is a gap of NaN. ``scale``: to mean 0 and
+    standard deviation 1 of each channel, ``"file"`` over the training file, ``"series"`` over what is left of the series itself, where
+    amplitudes differ by orders of magnitude.
 
     Raises:
-        OptionError: a rate below 1, or a share outside [0, 1).
+        OptionError: a rate below 1, a share outside [0, 1), or another scale.
     """
 
     every: int = 1
     drop: float = 0.0
     timed: bool = False
     seed: int = 0
+    scale: str = "file"
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise OptionError(f"every: received {self.every!r}; needs an integer of 1 or more")
         if not isinstance(self.drop, int | float) or not 0 <= self.drop < 1:
             raise OptionError(f"drop: received {self.drop!r}; needs a share in [0, 1)")
+        if self.scale not in ("file", "series"):
+            raise OptionError(f"scale: received {self.scale!r}; needs 'file' or 'series'")
 
 
 def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
@@ -111,13 +116,26 @@ def observed(series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int
     here = uniform(options.seed, *key, times) >= options.drop
     if not bool(here.any()):
         here[0] = True
+    if options.scale == "series":
+        kept = scaled(kept, kept[here])
     if options.timed:
         return torch.cat([times[here, None].float(), kept[here]], 1)
     return torch.where(here[:, None], kept, torch.nan)
 
 
+def scaled(series: Float[Tensor, "n c"], by: Float[Tensor, "m c"]) -> Float[Tensor, "n c"]:
+    """A series by the mean and the standard deviation of another's channels; NaN counts for nothing.
+
+    Channels that are constant to rounding are centred only.
+    """
+    mean = by.nanmean(0)
+    std = (by - mean).square().nanmean(0).sqrt()
+    rounding = 8 * torch.finfo(by.dtype).eps * by.nan_to_num().abs().amax(0)
+    return (series - mean) / torch.where(std > rounding, std, 1.0)
+
+
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request: series scaled by the training file's mean and standard deviation of each channel."""
+    """The data set of a request: classes, and series as :class:`TimeSeriesOptions` has them."""
     options = request.options
     if request.entry.package is None and request.path is None:
         raise DataError(
@@ -127,7 +145,6 @@ def create(request: Request) -> SequenceDataset:
     train, labels, classes = read_ts(find(folder, "TRAIN"))
     longest = max(len(s) for s in train)
     pooled = torch.cat(train)
-    mean, std = pooled.nanmean(0), ((pooled - pooled.nanmean(0)).square().nanmean(0)).sqrt().clamp(min=1e-6)
     classes = classes or tuple(sorted(set(labels)))
     series = train
     if request.split == "test":
@@ -141,7 +158,9 @@ def create(request: Request) -> SequenceDataset:
         chosen = held if request.split == "val" else rest
         series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
     key = SPLITS.index(request.split)
-    rows = [observed((s - mean) / std, options, key, i) for i, s in enumerate(series)]
+    if options.scale == "file":
+        series = [scaled(s, pooled) for s in series]
+    rows = [observed(s, options, key, i) for i, s in enumerate(series)]
     found = SequenceDataset(
         request.entry.name,
         request.split,
@@ -196,7 +215,7 @@ def _entry(name: str, folder: str, title: str, classes: tuple[str, ...], licence
         ),
         official=f"{folder}_TRAIN.ts and {folder}_TEST.ts of the UEA and UCR archives",
         val_fraction=0.2,
-        notes=f"{notes}; options: every, drop, timed, seed",
+        notes=f"{notes}; options: every, drop, timed, seed, scale",
         kind="sequence",
         options=TimeSeriesOptions,
     )
@@ -234,7 +253,7 @@ TS_FOLDER = Entry(
     licence_data="yours",
     create=create,
     official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
-    notes="options: every, drop, timed, seed",
+    notes="options: every, drop, timed, seed, scale",
     kind="sequence",
     options=TimeSeriesOptions,
 )
