@@ -21,7 +21,7 @@ def test_a_regular_sequence_stands_on_the_training_line():
     assert domain.shape == (5,)
     assert domain.causal
     assert_close(domain.positions[:, 0], torch.arange(5) / 8)
-    assert_close(domain.measure, torch.ones(5))
+    assert_close(domain.measure, domain.valid.float())
     assert domain.valid.sum(1).tolist() == [5, 3, 5]
     assert (features[1, 3:] == 0).all()
     assert_close(encoder.read_out(features, domain)[1], sequences[1, 2])
@@ -31,7 +31,7 @@ def test_a_regular_sequence_stands_on_the_training_line():
 def test_another_rate_keeps_positions_and_mass(spacing):
     _, domain = SequenceEncoder(channels=1, length=8, spacing=spacing)(torch.zeros(1, 4, 1))
     assert_close(domain.positions[:, 0], torch.arange(4) * spacing / 8)
-    assert_close(domain.measure, torch.full((4,), spacing))
+    assert_close(domain.measure, torch.full((1, 4), spacing))
     assert domain.shape == (4,)
 
 
@@ -41,7 +41,19 @@ def test_timestamps_of_the_training_grid_give_the_same_integral():
     times = (torch.arange(6) * 0.1).expand(2, 6)[..., None]
     regular, irregular = line(values)[1], timed(torch.cat([times, values], -1))[1]
     assert_close(irregular.positions, regular.positions.expand(2, -1, -1))
-    assert_close(irregular.measure, regular.measure.expand(2, -1))
+    assert_close(irregular.measure, regular.measure)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gaps_stand_for_the_time_around_them(causal):
+    """What is lost from a grid leaves its time to its neighbours, as samples with timestamps have it."""
+    options = {"channels": 1, "length": 8, "causal": causal}
+    values = torch.randn(2, 7, 1)
+    values[0, [0, 3, 4]], values[1, 5:] = NAN, NAN
+    _, domain = SequenceEncoder(**options, spacing=2.0)(values)
+    expected = [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]] if causal else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
+    assert domain.measure.tolist() == expected
+    assert domain.shape == (7,), "still a grid"
 
 
 def test_what_is_missing_is_zero_and_marked():

@@ -108,6 +108,23 @@ def test_timestamps_of_a_regular_grid_are_the_grid():
     assert_close(timed(torch.cat([times, values], -1)), grid(values))
 
 
+def test_samples_lost_from_a_grid_are_those_that_are_left_with_their_times():
+    """By FFT with gaps, and directly with times: the same answer and the same gradients."""
+    grid, timed = small(), small(timed=True)
+    timed.load_state_dict(grid.state_dict())
+    values = torch.randn(2, 12, 2, dtype=torch.float64)
+    lost = torch.tensor([[1, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1]]).bool()
+    left = torch.full((2, 7, 3), torch.nan, dtype=torch.float64)
+    for i in range(2):
+        times = (~lost[i]).nonzero().double()
+        left[i, : len(times)] = torch.cat([times, values[i, ~lost[i]]], -1)
+    answers = grid(values.masked_fill(lost[..., None], torch.nan)), timed(left)
+    assert_close(*answers)
+    gradients = [torch.autograd.grad(y.square().sum(), m.parameters()) for m, y in zip((grid, timed), answers)]
+    for g, h in zip(*gradients):
+        assert_close(g, h, "gradient")
+
+
 def test_masks_add_channels():
     model = small(timed=True, mask="point")
     inputs = torch.cat([torch.rand(2, 7, 1).cumsum(1), torch.randn(2, 7, 2)], -1).double()

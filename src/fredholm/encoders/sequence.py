@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,7 +20,8 @@ class SequenceEncoder(nn.Module):
     What is not there is NaN. A regular sequence stands at 0, spacing, 2·spacing, … steps of training; a point without any value is no
     point (padding at the end, a gap elsewhere). A ``timed`` one brings its times in the first channel; a point without a time is padding,
     one with a time and without values is a missing observation: zero, and marked by ``mask``. Every point's mass is the time it
-    stands for in steps of training, so that sums over other rates or irregular samples keep their size.
+    stands for in steps of training, so that sums over other rates or irregular samples keep their size: samples lost from a grid give the
+    same as gaps of NaN, by FFT, as they give without the gaps but with their times.
 
     Args:
         channels: values of a point.
@@ -80,22 +83,18 @@ class SequenceEncoder(nn.Module):
         if self.timed:
             domain = self._times(sequences[..., 0])
         else:
-            domain = self._line(sequences).replace(valid=present)
+            domain = self._line(sequences, present)
         features = torch.where(known, values, 0.0)
         marks = {"none": [], "point": [present[..., None].to(values.dtype)], "channel": [known.to(values.dtype)]}
         return torch.cat([features, *marks[self.mask]], -1), domain
 
-    def _line(self, sequences: Tensor) -> Domain:
+    def _line(self, sequences: Tensor, present: Tensor) -> Domain:
         dtype = torch.promote_types(sequences.dtype, torch.float32)
-        line = Domain.line(
-            sequences.shape[1],
-            length=self.length / self.spacing,
-            causal=self.causal,
-            measure="counting",
-            device=sequences.device,
-            dtype=dtype,
-        )
-        return line if self.spacing == 1 else line.with_masses(line.measure * self.spacing)
+        place: Any = {"device": sequences.device, "dtype": dtype}
+        n = sequences.shape[1]
+        line = Domain.line(n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place)
+        sampled = Domain.timestamps(torch.arange(n, **place).expand(len(sequences), n), causal=self.causal, valid=present)
+        return line.replace(valid=present).with_masses(sampled.measure * self.spacing)
 
     def _times(self, times: Tensor) -> Domain:
         unit = self.length * self.step
