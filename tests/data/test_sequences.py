@@ -176,7 +176,11 @@ def test_folders_without_series(tmp_path):
         data.create_dataset("ts-folder", "train", path=tmp_path)
     with pytest.raises(DataError, match="give path=FOLDER"):
         data.create_dataset("ts-folder", "train")
-    refused = ({"every": 0}, "every: received 0"), ({"drop": 1.0}, "drop: received 1.0"), ({"scale": "x"}, "scale: received 'x'")
+    refused = (
+        ({"every": 0}, "every: received 0"),
+        ({"drop": 1.0}, "drop: received 1.0"),
+        ({"scale": "x"}, "scale: received 'x'"),
+    )
     for options, message in refused:
         with pytest.raises(OptionError, match=message):
             data.create_dataset("ts-folder", "train", path=tmp_path, options=options)

@@ -51,7 +51,9 @@ def test_gaps_stand_for_the_time_around_them(causal):
     values = torch.randn(2, 7, 1)
     values[0, [0, 3, 4]], values[1, 5:] = NAN, NAN
     _, domain = SequenceEncoder(**options, spacing=2.0)(values)
-    expected = [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]] if causal else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
+    expected = (
+        [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]] if causal else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
+    )
     assert domain.measure.tolist() == expected
     assert domain.shape == (7,), "still a grid"
 

@@ -93,7 +93,9 @@ class SequenceEncoder(nn.Module):
         place: Any = {"device": sequences.device, "dtype": dtype}
         n = sequences.shape[1]
         line = Domain.line(n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place)
-        sampled = Domain.timestamps(torch.arange(n, **place).expand(len(sequences), n), causal=self.causal, valid=present)
+        sampled = Domain.timestamps(
+            torch.arange(n, **place).expand(len(sequences), n), causal=self.causal, valid=present
+        )
         return line.replace(valid=present).with_masses(sampled.measure * self.spacing)
 
     def _times(self, times: Tensor) -> Domain:
