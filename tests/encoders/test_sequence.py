@@ -55,7 +55,9 @@ def test_gaps_stand_for_the_time_around_them(causal):
         [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]] if causal else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
     )
     assert domain.measure.tolist() == expected
-    assert domain.shape == (7,), "still a grid"
+    assert (domain.shape, domain.kind) == ((7,), "spacing"), "still a grid"
+    _, left = SequenceEncoder(**options, fill_gaps=False)(values)
+    assert (left.measure.tolist(), left.kind) == ([1] * 7, "counting")
 
 
 def test_what_is_missing_is_zero_and_marked():

@@ -30,6 +30,8 @@ class SequenceEncoder(nn.Module):
         timed: times come first, in units where a step of training is ``step``.
         step: see ``timed``.
         causal: a point sees those up to its own.
+        fill_gaps: whether the neighbours of a gap in a regular sequence stand for its time. Otherwise a point has the mass of one
+            sample wherever it stands, as recurrences need it.
         mask: ``point`` appends a channel that is 1 where any value is there, ``channel`` one for each channel.
 
     Shape: sequences (B, N, C), with times (B, N, 1 + C), to features (B, N, C + masks) and a domain of N points.
@@ -58,6 +60,7 @@ class SequenceEncoder(nn.Module):
         timed: bool = False,
         step: float = 1.0,
         causal: bool = True,
+        fill_gaps: bool = True,
         mask: str = "none",
     ):
         super().__init__()
@@ -67,7 +70,7 @@ class SequenceEncoder(nn.Module):
             if not value > 0:
                 raise OptionError(f"{name}: received {value!r}; needs a positive number")
         self.channels, self.length, self.spacing, self.step = channels, length, spacing, step
-        self.timed, self.causal, self.mask = timed, causal, mask
+        self.timed, self.causal, self.fill_gaps, self.mask = timed, causal, fill_gaps, mask
         self.dim = channels + {"none": 0, "point": 1, "channel": channels}[mask]
 
     def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
@@ -93,10 +96,12 @@ class SequenceEncoder(nn.Module):
         place: Any = {"device": sequences.device, "dtype": dtype}
         n = sequences.shape[1]
         line = Domain.line(n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place)
-        sampled = Domain.timestamps(
-            torch.arange(n, **place).expand(len(sequences), n), causal=self.causal, valid=present
-        )
-        return line.replace(valid=present).with_masses(sampled.measure * self.spacing)
+        line = line.replace(valid=present)
+        if self.fill_gaps:
+            index = torch.arange(n, **place).expand(len(sequences), n)
+            cells = Domain.timestamps(index, causal=self.causal, valid=present).measure
+            return line.replace(measure=cells * self.spacing, kind="spacing")
+        return line if self.spacing == 1 else line.replace(measure=line.measure * self.spacing, kind="spacing")
 
     def _times(self, times: Tensor) -> Domain:
         unit = self.length * self.step

@@ -38,7 +38,7 @@ class EmbeddedSequence(nn.Module):
 
     def __init__(self, *, dim: int, frequencies: int = 16, sigma: float = 3.0, dropout: float = 0.0, **options: Any):
         super().__init__()
-        self.samples = SequenceEncoder(mask="point", **options)
+        self.samples = SequenceEncoder(mask="point", fill_gaps=False, **options)
         self.embed = nn.Linear(self.samples.dim, dim)
         self.fourier = FourierFeatures(1, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
