@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from fredholm import Domain, create_operator, explain
+from fredholm.data import Graph, GraphDataset
 from fredholm.errors import CheckpointError, DataError, MissingExtraError, OptionError, ShapeError
 from fredholm.explain import kernel_map, report_run
-from fredholm.explain.report import prepare
+from fredholm.explain.kinds import prepare_pictures
+from fredholm.models import create_model
 
 from .conftest import CLASSES, HISTORY, MEAN, STD, tiny_images, tiny_model
 from .known import GRID, POSITION
@@ -92,7 +94,7 @@ def test_numbers_are_those_of_the_model(written):
     numbers = json.loads((page.parent / "numbers.json").read_text())
     assert set(numbers["profile"]) == {"layer 1", "layer 2"}
     assert 0 < numbers["variance"]["layer 1"]["share"] <= 1.05
-    inputs, _ = prepare(tiny_images()[0], MEAN, STD)
+    inputs, _ = prepare_pictures(tiny_images()[0], MEAN, STD)
     first = torch.randperm(20, generator=torch.Generator().manual_seed(0))[:1]
     operator, u, domain = model.trace(inputs[first])[1]
     found = numbers["maps"]["layer 2"]
@@ -148,7 +150,7 @@ def test_same_arguments_same_page(tmp_path):
 
 def test_accuracy_is_computed_where_none_is_given(tmp_path):
     model, (images, labels) = tiny_model("softmax"), tiny_images()
-    inputs, _ = prepare(images, MEAN, STD)
+    inputs, _ = prepare_pictures(images, MEAN, STD)
     right = int((model(inputs).argmax(-1) == labels).sum())
     model.train()
     text = report(model, inputs, labels, out_dir=tmp_path, classes=CLASSES, mean=MEAN, std=STD, samples=4).read_text()
@@ -198,13 +200,63 @@ def test_a_user_s_operator_in_a_model(tmp_path):
 
 
 def test_point_clouds_of_their_own_places(tmp_path):
-    """Different positions a sample: a profile, no shares (said so), no map of scattered points."""
+    """Different positions a sample: a profile, no shares (said so), weights over the scattered points."""
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=3)
     valid = torch.arange(9) < torch.tensor([[9], [5], [7]])
     domain = Domain.points(torch.rand(3, 9, 3), valid=valid)
     text = report(op, torch.randn(3, 9, 8), domain=domain, out_dir=tmp_path).read_text()
-    assert re.findall(r'<figure id="([\w-]+)"', text) == ["profile", "profile-weights"]
+    figures = re.findall(r'<figure id="([\w-]+)"', text)
+    assert figures[:2] == ["profile", "profile-weights"]
+    assert {figure.rpartition("-")[0] for figure in figures[2:]} == {"map"}
     assert "Not measured here" in text
+    op = create_operator("itnet", 8, heads=1, width=8, position_dim=4)
+    text = report(op, torch.randn(2, 9, 8), domain=Domain.points(torch.rand(9, 4)), out_dir=tmp_path).read_text()
+    assert "map-" not in text, "four coordinates are not drawn"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "words"),
+    [
+        ("ckcnn_small", {"channels": 2, "length": 12, "num_classes": 3, "widths": (6, 6)}, (8, 12, 2), "sequences"),
+        (
+            "ckcnn_small",
+            {"channels": 1, "length": 12, "num_classes": 3, "widths": (6, 6), "timed": True},
+            (8, 9, 2),
+            "sequences",
+        ),
+        (
+            "itnet_micro",
+            {"encoder": "points", "channels": 3, "neighbours": 4, "num_classes": 3},
+            (8, 10, 3),
+            "point clouds",
+        ),
+    ],
+)
+def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
+    """Lines and points for examples, whatever is missing of them; the head's numbers; all sections but those on patches."""
+    model = create_model(name, **options)
+    inputs, labels = torch.randn(shape).cumsum(1), torch.randint(3, shape[:1])
+    if words == "sequences":
+        inputs[..., :1] = inputs[..., :1].abs().cumsum(1)
+        inputs[0, 5:] = torch.nan
+    text = report(model, inputs, labels, out_dir=tmp_path, samples=4).read_text()
+    accuracy = float((model.eval()(inputs).argmax(-1) == labels).double().mean())
+    assert f"{accuracy:.2%}" in text
+    assert f"on 8 {words}" in text
+    assert {"profile", "maps", "confusion", "examples"} <= set(re.findall(r'<section id="(\w+)"', text))
+    assert f"of 8 {words}." in text
+
+
+def test_graphs_of_a_batch(tmp_path):
+    model = create_model("itnet_micro", encoder="graph", channels=2, num_classes=2, eigenvectors=2)
+    graphs = [Graph(torch.rand(n, 2), torch.tensor([[0, 1], [1, 2]])) for n in (3, 4, 5)]
+    inputs, labels = GraphDataset("tiny", "test", graphs, torch.tensor([0, 1, 1]), ("a", "b"), eigenvectors=2).batch(
+        [0, 1, 2]
+    )
+    text = report(model, inputs, labels, out_dir=tmp_path).read_text()
+    assert "on 3 graphs" in text
+    assert {"profile", "confusion"} <= set(re.findall(r'<section id="(\w+)"', text))
+    assert "FLOPs" not in text, "graphs differ in size"
 
 
 def test_a_graph_has_no_distances(tmp_path):
@@ -227,13 +279,13 @@ def test_many_classes_are_a_table(tmp_path):
 
 def test_pictures_are_the_pixels():
     images, _ = tiny_images()
-    inputs, pictures = prepare(images, MEAN, STD)
+    inputs, pictures = prepare_pictures(images, MEAN, STD)
     assert abs(pictures[3] * 255 - images[3].permute(1, 2, 0).numpy()).max() < 1e-3
     torch.testing.assert_close(inputs, (images / 255 - MEAN[0]) / STD[0])
-    same, again = prepare(inputs, MEAN, STD)
+    same, again = prepare_pictures(inputs, MEAN, STD)
     assert same is inputs
     assert abs(again[3] - pictures[3]).max() < 1e-5
-    _, stretched = prepare(inputs, None, None)
+    _, stretched = prepare_pictures(inputs, None, None)
     assert (stretched[3].min(), stretched[3].max()) == (0, 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -53,6 +54,10 @@ def test_answers_are_scored():
     assert_close(task.loss(outputs, scores), loss)
 
 
+def sections(page: str) -> set[str]:
+    return set(re.findall(r'<section id="([\w-]+)"', page))
+
+
 def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
     recipe = load_recipe("itnet-darcy", [*FIELDS, *TINY, "training.epochs=2"])
     result = train(recipe, tmp_path / "run")
@@ -61,8 +66,9 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
     fine = evaluate(tmp_path / "run", overrides=["data.options.resolution=32"])
     assert coarse["loss"] != fine["loss"] > 0
     assert json.loads((tmp_path / "run/evaluation-data.options.resolution=32.json").read_text())["loss"] == fine["loss"]
-    with pytest.raises(OptionError, match="kind 'field'"):
-        explain(tmp_path / "run")
+    page = explain(tmp_path / "run").read_text()
+    assert f">{coarse['loss']:.2%}<" in page, "the relative error stands where an accuracy would"
+    assert {"training", "profile", "maps"} <= sections(page)
     with pytest.raises(OptionError, match="pictures and lines of text only"):
         predict(tmp_path / "run", [tmp_path / "nothing"])
 
@@ -73,6 +79,9 @@ def test_graphs_from_their_recipe(tmp_path):
     recipe = load_recipe("itnet-graphs", [*common, *TINY, "schedule.warmup_epochs=0", "data.options.eigenvectors=2"])
     train(recipe, tmp_path / "run")
     assert 0 <= evaluate(tmp_path / "run")["accuracy"] <= 1
+    page = explain(tmp_path / "run").read_text()
+    assert {"training", "profile", "confusion"} <= sections(page)
+    assert "test graphs" in page
     config = json.loads((tmp_path / "run/model/config.json").read_text())["config"]
     assert (config["encoder"], config["eigenvectors"], config["channels"]) == ("graph", 2, 15)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..encoders import Inputs
 from ..models.continuous import ContinuousTransformer, trajectory
 from .page import Picture, Section
 from .style import WIDTH, Theme, new_figure, render
@@ -20,9 +21,9 @@ QUANTITIES = {
 }
 
 
-def evolution_section(model: Any, inputs: Tensor, *, seed: int) -> tuple[Section | None, dict[str, Any]]:
+def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> tuple[Section | None, dict[str, Any]]:
     """Energy, distance to the constraint and growth of a perturbation after each step, at N, 2N and 4N steps; for other models nothing."""
-    if not isinstance(model, ContinuousTransformer):
+    if not isinstance(model, ContinuousTransformer) or not isinstance(inputs, Tensor):
         return None, {}
     device = next(model.parameters()).device
     base = model.evolution.steps

@@ -8,33 +8,37 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .kernels import Profile
+from .kinds import Cloud, Signal
 from .style import WIDTH, Theme, colormap, new_figure
 from .variance import VarianceShare
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NAME = 14  # signs of a class's name above a small panel
+
 
 def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
     """Loss and accuracy against the epoch."""
+    drawn = [what for what in ("loss", "accuracy") if f"train_{what}" in history or f"val_{what}" in history] or [
+        "loss"
+    ]
     figure = new_figure(WIDTH, 2.7)
-    left, right = figure.subplots(1, 2)
     epoch = history["epoch"]
     marker = "o" if len(epoch) < 25 else None
-    for axes, names in ((left, ("train_loss", "val_loss")), (right, ("train_accuracy", "val_accuracy"))):
-        for name in names:
-            if name in history:
-                part, colour = name.split("_")[0], theme.series[name.startswith("val")]
+    for axes, what in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
+        for part, colour in zip(("train", "val"), theme.series):
+            if f"{part}_{what}" in history:
                 label = {"train": "training", "val": "validation"}[part]
-                axes.plot(epoch, history[name], color=colour, label=label, marker=marker, markersize=3)
+                axes.plot(epoch, history[f"{part}_{what}"], color=colour, label=label, marker=marker, markersize=3)
         axes.set_xlabel("epoch")
         axes.grid(axis="y")
         axes.xaxis.get_major_locator().set_params(integer=True)
         if axes.lines:
             axes.legend()
-    left.set_title("loss")
-    right.set_title("accuracy")
-    _percent(right.yaxis)
+        axes.set_title(what)
+        if what == "accuracy":
+            _percent(axes.yaxis)
     return figure
 
 
@@ -187,21 +191,80 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
 
 
 def examples(theme: Theme, found: Sequence[dict[str, Any]], columns: int = 8) -> Figure:
-    """Images with the class they were given, its probability, and the true class where it differs."""
+    """Samples with the class they were given, its probability, and the true class where it differs."""
     rows = -(-len(found) // columns)
-    height = found[0]["image"].shape[0] / found[0]["image"].shape[1]
+    first = found[0]["image"]
+    height = first.shape[0] / first.shape[1] if isinstance(first, np.ndarray) else 1.0
     figure = new_figure(WIDTH, (WIDTH / columns * min(height, 1.6) * 0.85 + 0.42) * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, example in zip(panels, found):
-        picture(axes, example["image"])
+        sample(axes, example["image"], theme)
         wrong = example["prediction"] != example["label"]
-        text = f"{example['prediction']} {example['probability']:.0%}"
+        text = f"{_clip(example['prediction'])} {example['probability']:.0%}"
         axes.set_title(text, loc="center", fontsize=8, color=theme.bad if wrong else theme.good, pad=3)
-        axes.set_xlabel(f"is {example['label']}" if wrong else "", fontsize=8, labelpad=2)
+        axes.set_xlabel(f"is {_clip(example['label'])}" if wrong else "", fontsize=8, labelpad=2)
         axes.set_xticks([])
         axes.set_yticks([])
     for axes in panels[len(found) :]:
         axes.set_axis_off()
+    return figure
+
+
+def sample(axes: Any, shown: np.ndarray | Signal | Cloud, theme: Theme) -> None:
+    """One sample: an image, a sequence as a line a channel, or a cloud of points."""
+    if isinstance(shown, np.ndarray):
+        picture(axes, shown)
+        return
+    if isinstance(shown, Cloud):
+        axes.scatter(*shown.flat().T, s=1.5, color=theme.series[0], linewidths=0)
+        axes.set_aspect("equal", adjustable="datalim")
+    else:
+        marker = "." if len(shown.x) < 64 else None
+        for channel, values in enumerate(shown.values.T):
+            axes.plot(
+                shown.x,
+                values,
+                color=theme.series[channel % len(theme.series)],
+                linewidth=0.8,
+                marker=marker,
+                markersize=2,
+            )
+    for spine in axes.spines.values():
+        spine.set_color(theme.faint)
+        spine.set_linewidth(0.4)
+
+
+def clouds(theme: Theme, cloud: Cloud, names: Sequence[str], found: Sequence[np.ndarray], at: int) -> Figure:
+    """One query's weights over scattered points: layers as rows, heads as columns, each panel on its own scale."""
+    heads = len(found[0])
+    points = cloud.flat()
+    side = min(1.8, WIDTH / heads)
+    figure = new_figure(max(3.0, min(WIDTH, side * heads + 0.6)), (side + 0.25) * len(found) + 0.3)
+    panels = figure.subplots(len(found), heads, squeeze=False)
+    for row, (name, layer) in enumerate(zip(names, found)):
+        for column, axes in enumerate(panels[row]):
+            values = layer[column]
+            order = np.argsort(values, kind="stable")  # the largest on top
+            axes.scatter(
+                *points[order].T,
+                s=9,
+                c=values[order],
+                cmap=colormap(theme),
+                vmin=0,
+                vmax=values.max() or 1,
+                linewidths=0,
+            )
+            axes.scatter(*points[at], s=42, facecolor="none", edgecolor=theme.mark, linewidth=1.8)
+            axes.set_aspect("equal", adjustable="datalim")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_xlabel(
+                f"{_short(values.min())} – {_short(values.max())}", fontsize=7, color=theme.faint, labelpad=2
+            )
+            if row == 0:
+                axes.set_title(f"head {column + 1}", fontsize=8)
+            if column == 0:
+                axes.set_ylabel(name, fontsize=8.5)
     return figure
 
 
@@ -225,6 +288,11 @@ def _outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
 
 def _percent(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+
+
+def _clip(name: str) -> str:
+    """A class's name, cut in the middle where it is wider than a small panel."""
+    return name if len(name) <= NAME else f"{name[: NAME // 2 - 1]}…{name[-NAME // 2 :]}"
 
 
 def _short(value: float) -> str:

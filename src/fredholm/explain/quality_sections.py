@@ -32,7 +32,7 @@ NAMES = {
 
 def quality_sections(
     model: Any,
-    inputs: Tensor,
+    inputs: Any,
     pictures: Sequence[Any],
     layers: Sequence[Layer],
     chosen: Sequence[int],
@@ -43,12 +43,12 @@ def quality_sections(
     classes: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[list[Section], dict[str, Any]]:
-    """All sections for the ``chosen`` images, and their numbers.
+    """All sections for the ``chosen`` of some images (inputs of another kind have none chosen), and their numbers.
 
-    None for texts, where no image is chosen, where the operators do not live on a grid of patches, and where whole maps of their
-    kernels would be too large.
+    None where no image is chosen, where the operators do not live on a grid of patches, and where whole maps of their kernels
+    would be too large.
     """
-    if inputs.dim() != 4 or not chosen or not layers:
+    if not chosen or not layers:
         return [], {}
     reason = _refusal(layers, tuple(inputs.shape[2:]))
     if reason:

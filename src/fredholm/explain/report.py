@@ -10,25 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ..domain import Domain
+from ..encoders import Inputs
 from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
 from .evolution import evolution_section
+from .kinds import CLOUDS, FIELDS, IMAGES, SEQUENCES, TEXTS, Kind, kind_of, prepare_samples
 from .page import Section, folded, render_page
 from .quality_sections import choose_marked, quality_sections
-from .results import classify, confusion_section, curve_section, example_section, read_history, summarise
-from .samples import choose_samples, text_queries, trace_layers
+from .results import (
+    classify,
+    confusion_section,
+    curve_section,
+    example_section,
+    read_history,
+    score_head,
+    summarise,
+)
+from .samples import choose_samples, padded_queries, trace_layers
 from .sections import Layer, _plain, map_section, profile_section, share_section
-from .texts import is_text, prepare_texts, text_section
+from .texts import text_section
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 
 
 def report(
     model: Any,
-    inputs: Tensor,
+    inputs: Tensor | Inputs,
     labels: Tensor | None = None,
     *,
     out_dir: str | Path,
@@ -48,6 +57,7 @@ def report(
     boxes: Tensor | None = None,
     masks: Tensor | None = None,
     quality: int = 64,
+    counted: str | None = None,
     seed: int = 0,
 ) -> Path:
     r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's path.
@@ -58,9 +68,10 @@ def report(
 
     Args:
         model: a model with ``trace(images)`` (every registered model has it), or an operator.
-        inputs: for a model images (N, C, H, W), as floats what the model takes, or as uint8 pixels to be normalised by ``mean``
-            and ``std``, or token numbers (N, length) of texts; for an operator its features (B, N, D).
-        labels: the samples' classes (N,); without them the page has no accuracy and no examples.
+        inputs: for a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be normalised by ``mean`` and
+            ``std``, token numbers (N, length) of texts, sequences (N, points, C) with NaN where nothing is, point clouds
+            (N, points, p), or :class:`fredholm.encoders.Inputs`; for an operator its features (B, N, D).
+        labels: the samples' classes (N,); without them the page computes no accuracy and has no examples.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
         domain: where an operator's features live, default a line.
         title: the page's heading.
@@ -75,6 +86,7 @@ def report(
         picture: index of the sample whose maps are drawn, by default the first of those drawn.
         texts: the texts themselves, for the examples.
         boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels; all False where that is unknown.
+        counted: what ``evaluation`` counts where that is not the samples: its tokens, or its points.
         quality: images whose attention maps are judged (:func:`fredholm.explain.attention_quality`), 0 for none.
 
     Raises:
@@ -96,20 +108,25 @@ def report(
     if hasattr(model, "trace"):
         facts = getattr(model, "extra", None) or {}
         mean, std = mean or facts.get("mean"), std or facts.get("std")
-        normal, pictures = (inputs, prepare_texts(inputs, texts)) if is_text(inputs) else prepare(inputs, mean, std)
+        kind = kind_of(model, inputs)
+        normal, pictures = prepare_samples(kind, model, inputs, mean, std, texts)
         names = _class_names(classes or facts.get("classes"), model, labels, len(normal))
         was_training = model.training
         model.eval()
         try:
-            head, sections = _results(model, normal, pictures, labels, names, metrics, evaluation)
+            head, sections = _results(model, kind, normal, pictures, labels, names, metrics, evaluation, counted)
             chosen = choose_samples(len(normal), samples, seed, picture)
-            layers, image = trace_layers(model, normal, pictures, chosen)
+            layers = trace_layers(model, normal, chosen)
+            image: Any = pictures[chosen[0]] if pictures is not None and kind in (IMAGES, FIELDS) else None
             if image is None and map_queries is None:
-                options["map_queries"] = text_queries(layers)
+                options["map_queries"] = padded_queries(layers)
             kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
-            look = choose_marked(len(normal), quality, seed, picture, masks if boxes is None else boxes)
+            judgeable = quality if kind is IMAGES else 0
+            look = choose_marked(len(normal), judgeable, seed, picture, masks if boxes is None else boxes)
             where = {"boxes": boxes, "masks": masks, "labels": labels, "classes": names}
-            judged, numbers["attention"] = quality_sections(model, normal, pictures, layers, look, seed=seed, **where)
+            judged, numbers["attention"] = quality_sections(
+                model, normal, pictures or [], layers, look, seed=seed, **where
+            )
             kernel += judged
             evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
             kernel += [evolution] if evolution else []
@@ -122,7 +139,7 @@ def report(
             else []
         )
         lead = _lead(model)
-    elif hasattr(model, "kernel_matrix") and hasattr(model, "weights"):
+    elif hasattr(model, "kernel_matrix") and hasattr(model, "weights") and isinstance(inputs, Tensor):
         layer = Layer(
             type(model).__name__, model, inputs[:samples], domain or Domain.line(inputs.shape[1], device=inputs.device)
         )
@@ -197,71 +214,59 @@ def kernel_sections(
     return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
 
 
-def prepare(
-    images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Tensor, list[np.ndarray]]:
-    """(inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels or from floats that are inputs already.
-
-    Without ``mean`` and ``std`` the pictures of float images are stretched to their own range.
-
-    Raises:
-        ShapeError: no images (N, C, H, W), or a normalisation of another number of channels.
-    """
-    if images.dim() != 4 or not len(images):
-        raise ShapeError(f"images must have shape (N, C, H, W) with at least one image, got {tuple(images.shape)}")
-    channels = images.shape[1]
-    for name, value in (("mean", mean), ("std", std)):
-        if value is not None and len(value) != channels:
-            raise ShapeError(f"{name} has {len(value)} values and the images {channels} channels; they must be equal")
-    shift = torch.tensor(mean or [0.0] * channels, dtype=torch.float32).view(-1, 1, 1)
-    scale = torch.tensor(std or [1.0] * channels, dtype=torch.float32).view(-1, 1, 1)
-    if not images.is_floating_point():
-        plain = images.float() / 255
-        inputs = (plain - shift) / scale
-    else:
-        inputs = images
-        plain = images.detach().float().cpu() * scale + shift
-        if mean is None or std is None:
-            low, high = plain.amin((1, 2, 3), keepdim=True), plain.amax((1, 2, 3), keepdim=True)
-            plain = (plain - low) / (high - low).clamp(min=1e-9)
-    return inputs, list(plain.clamp(0, 1).cpu().permute(0, 2, 3, 1).numpy())
-
-
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _results(
-    model, inputs, pictures, labels, classes, metrics, evaluation
+    model: Any,
+    kind: Kind,
+    inputs: Any,
+    pictures: list[Any] | None,
+    labels: Tensor | None,
+    classes: Sequence[str],
+    metrics: str | Path | Iterable[Mapping[str, Any]] | None,
+    evaluation: Mapping[str, Any] | None,
+    counted: str | None,
 ) -> tuple[list[tuple[str, str, str]], list[Section]]:
     """The head's numbers, and the sections training, confusion and examples, as far as there is something to show."""
-    from ..models import count
-
     sections = [curve_section(read_history(metrics))] if metrics is not None else []
-    head = []
-    examples = None
+    head, examples = [], None
     if labels is not None:
         predicted, probability = classify(model, inputs)
-        show = text_section if is_text(inputs) else example_section
-        examples = show(pictures, labels.cpu(), predicted, probability, classes)
+        if kind is TEXTS:
+            examples = text_section(pictures or [], labels.cpu(), predicted, probability, classes)
+        elif pictures is not None:
+            examples = example_section(pictures, labels.cpu(), predicted, probability, classes, kind)
         evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
     if evaluation is not None:
-        what = "texts" if is_text(inputs) else "images"
+        what = counted or kind.many
         split = f"{evaluation['split']} {what}" if "split" in evaluation else what
-        where = f"on {evaluation['n']} {split}"
-        head.append(("Accuracy", f"{evaluation['accuracy']:.2%}", where))
-        if "loss" in evaluation:
-            head.append(("Loss", f"{evaluation['loss']:.3f}", "cross-entropy, nats"))
+        head += score_head(evaluation, split)
         if "confusion" in evaluation:
             sections.append(confusion_section(evaluation, classes, split))
     sections += [examples] if examples else []
+    return head + _size_head(model, kind, inputs), sections
+
+
+def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]]:
+    """Parameters, and the work of one sample where its shape says it all."""
+    from ..models import count
+
+    if not isinstance(inputs, Tensor):
+        parameters = sum(p.numel() for p in model.parameters())
+        return [("Parameters", _units(parameters), f"{parameters:,}")]
     parameters, flops = count(model, (1, *inputs.shape[1:]))
-    head.append(("Parameters", _units(parameters), f"{parameters:,}"))
-    if is_text(inputs):
-        head.append(("FLOPs a text", _units(flops), f"matrix products at {inputs.shape[1]} tokens"))
-    else:
-        height, width = inputs.shape[-2:]
-        head.append(("FLOPs an image", _units(flops), f"matrix products at {height}×{width}"))
-    return head, sections
+    size = {
+        TEXTS: f"{inputs.shape[1]} tokens",
+        SEQUENCES: f"{inputs.shape[1]} samples",
+        CLOUDS: f"{inputs.shape[1]} points",
+    }
+    where = size.get(kind) or "×".join(str(n) for n in inputs.shape[-2:])
+    article = "an" if kind is IMAGES else "a"
+    return [
+        ("Parameters", _units(parameters), f"{parameters:,}"),
+        (f"FLOPs {article} {kind.one}", _units(flops), f"matrix products and transforms at {where}"),
+    ]
 
 
 def _class_names(classes, model, labels, size) -> list[str]:
@@ -276,17 +281,23 @@ def _class_names(classes, model, labels, size) -> list[str]:
     return [str(name) for name in classes] if classes else [str(i) for i in range(need)]
 
 
-def _lead(model) -> str:
+def _lead(model: Any) -> str:
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "operator"):
         return type(model).__name__
-    blocks = "layer" if config.depth == 1 else "layers"
-    named = {"text": "texts of words or bytes", "points": "points"}
-    inputs = named.get(config.encoder) or f"patches of {config.patch}×{config.patch} pixels"
-    return (
-        f"{type(model).__name__} with the {config.operator} operator: {config.depth} {blocks} of {config.heads} heads, "
-        f"width {config.dim}, {inputs}"
-    )
+    name = f"{type(model).__name__} with the {config.operator} operator"
+    if not hasattr(config, "depth"):
+        return name
+    layers = f"{config.depth} {'layer' if config.depth == 1 else 'layers'} of {config.heads} heads, width {config.dim}"
+    named = {
+        "text": "texts of words or bytes",
+        "points": "points",
+        "sequence": "sequences",
+        "graph": "graphs",
+        "field": "fields",
+    }
+    patches = f"patches of {config.patch}×{config.patch} pixels" if hasattr(config, "patch") else "samples"
+    return f"{name}: {layers}, {named.get(config.encoder) or patches}"
 
 
 def _units(number: int) -> str:

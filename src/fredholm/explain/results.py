@@ -11,13 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..encoders import Inputs
 from ..errors import DataError, ShapeError
 from . import plots
+from .kinds import CLOUDS, IMAGES, SEQUENCES, Kind
 from .page import Picture, Section, table
 from .style import render
 
 MAX_CLASSES = 25  # of a drawn confusion matrix; beyond it, a table of the most confused pairs
 SHOWN = 16
+DRAWN = {
+    SEQUENCES: " A line a channel, over time; each on its own scale.",
+    CLOUDS: " Seen along the axis of least extent.",
+}
 
 
 def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -54,7 +60,7 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
 
 
 @torch.no_grad()
-def classify(model: nn.Module, inputs: Tensor, *, batch: int = 128) -> tuple[Tensor, Tensor]:
+def classify(model: nn.Module, inputs: Tensor | Inputs, *, batch: int = 128) -> tuple[Tensor, Tensor]:
     """Predicted class and its probability, (N,) each, on the CPU."""
     device = next(model.parameters()).device
     parts = [model(inputs[i : i + batch].to(device)).float().softmax(-1).max(-1) for i in range(0, len(inputs), batch)]
@@ -78,12 +84,14 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     """Loss and accuracy against the epoch."""
     epochs = len(history["epoch"])
     time = f", {history['seconds'][-1]:.0f} s in all" if history.get("seconds") else ""
+    named = "val_accuracy" in history
+    unit, also = (" (nats a sample)", ", and validation accuracy,") if named else ("", "")
     caption = (
-        f"<b>Training.</b> Mean loss (nats a sample) of training and validation, and validation accuracy, after each of {epochs} "
-        f"epochs{time}. The training loss is measured as trained, with dropout, augmentation and label smoothing where they are on."
+        f"<b>Training.</b> Mean loss{unit} of training and validation{also} after each of {epochs} epochs{time}. "
+        "The training loss is measured as trained, with dropout, augmentation and label smoothing where they are on."
     )
-    words = "Loss and accuracy against the epoch"
-    if "val_accuracy" in history:
+    words = f"Loss{' and accuracy' if named else ''} against the epoch"
+    if named:
         words += f"; validation accuracy ends at {history['val_accuracy'][-1]:.1%}"
     return Section(
         "training", "Training", "", [Picture("curves", words, caption, render(lambda t: plots.curves(t, history)))]
@@ -115,10 +123,35 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
     return Section("confusion", "Mistakes", text, [picture], after=listed, beside=len(counts) <= 10)
 
 
+def score_head(evaluation: Mapping[str, Any], counted: str) -> list[tuple[str, str, str]]:
+    """What an evaluation says, for the head of the page: (name, number, note); losses by the units of their task.
+
+    Example:
+        >>> score_head({"n": 8, "loss": 0.25, "variance": 1.0}, "test sequences")
+        [('Mean squared error', '0.25', 'on 8 test sequences; of a constant 1')]
+    """
+    where = f"on {evaluation['n']} {counted}"
+    head = [("Accuracy", f"{evaluation['accuracy']:.2%}", where)] if "accuracy" in evaluation else []
+    if "bits" in evaluation:
+        return [*head, ("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {evaluation['perplexity']:.1f}")]
+    if "worst" in evaluation:
+        return [("Relative error", f"{evaluation['loss']:.2%}", f"in L2, {where}; at worst {evaluation['worst']:.2%}")]
+    if "variance" in evaluation:
+        return [
+            ("Mean squared error", f"{evaluation['loss']:.3g}", f"{where}; of a constant {evaluation['variance']:.3g}")
+        ]
+    return head + ([("Loss", f"{evaluation['loss']:.3f}", "cross-entropy, nats")] if "loss" in evaluation else [])
+
+
 def example_section(
-    pictures: Sequence[np.ndarray], labels: Tensor, predicted: Tensor, probability: Tensor, classes: Sequence[str]
+    pictures: Sequence[Any],
+    labels: Tensor,
+    predicted: Tensor,
+    probability: Tensor,
+    classes: Sequence[str],
+    kind: Kind = IMAGES,
 ) -> Section:
-    """The most confident mistakes, and the first images that are right."""
+    """The most confident mistakes, and the first samples that are right."""
     wrong = (labels != predicted).nonzero()[:, 0]
     wrong = wrong[probability[wrong].argsort(descending=True)][:SHOWN]
     right = (labels == predicted).nonzero()[:SHOWN, 0]
@@ -139,10 +172,13 @@ def example_section(
             for i in chosen.tolist()
         ]
         below = ", below it the true class" if key == "wrong" else ""
-        caption = f"<b>{title}.</b> Above each image the predicted class and its probability{below}. {len(items)} of {len(labels)} images."
-        words = f"{len(items)} images classified {key}: " + ", ".join(
+        caption = (
+            f"<b>{title}.</b> Above each {kind.one} the predicted class and its probability{below}. {len(items)} of "
+            f"{len(labels)} {kind.many}.{DRAWN.get(kind, '')}"
+        )
+        words = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
             f"{e['label']} as {e['prediction']}" for e in items
         )
         found.append(Picture(key, words, caption, render(lambda theme, items=items: plots.examples(theme, items))))
-    text = "" if len(wrong) else f"<p>None of the {len(labels)} images was given a wrong class.</p>"
+    text = "" if len(wrong) else f"<p>None of the {len(labels)} {kind.many} was given a wrong class.</p>"
     return Section("examples", "Examples", text, found)

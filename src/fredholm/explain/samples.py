@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from ..errors import OptionError
 from .sections import Layer
-from .texts import is_text
 
 
 def choose_samples(count: int, samples: int, seed: int, picture: int | None) -> list[int]:
@@ -24,23 +21,20 @@ def choose_samples(count: int, samples: int, seed: int, picture: int | None) -> 
     return order[:samples]
 
 
-def trace_layers(
-    model: Any, inputs: Tensor, pictures: Sequence[Any], chosen: list[int]
-) -> tuple[list[Layer], np.ndarray | None]:
-    """What each layer saw of some samples, where its operator can be looked into, and the first one's picture."""
+def trace_layers(model: Any, inputs: Any, chosen: list[int]) -> list[Layer]:
+    """What each layer saw of some samples, where its operator can be looked into."""
     device = next(model.parameters()).device
     with torch.no_grad():
         seen = model.trace(inputs[chosen].to(device))
-    layers = [
+    return [
         Layer(f"layer {i + 1}", operator, u, domain)
         for i, (operator, u, domain) in enumerate(seen)
         if hasattr(operator, "kernel_matrix")
     ]
-    return layers, None if is_text(inputs) else pictures[chosen[0]]
 
 
-def text_queries(layers: Sequence[Layer]) -> list[int] | None:
-    """The first text's first, middle and last token, as points of the domain."""
+def padded_queries(layers: Sequence[Layer]) -> list[int] | None:
+    """The first sample's first, middle and last point, where some are padding."""
     if not layers or layers[0].domain.valid is None:
         return None
     real = layers[0].domain.valid[0].nonzero()[:, 0].tolist()

@@ -15,6 +15,7 @@ from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from . import plots
 from .kernels import image_grid, kernel_map, kernel_profile, output_points
+from .kinds import Cloud
 from .page import Picture, Section
 from .style import render
 from .variance import variance_share
@@ -24,6 +25,13 @@ PANELS = (
     "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each panel's own largest value; the numbers "
     "below a panel are its smallest and largest weight. Orange: the image's outline. Ring: the query."
 )
+
+
+SCATTER = (
+    "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each panel's own largest value; the numbers "
+    "below a panel are its smallest and largest weight. Ring: the query. Points are seen along the axis of least extent."
+)
+DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +105,14 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
 def map_section(
     layers: Sequence[Layer], image: np.ndarray | None, queries: list[int] | None
 ) -> tuple[Section | None, dict[str, Any]]:
-    """One query's weights over the picture (or along the line) for some queries; nothing for domains that cannot be drawn."""
+    """One query's weights over the picture, along the line or among the points; nothing for domains that cannot be drawn."""
     shown = [
         layers[i] for i in sorted({round(i) for i in np.linspace(0, len(layers) - 1, min(MAX_LAYERS, len(layers)))})
     ]
     domain = shown[0].domain
     grid = image_grid(domain)
-    if grid is None and domain.dim > 1:
+    scattered = grid is None and domain.dim > 1
+    if scattered and (domain.dim > DRAWABLE or output_points(shown[0].operator, domain) is not domain):
         return None, {}
     target = output_points(shown[0].operator, domain)
     points = [(f"point {q}", q) for q in queries] if queries is not None else choose_map_queries(target, image)
@@ -119,9 +128,10 @@ def map_section(
     omitted = f" Shown: {' and '.join(left)}." if left else ""
     text = (
         "<p>What one point takes from every other, for one sample: each panel is a row of the kernel, laid out as the "
-        f"{'image' if grid is not None else 'line'} it belongs to. {_weight_words(shown[0])}.{omitted}</p>"
+        f"{'image' if grid is not None else 'points' if scattered else 'line'} it belongs to. {_weight_words(shown[0])}.{omitted}</p>"
     )
-    text += f'<p class="note">{PANELS if grid is not None else "A panel a layer, a line a head."}</p>'
+    note = PANELS if grid is not None else SCATTER if scattered else "A panel a layer, a line a head."
+    text += f'<p class="note">{note}</p>'
     numbers = {layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, found)}
     return Section("maps", "One query at a time", text, pictures), numbers
 
@@ -172,7 +182,12 @@ def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
     names = [layer.name for layer in shown]
     keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
     y, x = (d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target))
-    if grid is None:
+    if grid is None and keys.dim > 1:
+        real = (keys.quadrature().mass[0] > 0).cpu().numpy()
+        place, cloud = int(real[:index].sum()), Cloud(y[real])
+        drawn = render(lambda theme: plots.clouds(theme, cloud, names, [layer[:, real] for layer in weights], place))
+        where = ""
+    elif grid is None:
         drawn = render(lambda theme: plots.lines(theme, y[:, 0], names, weights, float(x[index, 0]), "weight"))
         where = f" at {x[index, 0]:.3g} (dashed line)"
     else:

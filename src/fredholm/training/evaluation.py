@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from fredholm.data import Vocabulary, encode_texts, get_entry
+from fredholm.data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
 from fredholm.errors import CheckpointError, DataError, OptionError, require
 from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
@@ -24,6 +24,7 @@ from fredholm.training.recipe_files import apply_overrides, load_recipe
 from fredholm.training.tasks import Task, relative_error, task_of
 
 EXAMPLES = 16
+COUNTED = {"tokens": "tokens", "steps": "points"}  # by an evaluation, where that is not the samples
 SPLITS = ("train", "val", "test")
 
 
@@ -129,21 +130,22 @@ def explain(run: str | Path, images: int = 1000) -> Path:
 
     model, place = load_run(run)
     dataset = run_dataset(model, place, "test")
-    kind = get_entry(place.load_recipe().data.name).kind
-    if kind in ("points", "graph", "question", "field"):
-        raise OptionError(
-            f"explain: the run reads data of the kind {kind!r}; the report shows images, texts and sequences"
-        )
-    if model.extra.get("task") in ("tokens", "regression") and kind == "text":
-        raise OptionError(f"explain: the run asks for {model.extra['task']}; the report shows classes of texts")
     if not place.evaluation.is_file():
         evaluate(run)
     chosen = torch.arange(min(images, len(dataset)))
-    inputs, labels = dataset.raw(chosen)
+    stored = isinstance(dataset, ImageDataset | TextDataset)  # bytes of pictures; the texts' own words
+    inputs, labels = dataset.raw(chosen) if stored else dataset.batch(chosen)
+    task = task_of(dataset)
     where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
-    texts = getattr(dataset, "texts", None)
+    texts = dataset.texts if isinstance(dataset, TextDataset) else None
     return report_run(
-        place.root, inputs, labels, model=model, texts=None if texts is None else texts[: len(inputs)], **where
+        place.root,
+        inputs,
+        labels if task.name == "classification" else None,
+        model=model,
+        texts=None if texts is None else texts[: len(inputs)],
+        counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
+        **where,
     )
 
 
