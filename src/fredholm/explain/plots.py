@@ -15,7 +15,7 @@ from .variance import VarianceShare
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = 14  # signs of a class's name above a small panel
+NAME = 11  # signs of a class's name above a small panel
 
 
 def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
