@@ -40,6 +40,7 @@ class Series:
     omega: float
     models: tuple[str, ...]
     rates: dict[int, tuple[int, ...]]
+    scale: str = "file"
 
     @property
     def results(self) -> Path:
@@ -47,12 +48,18 @@ class Series:
 
     def options(self, model: str, drop: float, every: int, seed: int) -> dict[str, Any]:
         """Of the data set: losses, the rate, and times where the model reads them."""
-        return {"drop": drop, "every": every * self.every, "seed": seed, "timed": model != "ckcnn gaps"}
+        return {
+            "drop": drop,
+            "every": every * self.every,
+            "seed": seed,
+            "timed": model != "ckcnn gaps",
+            "scale": self.scale,
+        }
 
 
 DATA = {
     "japanese-vowels": Series("ckconv-series.json", 1, 8.0, MODELS, {1: (1, 2), 2: (1, 2)}),
-    "plaid": Series("ckconv-plaid.json", 8, 30.0, MODELS[1:], {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)}),
+    "plaid": Series("ckconv-plaid.json", 8, 30.0, MODELS[1:], {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)}, "series"),
 }
 
 
