@@ -159,7 +159,7 @@ def report(
 
 def report_run(
     run: str | Path,
-    images: Tensor,
+    inputs: Tensor | Inputs,
     labels: Tensor | None = None,
     *,
     model: nn.Module | None = None,
@@ -170,7 +170,7 @@ def report_run(
 
     Args:
         run: a folder that ``fredholm train`` made.
-        images, labels: of the split that was evaluated, as :func:`report` takes them.
+        inputs, labels: of the split that was evaluated, as :func:`report` takes them.
         model: the run's model where the caller has loaded it (operators of the user's own files must be imported for that);
             by default ``run/model``.
         options: further arguments of :func:`report`.
@@ -195,7 +195,7 @@ def report_run(
             raise DataError(f"{run / 'evaluation.json'} is no JSON ({error}); run fredholm evaluate again") from error
     if (run / "recipe.yaml").is_file():
         found["recipe"] = (run / "recipe.yaml").read_text(encoding="utf-8")
-    return report(model, images, labels, out_dir=out_dir or run / "report", **{**found, **options})
+    return report(model, inputs, labels, out_dir=out_dir or run / "report", **{**found, **options})
 
 
 def kernel_sections(
