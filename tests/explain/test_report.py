@@ -207,7 +207,7 @@ def test_point_clouds_of_their_own_places(tmp_path):
     text = report(op, torch.randn(3, 9, 8), domain=domain, out_dir=tmp_path).read_text()
     figures = re.findall(r'<figure id="([\w-]+)"', text)
     assert figures[:2] == ["profile", "profile-weights"]
-    assert {figure.rpartition("-")[0] for figure in figures[2:]} == {"map"}
+    assert figures[2:] == [f"map-{i + 1}" for i in range(len(figures) - 2)] != []
     assert "Not measured here" in text
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=4)
     text = report(op, torch.randn(2, 9, 8), domain=Domain.points(torch.rand(9, 4)), out_dir=tmp_path).read_text()

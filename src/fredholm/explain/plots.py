@@ -123,13 +123,7 @@ def maps(
                 values = layer[column - 1]
                 axes.imshow(values, cmap=colormap(theme), vmin=0, vmax=values.max() or 1, extent=extent, aspect=shape)
                 _outline(axes, image, theme)
-                axes.set_xlabel(
-                    f"{_short(values.min())} – {_short(values.max())}", fontsize=7, color=theme.faint, labelpad=2
-                )
-                if row == 0:
-                    axes.set_title(f"head {column}", fontsize=8)
-                if column == 1:
-                    axes.set_ylabel(name, fontsize=8.5)
+                _label_panel(axes, values, theme, row, column, name)
             axes.plot(
                 at[1], at[0], marker="o", markersize=6, color="none", markeredgecolor=theme.mark, markeredgewidth=1.8
             )
@@ -258,13 +252,7 @@ def clouds(theme: Theme, cloud: Cloud, names: Sequence[str], found: Sequence[np.
             axes.set_aspect("equal", adjustable="datalim")
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_xlabel(
-                f"{_short(values.min())} – {_short(values.max())}", fontsize=7, color=theme.faint, labelpad=2
-            )
-            if row == 0:
-                axes.set_title(f"head {column + 1}", fontsize=8)
-            if column == 0:
-                axes.set_ylabel(name, fontsize=8.5)
+            _label_panel(axes, values, theme, row, column + 1, name)
     return figure
 
 
@@ -274,6 +262,15 @@ def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
     axes.imshow(image.mean(-1) if grey else image, cmap="gray", vmin=0, vmax=1, interpolation="nearest", **options)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _label_panel(axes: Any, values: np.ndarray, theme: Theme, row: int, head: int, name: str) -> None:
+    """The range of a panel's weights below it; the head above the first row, the layer beside the first head."""
+    axes.set_xlabel(f"{_short(values.min())} – {_short(values.max())}", fontsize=7, color=theme.faint, labelpad=2)
+    if row == 0:
+        axes.set_title(f"head {head}", fontsize=8)
+    if head == 1:
+        axes.set_ylabel(name, fontsize=8.5)
 
 
 def _outline(axes: Any, image: np.ndarray, theme: Theme) -> None:

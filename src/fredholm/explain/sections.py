@@ -21,16 +21,12 @@ from .style import render
 from .variance import variance_share
 
 MAX_LAYERS, MAX_HEADS = 8, 6  # of a map: more would be too small to read
-PANELS = (
+SCALES = (
     "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each panel's own largest value; the numbers "
-    "below a panel are its smallest and largest weight. Orange: the image's outline. Ring: the query."
+    "below a panel are its smallest and largest weight."
 )
-
-
-SCATTER = (
-    "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each panel's own largest value; the numbers "
-    "below a panel are its smallest and largest weight. Ring: the query. Points are seen along the axis of least extent."
-)
+PANELS = f"{SCALES} Orange: the image's outline. Ring: the query."
+SCATTER = f"{SCALES} Ring: the query. Points are seen along the axis of least extent."
 DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
 
 
@@ -184,8 +180,8 @@ def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
     y, x = (d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target))
     if grid is None and keys.dim > 1:
         real = (keys.quadrature().mass[0] > 0).cpu().numpy()
-        place, cloud = int(real[:index].sum()), Cloud(y[real])
-        drawn = render(lambda theme: plots.clouds(theme, cloud, names, [layer[:, real] for layer in weights], place))
+        among, cloud = int(real[:index].sum()), Cloud(y[real])  # padding is not drawn
+        drawn = render(lambda theme: plots.clouds(theme, cloud, names, [layer[:, real] for layer in weights], among))
         where = ""
     elif grid is None:
         drawn = render(lambda theme: plots.lines(theme, y[:, 0], names, weights, float(x[index, 0]), "weight"))

@@ -117,21 +117,19 @@ def observed(series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int
     if not bool(here.any()):
         here[0] = True
     if options.scale == "series":
-        kept = scaled(kept, kept[here])
+        mean, std = mean_and_deviation(kept[here])
+        kept = (kept - mean) / std
     if options.timed:
         return torch.cat([times[here, None].float(), kept[here]], 1)
     return torch.where(here[:, None], kept, torch.nan)
 
 
-def scaled(series: Float[Tensor, "n c"], by: Float[Tensor, "m c"]) -> Float[Tensor, "n c"]:
-    """A series by the mean and the standard deviation of another's channels; NaN counts for nothing.
-
-    Channels that are constant to rounding are centred only.
-    """
-    mean = by.nanmean(0)
-    std = (by - mean).square().nanmean(0).sqrt()
-    rounding = 8 * torch.finfo(by.dtype).eps * by.nan_to_num().abs().amax(0)
-    return (series - mean) / torch.where(std > rounding, std, 1.0)
+def mean_and_deviation(series: Float[Tensor, "n c"]) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
+    """Of each channel; NaN counts for nothing, and the deviation of a channel that is constant to rounding is 1."""
+    mean = series.nanmean(0)
+    std = (series - mean).square().nanmean(0).sqrt()
+    rounding = 8 * torch.finfo(series.dtype).eps * series.nan_to_num().abs().amax(0)
+    return mean, torch.where(std > rounding, std, 1.0)
 
 
 def create(request: Request) -> SequenceDataset:
@@ -144,7 +142,6 @@ def create(request: Request) -> SequenceDataset:
     folder = source_folder(request, lambda file: True)
     train, labels, classes = read_ts(find(folder, "TRAIN"))
     longest = max(len(s) for s in train)
-    pooled = torch.cat(train)
     classes = classes or tuple(sorted(set(labels)))
     series = train
     if request.split == "test":
@@ -159,7 +156,8 @@ def create(request: Request) -> SequenceDataset:
         series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
     key = SPLITS.index(request.split)
     if options.scale == "file":
-        series = [scaled(s, pooled) for s in series]
+        mean, std = mean_and_deviation(torch.cat(train))
+        series = [(s - mean) / std for s in series]
     rows = [observed(s, options, key, i) for i, s in enumerate(series)]
     found = SequenceDataset(
         request.entry.name,
