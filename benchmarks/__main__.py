@@ -1,4 +1,6 @@
-"""``python -m benchmarks [--only NAME] [--operator NAME] [--import FILE] [--out FILE] [--check FILE]``"""
+"""``python -m benchmarks [--only NAME] [--operator NAME] [--import FILE] [--out FILE] [--check
+FILE]``
+"""
 
 from __future__ import annotations
 
@@ -22,22 +24,37 @@ from .runner import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=[*makers(), "memory"], help="run these groups of cases")
+    parser.add_argument(
+        "--only", action="append", choices=[*makers(), "memory"], help="run these groups of cases"
+    )
     parser.add_argument("--operator", help="of the group 'operators': this operator only")
     parser.add_argument(
-        "--import", action="append", default=[], dest="files", help="Python files that register operators"
+        "--import",
+        action="append",
+        default=[],
+        dest="files",
+        help="Python files that register operators",
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, help="write results as JSON")
-    parser.add_argument("--check", type=Path, help="compare ratios with this file; exit code 1 where one got worse")
+    parser.add_argument(
+        "--check", type=Path, help="compare ratios with this file; exit code 1 where one got worse"
+    )
     args = parser.parse_args()
     for path in args.files:
         import_file(path)
     before = None if args.check is None else json.loads(args.check.read_text(encoding="utf-8"))
     torch.set_num_threads(args.threads)
     chosen = args.only or [*makers(), "memory"]
-    result: dict[str, Any] = {"machine": describe() | {"sgemm_gflops": matrix_rate() / 1e9}, "cases": [], "memory": []}
-    print(f"{result['machine']}\n{'case':44} {'way':38} {'ratio':>7} {'ms':>10} {'±':>8} {'of sgemm':>9}  note")
+    result: dict[str, Any] = {
+        "machine": describe() | {"sgemm_gflops": matrix_rate() / 1e9},
+        "cases": [],
+        "memory": [],
+    }
+    print(
+        f"{result['machine']}\n{'case':44} {'way':38} {'ratio':>7} {'ms':>10} {'±':>8} "
+        f"{'of sgemm':>9}  note"
+    )
     result["cases"] = time_cases([name for name in makers() if name in chosen], args.operator)
     if "memory" in chosen:
         result["memory"] = measure_memory()
@@ -66,11 +83,16 @@ def time_cases(groups: list[str], operator: str | None) -> list[dict[str, Any]]:
 
 def measure_memory() -> list[dict[str, Any]]:
     """Peak memory of two operators against N."""
-    found = [memory.run(name, **options) for name, options in (("itnet", {"width": 32}), ("softmax", {}))]
+    found = [
+        memory.run(name, **options) for name, options in (("itnet", {"width": 32}), ("softmax", {}))
+    ]
     for entry in found:
         lengths: Any = entry["lengths"]
         sizes = ", ".join(f"{row['n']}: {row['megabytes']:.0f} MB" for row in lengths)
-        print(f"{entry['case']:44} exponent {entry['exponent']:.2f}  {sizes}  {entry['note']}", flush=True)
+        print(
+            f"{entry['case']:44} exponent {entry['exponent']:.2f}  {sizes}  {entry['note']}",
+            flush=True,
+        )
     return found
 
 
@@ -80,7 +102,9 @@ def write(path: Path, result: dict[str, Any], *, whole: bool) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
         result["machine"] = before["machine"]
         again = {row["group"] for row in result["cases"]}
-        result["cases"] = [row for row in before["cases"] if row["group"] not in again] + result["cases"]
+        result["cases"] = [row for row in before["cases"] if row["group"] not in again] + result[
+            "cases"
+        ]
         result["memory"] = result["memory"] or before["memory"]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.choosing_report``: docs/choosing.md from the comparison, the speed pass, cost models and the operators themselves.
+"""``python -m benchmarks.choosing_report``: docs/choosing.md from the comparison, the speed pass,
+cost models and the operators themselves.
 
 ``--from DIR`` first copies the results of ``fredholm compare --out DIR`` into docs/results/.
 """
@@ -30,7 +31,11 @@ ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "choosing.md", ROOT / "docs" / "results"
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
 LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4
-OPTIONS: dict[str, dict[str, Any]] = {"itnet": {"width": 32}, "itnet_low_rank": {"width": 32}, "ckconv": {"width": 32}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "itnet": {"width": 32},
+    "itnet_low_rank": {"width": 32},
+    "ckconv": {"width": 32},
+}
 WHAT = {
     "convolution": "a few neighbours on a grid",
     "gru": "a state from point to point, in the order of their index",
@@ -111,33 +116,55 @@ def state_growth(name: str) -> str:
 
 
 def domain_table() -> str:
-    """Which domains an operator serves, and its state: asked of the operators when the page is written."""
+    """Which domains an operator serves, and its state: asked of the operators when the page is
+    written.
+    """
     columns = [*probes(), "state of a causal step"]
-    lines = [f"| operator | what interacts | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    lines = [
+        f"| operator | what interacts | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
     for name in [*list_operators(), *list_baselines()]:
         cells = ["yes" if yes else "refused" for yes in served(name).values()]
-        lines.append(f"| {name} | {WHAT.get(name, '')} | {' | '.join(cells)} | {state_growth(name)} |")
+        lines.append(
+            f"| {name} | {WHAT.get(name, '')} | {' | '.join(cells)} | {state_growth(name)} |"
+        )
     return "\n".join(lines)
 
 
 def accuracy_table(results: dict[str, Any]) -> str:
-    """Scores of all operators on all tasks, the best of a task bold, and the mean rank over tasks that have them all."""
+    """Scores of all operators on all tasks, the best of a task bold, and the mean rank over tasks
+    that have them all.
+    """
     rows = summary(results)
-    tasks = [task for task in results["tasks"] if any(r["mean"] is not None for r in rows if r["task"] == task["name"])]
+    tasks = [
+        task
+        for task in results["tasks"]
+        if any(r["mean"] is not None for r in rows if r["task"] == task["name"])
+    ]
     names = list(dict.fromkeys(row["operator"] for row in rows))
     ranks: dict[str, list[int]] = {name: [] for name in names}
     best = {}
     for task in tasks:
-        order = [r for r in best_first([r for r in rows if r["task"] == task["name"]]) if r["mean"] is not None]
+        order = [
+            r
+            for r in best_first([r for r in rows if r["task"] == task["name"]])
+            if r["mean"] is not None
+        ]
         best[task["name"]] = order[0]["operator"]
         if len(order) == len(names):  # a rank among fewer is another thing
             for place, row in enumerate(order, 1):
                 ranks[row["operator"]].append(place)
-    lines = [f"| operator | {' | '.join(t['name'] for t in tasks)} | mean rank |", "|---" * (len(tasks) + 2) + "|"]
+    lines = [
+        f"| operator | {' | '.join(t['name'] for t in tasks)} | mean rank |",
+        "|---" * (len(tasks) + 2) + "|",
+    ]
     for name in sorted(names, key=lambda n: mean_and_sd([float(r) for r in ranks[n]])[0] or 99.0):
         cells = []
         for task in tasks:
-            row = next((r for r in rows if (r["task"], r["operator"]) == (task["name"], name)), None)
+            row = next(
+                (r for r in rows if (r["task"], r["operator"]) == (task["name"], name)), None
+            )
             text = "" if row is None else score(row)
             cells.append(f"**{text}**" if best[task["name"]] == name else text)
         mean = mean_and_sd([float(r) for r in ranks[name]])[0]
@@ -146,10 +173,16 @@ def accuracy_table(results: dict[str, Any]) -> str:
 
 
 def winners(results: dict[str, Any]) -> str:
-    """Of each task the best classical layer and the best of ours, and whether their difference is more than seeds make."""
+    """Of each task the best classical layer and the best of ours, and whether their difference is
+    more than seeds make.
+    """
     classical, rows, lines = {"softmax", *list_baselines()}, summary(results), []
     for task in results["tasks"]:
-        order = [r for r in best_first([r for r in rows if r["task"] == task["name"]]) if r["mean"] is not None]
+        order = [
+            r
+            for r in best_first([r for r in rows if r["task"] == task["name"]])
+            if r["mean"] is not None
+        ]
         theirs = next((r for r in order if r["operator"].split()[0] in classical), None)
         ours = next((r for r in order if r["operator"].split()[0] not in classical), None)
         if theirs is None or ours is None:
@@ -158,24 +191,35 @@ def winners(results: dict[str, Any]) -> str:
         gap = abs(first["mean"] - second["mean"])
         spread = ((first["sd"] or 0.0) ** 2 + (second["sd"] or 0.0) ** 2) ** 0.5
         clear = (
-            "" if gap > spread and first["n"] > 1 else ", no more than seeds differ" if first["n"] > 1 else ", one seed"
+            ""
+            if gap > spread and first["n"] > 1
+            else ", no more than seeds differ"
+            if first["n"] > 1
+            else ", one seed"
         )
         lines.append(
-            f"- **{task['name']}** ({task['title']}): {first['operator']} {score(first)}, then {second['operator']} "
-            f"{score(second)} as the best {'classical layer' if second is theirs else 'other operator'}{clear}."
+            f"- **{task['name']}** ({task['title']}): {first['operator']} {score(first)}, then "
+            f"{second['operator']} "
+            f"{score(second)} as the best "
+            f"{'classical layer' if second is theirs else 'other operator'}{clear}."
         )
     return "\n".join(lines)
 
 
 def flops_table() -> str:
-    """Predicted MFLOPs at lengths, and from which length on an operator needs fewer than softmax attention."""
+    """Predicted MFLOPs at lengths, and from which length on an operator needs fewer than softmax
+    attention.
+    """
     lines = [
         f"| operator | {' | '.join(f'N = {n:,}' for n in LENGTHS)} | fewer than softmax from N = |",
         "|---" * (len(LENGTHS) + 2) + "|",
     ]
     for name in sorted(COSTS):
         heads = 1 if name == "ckconv" else HEADS
-        cost = lambda n, name=name, heads=heads: COSTS[name](n, DIM, heads, **OPTIONS.get(name, {})).flops  # noqa: E731
+
+        def cost(n: int, name: str = name, heads: int = heads) -> float:
+            return COSTS[name](n, DIM, heads, **OPTIONS.get(name, {})).flops
+
         cells = " | ".join(f"{cost(n) / 1e6:,.0f}" for n in LENGTHS)
         when = "itself" if name == "softmax" else _first_below(cost)
         lines.append(f"| {name} | {cells} | {when} |")
@@ -183,7 +227,9 @@ def flops_table() -> str:
 
 
 def _first_below(cost: Callable[[int], float]) -> str:
-    """The smallest power of two, or the half between two, at which a cost is below softmax's and stays so."""
+    """The smallest power of two, or the half between two, at which a cost is below softmax's and
+    stays so.
+    """
     lengths = [n for k in range(3, 18) for n in (2**k, 3 * 2 ** (k - 1))]
     above = [n for n in lengths if cost(n) >= COSTS["softmax"](n, DIM, HEADS).flops]
     if not above:
@@ -211,7 +257,9 @@ def speed_text(speed: dict[str, Any] | None) -> str:
             if cross == 0
             else f"N ≈ {cross:,.0f}"
         )
-        times = ", ".join(f"{n:,}: {ms:.2f}" for n, ms in zip(curve["lengths"], curve["milliseconds"]))
+        times = ", ".join(
+            f"{n:,}: {ms:.2f}" for n, ms in zip(curve["lengths"], curve["milliseconds"])
+        )
         power = "" if curve["exponent"] is None else f"{curve['exponent']:.2f}"
         lines.append(f"| {curve['operator']} | {curve['direction']} | {power} | {when} | {times} |")
     machine = speed["machine"]
@@ -272,9 +320,17 @@ Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `fredholm compare --
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing_report", description=__doc__)
-    parser.add_argument("--from", dest="source", type=Path, help="folder of a comparison to be copied first")
-    parser.add_argument("--page", type=Path, help="also write the comparison's HTML page, from the committed results")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.choosing_report", description=__doc__
+    )
+    parser.add_argument(
+        "--from", dest="source", type=Path, help="folder of a comparison to be copied first"
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        help="also write the comparison's HTML page, from the committed results",
+    )
     args = parser.parse_args()
     if args.source:
         for name, target in (
@@ -287,7 +343,9 @@ def main() -> None:
     PAGE.write_text(page(), encoding="utf-8")
     if args.page:
         results, speed = load("compare.json"), load("compare-speed.json")
-        args.page.write_text(comparison_page(results, summary(results, speed), speed), encoding="utf-8")
+        args.page.write_text(
+            comparison_page(results, summary(results, speed), speed), encoding="utf-8"
+        )
     print(f"written to {PAGE}")
 
 

@@ -1,7 +1,9 @@
-"""Continuous kernel convolution: hidden units first against the whole kernel, the crossover with a direct convolution, memory.
+"""Continuous kernel convolution: hidden units first against the whole kernel, the crossover with a
+direct convolution, memory.
 
-``python -m benchmarks.ckconv --out docs/results/ckconv-speed.json``: the timed cases, then peak memory and seconds a batch of up to 16,000
-samples, each length in a process of its own. ``python -m benchmarks --only ckconv`` times the same cases among the others.
+``python -m benchmarks.ckconv --out docs/results/ckconv-speed.json``: the timed cases, then peak
+memory and seconds a batch of up to 16,000 samples, each length in a process of its own. ``python -m
+benchmarks --only ckconv`` times the same cases among the others.
 """
 
 from __future__ import annotations
@@ -50,18 +52,26 @@ def whole_kernel(operator: CKConv, u: Tensor) -> Tensor:
 def direct(operator: CKConv, u: Tensor) -> Tensor:
     """A direct convolution with the sampled kernel, as long as the signal."""
     n = u.shape[1]
-    return functional.conv1d(functional.pad(u.mT, (n - 1, 0)), sampled(operator, n).flip(-1), operator.kernel.bias).mT
+    return functional.conv1d(
+        functional.pad(u.mT, (n - 1, 0)), sampled(operator, n).flip(-1), operator.kernel.bias
+    ).mT
 
 
 def make(n: int) -> tuple[CKConv, Tensor, Domain]:
     """A layer of 30 channels, a batch of 4 and its causal line."""
     torch.manual_seed(0)
     u = torch.randn(BATCH, n, CHANNELS, requires_grad=True)
-    return CKConv(CHANNELS, length=n, omega=30.0), u, Domain.line(n, causal=True, measure="counting")
+    return (
+        CKConv(CHANNELS, length=n, omega=30.0),
+        u,
+        Domain.line(n, causal=True, measure="counting"),
+    )
 
 
 @register("ckconv")
-def ckconv(lengths: tuple[int, ...] = LENGTHS, crossover: tuple[int, ...] = CROSSOVER) -> Iterator[Case]:
+def ckconv(
+    lengths: tuple[int, ...] = LENGTHS, crossover: tuple[int, ...] = CROSSOVER
+) -> Iterator[Case]:
     """Forward + backward at 30 channels, batch 4."""
     for n in lengths:
         operator, u, domain = make(n)
@@ -82,7 +92,9 @@ def ckconv(lengths: tuple[int, ...] = LENGTHS, crossover: tuple[int, ...] = CROS
 
 
 def measure(n: int) -> dict[str, float]:
-    """Peak memory of one layer's step above that of a tiny one, MB, and the seconds of a step of a CKCNN (98k) with a batch of 32."""
+    """Peak memory of one layer's step above that of a tiny one, MB, and the seconds of a step of a
+    CKCNN (98k) with a batch of 32.
+    """
     from fredholm.models import create_model
 
     operator, u, domain = make(n)
@@ -101,19 +113,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ckconv", description=__doc__)
     parser.add_argument("n", nargs="?", type=int, help="measure this length alone, in this process")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="write the times, the memory and the machine as JSON")
+    parser.add_argument(
+        "--out", type=Path, help="write the times, the memory and the machine as JSON"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.n:
         print(json.dumps(measure(args.n)))
         return
-    found: dict[str, Any] = {"machine": describe() | {"sgemm_gflops": matrix_rate() / 1e9}, "cases": [], "memory": []}
+    found: dict[str, Any] = {
+        "machine": describe() | {"sgemm_gflops": matrix_rate() / 1e9},
+        "cases": [],
+        "memory": [],
+    }
     for case in ckconv():
         found["cases"] += run(case)
         print(json.dumps(found["cases"][-2:]), flush=True)
     for n in MEMORY:
-        command = [sys.executable, "-m", "benchmarks.ckconv", str(n), "--threads", str(args.threads)]
-        found["memory"].append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.ckconv",
+            str(n),
+            "--threads",
+            str(args.threads),
+        ]
+        found["memory"].append(
+            json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        )
         print(json.dumps(found["memory"][-1]), flush=True)
     found["exponent"] = exponent(found["memory"])
     if args.out:

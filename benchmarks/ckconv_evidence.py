@@ -1,7 +1,8 @@
-"""Trained evidence on CKConv: ``python -m benchmarks.ckconv_evidence SECTION ... [--runs runs/ckconv] [--seeds N]``.
+"""Trained evidence on CKConv: ``python -m benchmarks.ckconv_evidence SECTION ... [--runs
+runs/ckconv] [--seeds N]``.
 
-Every run is added to docs/results/ckconv.json when it is evaluated on the test split; what is there is not run again.
-``python -m benchmarks.ckconv_report`` writes the page from the file.
+Every run is added to docs/results/ckconv.json when it is evaluated on the test split; what is there
+is not run again. ``python -m benchmarks.ckconv_report`` writes the page from the file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (170.0, 30)}
 """T: omega, and epochs. At 100 and 200 omega is the paper's; at 1,000 its 68.69 and 2.03 were
 still at chance after 14 epochs and 1 (docs/log.md)."""
 ADDING = {100: (14.55, 5), 200: (18.19, 5), 1000: (18.19, 8, "data.batch_size=16")}
-"""T: omega, epochs, and what else. At T = 1,000 omega is that of 200, and half the batch makes twice the steps at the same price."""
+"""T: omega, epochs, and what else. At T = 1,000 omega is that of 200, and half the batch makes
+twice the steps at the same price.
+"""
 DIGITS = (
     "data.name=digits",
     "data.batch_size=32",
@@ -40,7 +43,11 @@ SECTIONS = {
         "ckcnn-copy-memory",
         (),
         {
-            f"T = {t}": (f"data.options.delay={t}", f"operator.omega={omega}", f"training.epochs={epochs}")
+            f"T = {t}": (
+                f"data.options.delay={t}",
+                f"operator.omega={omega}",
+                f"training.epochs={epochs}",
+            )
             for t, (omega, epochs) in COPY.items()
         },
         seeds=1,
@@ -50,7 +57,12 @@ SECTIONS = {
         "ckcnn-adding",
         (),
         {
-            f"T = {t}": (f"data.options.length={t}", f"operator.omega={omega}", f"training.epochs={epochs}", *more)
+            f"T = {t}": (
+                f"data.options.length={t}",
+                f"operator.omega={omega}",
+                f"training.epochs={epochs}",
+                *more,
+            )
             for t, (omega, epochs, *more) in ADDING.items()
         },
         seeds=1,
@@ -91,7 +103,8 @@ SMALL = {
 }
 """Recipes, and what cuts them short; minutes are in the table that the report writes."""
 SECTIONS |= {
-    recipe: Section(f"{recipe} cut short", recipe, small, {"small": ()}, seeds=1) for recipe, small in SMALL.items()
+    recipe: Section(f"{recipe} cut short", recipe, small, {"small": ()}, seeds=1)
+    for recipe, small in SMALL.items()
 }
 
 

@@ -1,8 +1,10 @@
-"""Which activation can draw which kernel: ``python -m benchmarks.ckconv_kernels [--seeds 3] [--steps 2000]``.
+"""Which activation can draw which kernel: ``python -m benchmarks.ckconv_kernels [--seeds 3]
+[--steps 2000]``.
 
-A position network with a linear readout is fitted to functions on [-1, 1] (CKConv, Figs. 4 and 7), all points at once, by Adam at one
-learning rate; every function has mean 0 and variance 1, so the mean squared error is the share of the variance that was not drawn.
-Rows are added to docs/results/ckconv-kernels.json; what is there is not fitted again.
+A position network with a linear readout is fitted to functions on [-1, 1] (CKConv, Figs. 4 and 7),
+all points at once, by Adam at one learning rate; every function has mean 0 and variance 1, so the
+mean squared error is the share of the variance that was not drawn. Rows are added to
+docs/results/ckconv-kernels.json; what is there is not fitted again.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def fit(name: str, network: str, seed: int, steps: int) -> tuple[float, Tensor]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ckconv_kernels", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ckconv_kernels", description=__doc__
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -104,7 +108,13 @@ def main() -> None:
                 if (name, network, seed, args.steps) in done:
                     continue
                 error, drawn = fit(name, network, seed, args.steps)
-                row = {"target": name, "network": network, "seed": seed, "steps": args.steps, "error": error}
+                row = {
+                    "target": name,
+                    "network": network,
+                    "seed": seed,
+                    "steps": args.steps,
+                    "error": error,
+                }
                 if seed == 0:  # for the picture
                     row["drawn"] = [round(v, 3) for v in drawn[:, 0].tolist()]
                 rows.append(row)

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.ckconv_report``: docs/results/ckconv.md and its picture from the committed results: no number is typed by hand."""
+"""``python -m benchmarks.ckconv_report``: docs/results/ckconv.md and its picture from the committed
+results: no number is typed by hand.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,11 @@ integral by FFT. The GRU and the TCN read values, presence and the time since th
 trained on all samples, tested on every other.
 """
 SERIES_DATA = {
-    "japanese-vowels": "JapaneseVowels: 270 series to train on, 370 to test (a standard error of about 0.9 points by their "
+    "japanese-vowels": "JapaneseVowels: 270 series to train on, 370 to test (a standard error of "
+    "about 0.9 points by their "
     "number alone), lengths 7 to 29.",
-    "plaid": "PLAID, electric current of 11 kinds of appliances: 537 series to train on, 537 to test (about 2 points), every "
+    "plaid": "PLAID, electric current of 11 kinds of appliances: 537 series to train on, 537 to "
+    "test (about 2 points), every "
     "eighth sample taken as all of them, up to 168, each series on its own scale.",
 }
 RECIPES_TEXT = """
@@ -68,13 +72,18 @@ def load(path: Path) -> Any:
 def rows_of(name: str) -> dict[str, list[dict[str, Any]]]:
     """The runs of a section by variant, in the section's order."""
     found = read(RESULTS).get(name, [])
-    return {v: rows for v in SECTIONS[name].variants if (rows := [row for row in found if row["variant"] == v])}
+    return {
+        v: rows
+        for v in SECTIONS[name].variants
+        if (rows := [row for row in found if row["variant"] == v])
+    }
 
 
 def memory_tables() -> str:
     """Copy memory and the adding problem."""
     lines = [
-        "| task | overrides of the recipe | on the test split | seeds | parameters | epochs | minutes | the paper |",
+        "| task | overrides of the recipe | on the test split | seeds | parameters | epochs | "
+        "minutes | the paper |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, paper in (("copy", "100%"), ("adding", "≤ 1e-4")):
@@ -99,10 +108,16 @@ def memory_tables() -> str:
 
 def accuracy_table(name: str) -> str:
     """A section of accuracies."""
-    lines = ["| variant | test accuracy (%) | seeds | parameters | epochs |", "|---|---|---|---|---|"]
+    lines = [
+        "| variant | test accuracy (%) | seeds | parameters | epochs |",
+        "|---|---|---|---|---|",
+    ]
     for variant, rows in rows_of(name).items():
         score = spread([row["accuracy"] for row in rows])
-        lines.append(f"| {variant} | {score} | {len(rows)} | {rows[0]['parameters']:,} | {rows[0]['epochs']} |")
+        lines.append(
+            f"| {variant} | {score} | {len(rows)} | {rows[0]['parameters']:,} | "
+            f"{rows[0]['epochs']} |"
+        )
     return "\n".join(lines)
 
 
@@ -111,7 +126,11 @@ def recipe_table() -> str:
     lines = ["| command | on the test split | parameters | minutes |", "|---|---|---|---|"]
     for recipe in SMALL:
         for row in rows_of(recipe).get("small", []):
-            score = f"{row['bits']:.3f} bits a token" if "bits" in row else f"{100 * row['accuracy']:.1f}%"
+            score = (
+                f"{row['bits']:.3f} bits a token"
+                if "bits" in row
+                else f"{100 * row['accuracy']:.1f}%"
+            )
             command = f"`fredholm train {' '.join([recipe, *row['overrides']])}`"
             lines.append(f"| {command} | {score} | {row['parameters']:,} | {row['minutes']:.1f} |")
     return "\n".join(lines)
@@ -123,7 +142,9 @@ def kernel_table(rows: list[dict[str, Any]]) -> str:
     for network in NETWORKS:
         cells = []
         for name in TARGETS:
-            errors = [row["error"] for row in rows if row["network"] == network and row["target"] == name]
+            errors = [
+                row["error"] for row in rows if row["network"] == network and row["target"] == name
+            ]
             cells.append(f"{statistics.geometric_mean(errors):.1e}" if errors else "")
         if any(cells):
             lines.append(f"| {network} | {' | '.join(cells)} |")
@@ -156,7 +177,8 @@ def speed_section(found: dict[str, Any]) -> str:
         "",
         "## Speed and memory",
         "",
-        f"{machine_line(found['machine'])} Forward and backward, medians of alternated runs whose answers and gradients agree: "
+        f"{machine_line(found['machine'])} Forward and backward, medians of alternated runs whose "
+        "answers and gradients agree: "
         "`python -m benchmarks.ckconv --out docs/results/ckconv-speed.json`.",
         "",
         "| case | hidden units first, ms | other way | ms | ratio |",
@@ -167,13 +189,18 @@ def speed_section(found: dict[str, Any]) -> str:
         cases.setdefault(row["case"], []).append(row)
     for first, other in cases.values():
         times = f"{first['milliseconds']:.1f} | {other['way']} | {other['milliseconds']:.1f}"
-        lines.append(f"| {first['note']} | {times} | {other['milliseconds'] / first['milliseconds']:.2f} |")
+        lines.append(
+            f"| {first['note']} | {times} | {other['milliseconds'] / first['milliseconds']:.2f} |"
+        )
     lines += [
         "",
         "| samples | a layer's step, MB above a short one | seconds a batch of 32, 98k network |",
         "|---|---|---|",
     ]
-    lines += [f"| {row['n']:,} | {row['megabytes']:.0f} | {row['seconds']:.1f} |" for row in found["memory"]]
+    lines += [
+        f"| {row['n']:,} | {row['megabytes']:.0f} | {row['seconds']:.1f} |"
+        for row in found["memory"]
+    ]
     lines += ["", f"Memory grows as N to the power {found['exponent']:.2f}.", ""]
     return "\n".join(lines)
 
@@ -194,15 +221,22 @@ def claims() -> str:
         f"| adding problem below 1e-4 at every length | {added} |",
     ]
     if KERNELS.is_file():
-        lines.append(f"| only sine fits all kernels (Figs. 4, 7) | {kernel_verdict(load(KERNELS))} |")
+        lines.append(
+            f"| only sine fits all kernels (Figs. 4, 7) | {kernel_verdict(load(KERNELS))} |"
+        )
     lines += [
-        "| sine kernels far ahead of ReLU, LeakyReLU and Swish: 99.3 and 98.0 over at most 85.2 and 61.8 (Table 6) "
+        "| sine kernels far ahead of ReLU, LeakyReLU and Swish: 99.3 and 98.0 over at most 85.2 "
+        "and 61.8 (Table 6) "
         f"| {activation_verdict()} |",
-        f"| at one size more blocks gain nothing: 99.21, 99.19, 99.12 for 2, 4, 8 (Table 7) | {blocks_verdict()} |",
-        f"| resolution changes cost little (Table 5) | {drops((0.0, 1, 1), (0.0, 1, 2))}; the paper's data are the user's to bring |",
+        "| at one size more blocks gain nothing: 99.21, 99.19, 99.12 for 2, 4, 8 (Table 7) | "
+        f"{blocks_verdict()} |",
+        f"| resolution changes cost little (Table 5) | {drops((0.0, 1, 1), (0.0, 1, 2))}; the "
+        "paper's data are the user's to bring |",
         f"| missing data costs little (Table 4) | {drops((0.0, 1, 1), (0.7, 1, 1))} |",
-        f"| sMNIST, pMNIST, sCIFAR-10 at the small network: 99.31, 98.00, 62.25 (Table 1) | {short_verdict()} |",
-        "| speech, sepsis, Penn Treebank (Tables 2 to 4) | not testable here: no data to fetch; loaders read the official files |",
+        "| sMNIST, pMNIST, sCIFAR-10 at the small network: 99.31, 98.00, 62.25 (Table 1) | "
+        f"{short_verdict()} |",
+        "| speech, sepsis, Penn Treebank (Tables 2 to 4) | not testable here: no data to fetch; "
+        "loaders read the official files |",
         "| sizes of the networks (Table 8) | equal, to the parameter |",
         "",
     ]
@@ -211,18 +245,29 @@ def claims() -> str:
 
 def short_verdict() -> str:
     """What the recipes of the paper's Table 1 reach when cut short."""
-    found = {r: rows_of(r)["small"][0] for r in ("ckcnn-smnist", "ckcnn-pmnist", "ckcnn-scifar10") if rows_of(r)}
-    reached = ", ".join(f"{100 * row['accuracy']:.1f} after {row['epochs']} epochs" for row in found.values())
+    found = {
+        r: rows_of(r)["small"][0]
+        for r in ("ckcnn-smnist", "ckcnn-pmnist", "ckcnn-scifar10")
+        if rows_of(r)
+    }
+    reached = ", ".join(
+        f"{100 * row['accuracy']:.1f} after {row['epochs']} epochs" for row in found.values()
+    )
     return f"not run to the end, which takes hours on two cores: {reached or 'not measured yet'}, with the data of the table above"
 
 
 def means(section: str) -> dict[str, float]:
     """Mean test accuracy of a section's variants, in percent."""
-    return {v: 100 * statistics.mean(row["accuracy"] for row in rows) for v, rows in rows_of(section).items()}
+    return {
+        v: 100 * statistics.mean(row["accuracy"] for row in rows)
+        for v, rows in rows_of(section).items()
+    }
 
 
 def activation_verdict() -> str:
-    """Sine against the best of the piecewise linear and smooth activations, which the paper compares, and random Fourier features."""
+    """Sine against the best of the piecewise linear and smooth activations, which the paper
+    compares, and random Fourier features.
+    """
     found, ahead = [], []
     for name in ("activation", "activation permuted"):
         scores = means(name)
@@ -248,25 +293,36 @@ def blocks_verdict() -> str:
 
 
 def drops(before: tuple[float, int, int], after: tuple[float, int, int]) -> str:
-    """Points each model loses from one condition (lost, trained, tested) to another, seed by seed, and whether a CKCNN loses least."""
+    """Points each model loses from one condition (lost, trained, tested) to another, seed by seed,
+    and whether a CKCNN loses least.
+    """
     parts, least = [], []
     for name, series in DATA.items():
         if not series.results.is_file():
             continue
         scores = {
-            (r["model"], r["seed"], (r["drop"], r["trained"], r["tested"])): r["accuracy"] for r in load(series.results)
+            (r["model"], r["seed"], (r["drop"], r["trained"], r["tested"])): r["accuracy"]
+            for r in load(series.results)
         }
         lost: dict[str, float] = {}
         for model in series.models:
-            seeds = [s for m, s, c in scores if m == model and c == before and (m, s, after) in scores]
+            seeds = [
+                s for m, s, c in scores if m == model and c == before and (m, s, after) in scores
+            ]
             if seeds:
-                lost[model] = statistics.mean(scores[model, s, before] - scores[model, s, after] for s in seeds)
+                lost[model] = statistics.mean(
+                    scores[model, s, before] - scores[model, s, after] for s in seeds
+                )
         if not lost:
             continue
         parts.append(f"{name}: " + ", ".join(f"{model} {100 * lost[model]:.1f}" for model in lost))
         least.append(min(lost, key=lambda model: lost[model]).startswith("ckcnn"))
     word = (
-        "in kind: a CKCNN loses least" if all(least) else "in part" if any(least) else "no: another model loses least"
+        "in kind: a CKCNN loses least"
+        if all(least)
+        else "in part"
+        if any(least)
+        else "no: another model loses least"
     )
     return f"{word}; points lost, {'; '.join(parts)}"
 
@@ -279,12 +335,17 @@ def lengths(run: list[str], met: list[str]) -> str:
 
 
 def kernel_verdict(rows: list[dict[str, Any]]) -> str:
-    """Whether the sine network at omega 30 leaves less than every other kind on every function, and the worst of each."""
+    """Whether the sine network at omega 30 leaves less than every other kind on every function, and
+    the worst of each.
+    """
 
     def worst(kind: str) -> float:
         return max(row["error"] for row in rows if row["network"] == kind)
 
-    sine, others = worst("sine, omega 30"), {n: worst(n) for n in NETWORKS if not n.startswith("sine")}
+    sine, others = (
+        worst("sine, omega 30"),
+        {n: worst(n) for n in NETWORKS if not n.startswith("sine")},
+    )
     best = min(others, key=lambda n: others[n])
     word = "reproduced" if sine < 0.01 and all(v > 0.05 for v in others.values()) else "in part"
     return f"{word}: the worst function leaves {sine:.1e} of its variance to sine (omega 30), {others[best]:.1e} to the next best ({best})"
@@ -293,9 +354,14 @@ def kernel_verdict(rows: list[dict[str, Any]]) -> str:
 def page() -> str:
     """The whole page."""
     memory = memory_tables() if rows_of("copy") or rows_of("adding") else "Not measured yet."
-    parts = [HEAD, "\n## Long memory\n\n`python -m benchmarks.ckconv_evidence copy adding`\n\n", memory]
+    parts = [
+        HEAD,
+        "\n## Long memory\n\n`python -m benchmarks.ckconv_evidence copy adding`\n\n",
+        memory,
+    ]
     parts.append(
-        "\n\nAccuracy is over all T + 20 points; answering zero everywhere gives (T + 10) / (T + 20).\n"
+        "\n\nAccuracy is over all T + 20 points; answering zero everywhere gives (T + 10) / (T + "
+        "20).\n"
         "For the adding problem a constant answer has the loss 1/6.\n"
     )
     parts.append(SERIES_TEXT)
@@ -307,10 +373,19 @@ def page() -> str:
     for name in ("activation", "activation permuted", "blocks", "omega"):
         if rows_of(name):
             parts += [f"\n## {SECTIONS[name].title}\n\n"]
-            parts += [f"`python -m benchmarks.ckconv_evidence {json.dumps(name)}`\n\n", accuracy_table(name), "\n"]
+            parts += [
+                f"`python -m benchmarks.ckconv_evidence {json.dumps(name)}`\n\n",
+                accuracy_table(name),
+                "\n",
+            ]
     if any(rows_of(recipe) for recipe in SMALL):
         names = " ".join(recipe for recipe in SMALL if rows_of(recipe))
-        parts += [RECIPES_TEXT, f"`python -m benchmarks.ckconv_evidence {names}`\n\n", recipe_table(), "\n"]
+        parts += [
+            RECIPES_TEXT,
+            f"`python -m benchmarks.ckconv_evidence {names}`\n\n",
+            recipe_table(),
+            "\n",
+        ]
     if KERNELS.is_file():
         rows = load(KERNELS)
         counts = {
@@ -319,7 +394,9 @@ def page() -> str:
             "seeds": 1 + max(r["seed"] for r in rows),
         }
         parts += [KERNELS_TEXT.format(**counts), kernel_table(rows)]
-        parts.append(f"\n\n![Functions in grey and what three networks drew of them]({PICTURE.name})\n")
+        parts.append(
+            f"\n\n![Functions in grey and what three networks drew of them]({PICTURE.name})\n"
+        )
     if SPEED.is_file():
         parts.append(speed_section(load(SPEED)))
     return "".join([*parts, claims()])

@@ -1,9 +1,11 @@
-"""Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on JapaneseVowels and on PLAID.
+"""Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on
+JapaneseVowels and on PLAID.
 
-``python -m benchmarks.ckconv_series [japanese-vowels | plaid] [--seeds 3] [--epochs 40]``; a run that is in the data set's file of
-docs/results is not repeated. Every model sees the whole training file, the same batches, AdamW and schedule; what is reported is the last
-epoch's accuracy on the test file. The GRU and the TCN see values (zero where lost), whether they are there, and the time since the last
-sample.
+``python -m benchmarks.ckconv_series [japanese-vowels | plaid] [--seeds 3] [--epochs 40]``; a run
+that is in the data set's file of docs/results is not repeated. Every model sees the whole training
+file, the same batches, AdamW and schedule; what is reported is the last epoch's accuracy on the
+test file. The GRU and the TCN see values (zero where lost), whether they are there, and the time
+since the last sample.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 @dataclass(frozen=True)
 class Series:
-    """A data set: its file of results, which sample of the files counts as one at rate 1, the CKCNN's omega, the models compared, and
-    for each rate of training 1/n the rates of testing."""
+    """A data set: its file of results, which sample of the files counts as one at rate 1, the
+    CKCNN's omega, the models compared, and for each rate of training 1/n the rates of testing.
+    """
 
     file: str
     every: int
@@ -59,12 +62,16 @@ class Series:
 
 DATA = {
     "japanese-vowels": Series("ckconv-series.json", 1, 8.0, MODELS, {1: (1, 2), 2: (1, 2)}),
-    "plaid": Series("ckconv-plaid.json", 8, 30.0, MODELS[1:], {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)}, "series"),
+    "plaid": Series(
+        "ckconv-plaid.json", 8, 30.0, MODELS[1:], {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)}, "series"
+    ),
 }
 
 
 class Prepared(nn.Module):
-    """Values, presence, and time since the last sample, of sequences with times; and the last real point's features at the end."""
+    """Values, presence, and time since the last sample, of sequences with times; and the last real
+    point's features at the end.
+    """
 
     def __init__(self, body: nn.Module, width: int, classes: int):
         super().__init__()
@@ -103,7 +110,9 @@ class Dilated(nn.Module):
         u = x.mT
         for first, second, skip in zip(self.first, self.second, self.skip):
             pad = 2 * first.dilation[0], 0  # type: ignore[operator]
-            out = functional.dropout(functional.pad(first(functional.pad(u, pad)).relu(), pad), 0.2, self.training)
+            out = functional.dropout(
+                functional.pad(first(functional.pad(u, pad)).relu(), pad), 0.2, self.training
+            )
             u = (second(out).relu() + skip(u)).relu()
         return u.mT
 
@@ -118,11 +127,18 @@ def make_model(name: str, train: SequenceDataset, omega: float) -> nn.Module:
     shape: Any = {"channels": train.channels, "length": train.length, "num_classes": classes}
     timing: Any = {"timed": train.timed, "spacing": train.spacing}
     return create_model(
-        "ckcnn_small", **shape, **timing, dropout=0.2, input_dropout=0.1, operator_options={"omega": omega}
+        "ckcnn_small",
+        **shape,
+        **timing,
+        dropout=0.2,
+        input_dropout=0.1,
+        operator_options={"omega": omega},
     )
 
 
-def load(dataset: str, split: str, model: str, drop: float = 0.0, every: int = 1, seed: int = 0) -> SequenceDataset:
+def load(
+    dataset: str, split: str, model: str, drop: float = 0.0, every: int = 1, seed: int = 0
+) -> SequenceDataset:
     """Training or test file, some observations lost, at a rate."""
     options = DATA[dataset].options(model, drop, every, seed)
     found: Any = data.create_dataset(dataset, split, val_fraction=0, options=options)
@@ -135,7 +151,9 @@ def fit(name: str, train: SequenceDataset, omega: float, seed: int, epochs: int)
     model = make_model(name, train, omega)
     loader = data.make_loader(train, BATCH, seed=seed, shuffle=True, drop_last=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=epochs * len(loader), pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 1e-3, total_steps=epochs * len(loader), pct_start=0.05
+    )
     for epoch in range(epochs):
         loader.set_epoch(epoch)
         for inputs, labels in loader:
@@ -154,27 +172,47 @@ def accuracy(model: nn.Module, test: SequenceDataset) -> float:
     return float(torch.cat(pairs).float().mean())
 
 
-def at_rate(model: nn.Module, name: str, dataset: str, train: SequenceDataset, test: SequenceDataset) -> nn.Module:
-    """The same weights for another rate: a CKCNN on a grid is told the spacing, the others see times or nothing."""
+def at_rate(
+    model: nn.Module, name: str, dataset: str, train: SequenceDataset, test: SequenceDataset
+) -> nn.Module:
+    """The same weights for another rate: a CKCNN on a grid is told the spacing, the others see
+    times or nothing.
+    """
     if name != "ckcnn gaps":
         return model
-    shape: Any = {"channels": train.channels, "length": train.length, "num_classes": len(train.classes)}
-    fresh = create_model("ckcnn_small", **shape, spacing=test.spacing, operator_options={"omega": DATA[dataset].omega})
+    shape: Any = {
+        "channels": train.channels,
+        "length": train.length,
+        "num_classes": len(train.classes),
+    }
+    fresh = create_model(
+        "ckcnn_small",
+        **shape,
+        spacing=test.spacing,
+        operator_options={"omega": DATA[dataset].omega},
+    )
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Test accuracy in percent, mean ± sample standard deviation over seeds: a row a model, a column a condition."""
+    """Test accuracy in percent, mean ± sample standard deviation over seeds: a row a model, a
+    column a condition.
+    """
     seen = dict.fromkeys((r["drop"], r["trained"], r["tested"]) for r in rows)
     conditions = sorted(seen, key=lambda c: (c[1] != 1 or c[2] != 1, *c))
     heads = [f"{d:.0%} lost" if t == s == 1 else f"rate 1/{t} → 1/{s}" for d, t, s in conditions]
-    lines = [f"| model | parameters | {' | '.join(heads)} | seeds |", "|---" * (len(heads) + 3) + "|"]
+    lines = [
+        f"| model | parameters | {' | '.join(heads)} | seeds |",
+        "|---" * (len(heads) + 3) + "|",
+    ]
     for name in dict.fromkeys(r["model"] for r in rows):
         mine = [r for r in rows if r["model"] == name]
         cells = []
         for condition in conditions:
-            values = torch.tensor([r["accuracy"] for r in mine if (r["drop"], r["trained"], r["tested"]) == condition])
+            values = torch.tensor(
+                [r["accuracy"] for r in mine if (r["drop"], r["trained"], r["tested"]) == condition]
+            )
             spread = f" ± {100 * float(values.std()):.1f}" if len(values) > 1 else ""
             cells.append(f"{100 * float(values.mean()):.1f}{spread}" if len(values) else "not run")
         seeds = len({r["seed"] for r in mine})
@@ -189,7 +227,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--models", nargs="*", choices=MODELS, help="default: the data set's")
-    parser.add_argument("--table", action="store_true", help="print the table of what is in the file, run nothing")
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of what is in the file, run nothing"
+    )
     args = parser.parse_args()
     series = DATA[args.dataset]
     out = args.out or series.results
@@ -198,8 +238,12 @@ def main() -> None:
         print(table(rows))
         return
     done = {(r["model"], r["drop"], r["trained"], r["tested"], r["seed"]) for r in rows}
-    jobs = [(drop, 1, (1,)) for drop in LOSSES] + [(0.0, trained, tests) for trained, tests in series.rates.items()]
-    for seed, name, (drop, trained, tests) in product(range(args.seeds), args.models or series.models, jobs):
+    jobs = [(drop, 1, (1,)) for drop in LOSSES] + [
+        (0.0, trained, tests) for trained, tests in series.rates.items()
+    ]
+    for seed, name, (drop, trained, tests) in product(
+        range(args.seeds), args.models or series.models, jobs
+    ):
         if all((name, drop, trained, tested, seed) in done for tested in tests):
             continue
         start = time.perf_counter()

@@ -1,8 +1,11 @@
-"""Evidence on the continuous transformer: ``python -m benchmarks.continuous --runs runs/continuous [--seeds 3] [--only NAME]``.
+"""Evidence on the continuous transformer: ``python -m benchmarks.continuous --runs runs/continuous
+[--seeds 3] [--only NAME]``.
 
-Trains one model a variant and seed on the movie reviews (finished runs are read, unfinished ones resumed), then measures each on the
-test split: accuracy, accuracy under noise in the input, accuracy and error at other numbers of steps, what every step does. Results go
-to docs/results/continuous-transformer.json after each run; ``python -m benchmarks.continuous_report`` writes the page from them.
+Trains one model a variant and seed on the movie reviews (finished runs are read, unfinished ones
+resumed), then measures each on the test split: accuracy, accuracy under noise in the input,
+accuracy and error at other numbers of steps, what every step does. Results go to
+docs/results/continuous-transformer.json after each run; ``python -m benchmarks.continuous_report``
+writes the page from them.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ from .machine import describe
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "continuous-transformer.json"
 RECIPE = "continuous-reviews"
-SMALL = ["model.dim=32", "data.max_length=48", "training.epochs=5"]  # a run in a minute or two on one quiet core
+SMALL = [
+    "model.dim=32",
+    "data.max_length=48",
+    "training.epochs=5",
+]  # a run in a minute or two on one quiet core
 VARIANTS: dict[str, list[str]] = {
     "post": ["model.norm=post"],
     "pre": ["model.norm=pre"],
@@ -57,36 +64,52 @@ def batches(dataset: Any, size: int = 256) -> list[tuple[Tensor, Tensor, Tensor]
 @torch.inference_mode()
 def accuracy(forward: Forward, parts: list[tuple[Tensor, Tensor, Tensor]]) -> float:
     """Share of samples whose largest logit is their label's."""
-    right = sum(int((forward(index, inputs).argmax(-1) == labels).sum()) for index, inputs, labels in parts)
+    right = sum(
+        int((forward(index, inputs).argmax(-1) == labels).sum()) for index, inputs, labels in parts
+    )
     return right / sum(len(labels) for _, _, labels in parts)
 
 
 def drop_tokens(index: Tensor, numbers: Tensor, share: float, seed: int) -> Tensor:
-    """Tokens made unknown with probability ``share``, by a hash of (seed, sample, place): the same ones for every model."""
+    """Tokens made unknown with probability ``share``, by a hash of (seed, sample, place): the same
+    ones for every model.
+    """
     places = torch.arange(numbers.shape[1])
     hit = uniform(seed, index[:, None], places[None]) < share
     return torch.where(hit & (numbers != 0), UNKNOWN, numbers)
 
 
-def noisy(model: ContinuousTransformer, numbers: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """Logits after Gaussian noise on u(0), of ``level`` times its root mean square over the real tokens."""
+def noisy(
+    model: ContinuousTransformer, numbers: Tensor, level: float, generator: torch.Generator
+) -> Tensor:
+    """Logits after Gaussian noise on u(0), of ``level`` times its root mean square over the real
+    tokens.
+    """
     u, domain = model.encoder(numbers)
     real = u[domain.valid]
     noise = torch.randn(u.shape, generator=generator) * (level * real.square().mean().sqrt())
     return model.head(model.encoder.read_out(model.evolution(u + noise, domain), domain))
 
 
-def measure_noise(model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Any]:
+def measure_noise(
+    model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]]
+) -> dict[str, Any]:
     """Accuracy under both kinds of noise, at each level."""
     generator = torch.Generator().manual_seed(0)
     return {
-        "tokens": [accuracy(lambda i, x, p=p: model(drop_tokens(i, x, p, seed=7)), parts) for p in DROPPED],
-        "features": [accuracy(lambda i, x, s=s: noisy(model, x, s, generator), parts) for s in NOISE],
+        "tokens": [
+            accuracy(lambda i, x, p=p: model(drop_tokens(i, x, p, seed=7)), parts) for p in DROPPED
+        ],
+        "features": [
+            accuracy(lambda i, x, s=s: noisy(model, x, s, generator), parts) for s in NOISE
+        ],
     }
 
 
 def operator_calls(model: ContinuousTransformer, inputs: Tensor, steps: int) -> int:
-    """How often attention is evaluated in a forward pass: its cost, free of what else the machine does."""
+    """How often attention is evaluated in a forward pass: its cost, free of what else the machine
+    does.
+    """
     count = 0
 
     def add(*_: Any) -> None:
@@ -103,8 +126,12 @@ def operator_calls(model: ContinuousTransformer, inputs: Tensor, steps: int) -> 
 
 
 @torch.inference_mode()
-def measure_steps(model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]], control: str) -> list[Any]:
-    """At each number of steps: accuracy, attention evaluations, seconds, relative error of u(T) against a fine Strang solution."""
+def measure_steps(
+    model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]], control: str
+) -> list[Any]:
+    """At each number of steps: accuracy, attention evaluations, seconds, relative error of u(T)
+    against a fine Strang solution.
+    """
     evolution, inputs = model.evolution, parts[0][1][:SAMPLES]
     trained, evolution.controls = evolution.controls, resolve_controls(control)
     try:
@@ -116,10 +143,16 @@ def measure_steps(model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor
         for steps in STEPS:
             begun = time.perf_counter()
             score = accuracy(lambda _, x, n=steps: model(x, steps=n), parts)
-            row = {"steps": steps, "accuracy": score, "seconds": round(time.perf_counter() - begun, 2)}
+            row = {
+                "steps": steps,
+                "accuracy": score,
+                "seconds": round(time.perf_counter() - begun, 2),
+            }
             row["calls"] = operator_calls(model, inputs, steps)
             if reference is not None:
-                row["error"] = float((evolution(start, domain, steps=steps) - reference).norm() / reference.norm())
+                row["error"] = float(
+                    (evolution(start, domain, steps=steps) - reference).norm() / reference.norm()
+                )
             rows.append(row)
         return rows
     finally:
@@ -128,11 +161,20 @@ def measure_steps(model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor
 
 def run(name: str, seed: int, folder: Path, extra: list[str]) -> dict[str, Any]:
     """Train and measure one model."""
-    recipe = load_recipe(RECIPE, [*SMALL, *VARIANTS[name], *extra, f"seed={seed}", f"name={name}-{seed}"])
+    recipe = load_recipe(
+        RECIPE, [*SMALL, *VARIANTS[name], *extra, f"seed={seed}", f"name={name}-{seed}"]
+    )
     place = folder / recipe.name
-    result = train(recipe, place, resume=(place / "checkpoints").is_dir(), report=lambda line: print(line, flush=True))
+    result = train(
+        recipe,
+        place,
+        resume=(place / "checkpoints").is_dir(),
+        report=lambda line: print(line, flush=True),
+    )
     model, _ = load_run(place)
-    parts = batches(build_dataset(recipe, "test", data.Vocabulary.from_dict(model.extra["vocabulary"])))
+    parts = batches(
+        build_dataset(recipe, "test", data.Vocabulary.from_dict(model.extra["vocabulary"]))
+    )
     controls = ("constant",) if name == "shared" else ("constant", "linear")
     return {
         "variant": name,
@@ -159,14 +201,24 @@ def main() -> None:
     torch.set_num_threads(1)
     for seed in range(args.seeds):
         for name in args.only or VARIANTS:
-            found = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {"runs": []}
+            found = (
+                json.loads(args.out.read_text(encoding="utf-8"))
+                if args.out.is_file()
+                else {"runs": []}
+            )
             if any((row["variant"], row["seed"]) == (name, seed) for row in found["runs"]):
                 continue
             print(f"{name} seed {seed}", flush=True)
             row = run(name, seed, args.runs, args.overrides)
             found = {
                 "machine": describe(),
-                "settings": {"dropped": DROPPED, "noise": NOISE, "steps": STEPS, "fine": FINE, "samples": SAMPLES},
+                "settings": {
+                    "dropped": DROPPED,
+                    "noise": NOISE,
+                    "steps": STEPS,
+                    "fine": FINE,
+                    "samples": SAMPLES,
+                },
                 "runs": [*found["runs"], row],
             }
             args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""What the results say of the paper's claims: verdicts are fixed, numbers filled in, and a test holds the verdicts to the numbers."""
+"""What the results say of the paper's claims: verdicts are fixed, numbers filled in, and a test
+holds the verdicts to the numbers.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,21 @@ def claims(runs: Found) -> str:
         _shared(runs),
         _control(),
     ]
-    table = ["| claim | verdict here | why |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    table = [
+        "| claim | verdict here | why |",
+        "|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     return "\n".join(["## The paper's claims", "", *table])
 
 
 def _recovery() -> Row:
     return (
-        "A step of the split equation is exactly an encoder layer (§4); ViT and CvT are such schemes too (§5, §6)",
+        "A step of the split equation is exactly an encoder layer (§4); ViT and CvT are such "
+        "schemes too (§5, §6)",
         "**supported**",
-        "Outputs and gradients equal those of `torch.nn.TransformerEncoder` and of ViT and BERT layers to rounding, the pre-norm ones in "
+        "Outputs and gradients equal those of `torch.nn.TransformerEncoder` and of ViT and BERT "
+        "layers to rounding, the pre-norm ones in "
         "a scheme of their own: `pytest tests/convert/encoder tests/models/test_continuous.py`",
     )
 
@@ -68,8 +76,10 @@ def _orders(runs: Found) -> Row:
     return (
         "The splittings are of first order (App. C), Strang's of second (Remark 1)",
         "**supported** for smooth terms, **not** with hard projections",
-        "On smooth terms 1.00, 0.96 and 2.00 are measured ([splitting](../splitting.md)). Trained models are far from that regime: at the "
-        f"{OWN} steps of training, u(T) of the pre-norm, parallel, Strang and soft models is off by {off}",
+        "On smooth terms 1.00, 0.96 and 2.00 are measured ([splitting](../splitting.md)). Trained "
+        "models are far from that regime: at the "
+        f"{OWN} steps of training, u(T) of the pre-norm, parallel, Strang and soft models is off "
+        f"by {off}",
     )
 
 
@@ -80,8 +90,10 @@ def _depth(runs: Found) -> Row:
     return (
         "A transformer is a discretised equation, so that depth is a numerical parameter (§1, §3)",
         "**partly supported**",
-        f"With {MOST} steps instead of {OWN} and no retraining, the post-norm, pre-norm and soft models lose {more} points; with {FEW} "
-        f"steps {fewer}. Layers tolerate finer steps, not coarser ones; with soft projections they tolerate both better. Accuracy survives "
+        f"With {MOST} steps instead of {OWN} and no retraining, the post-norm, pre-norm and soft "
+        f"models lose {more} points; with {FEW} "
+        f"steps {fewer}. Layers tolerate finer steps, not coarser ones; with soft projections they "
+        "tolerate both better. Accuracy survives "
         "although u(T) changes much: it is no sign that the equation was resolved",
     )
 
@@ -94,8 +106,10 @@ def _schemes(runs: Found) -> Row:
     return (
         "Other schemes of the same equation make better or more robust models (§1, §7)",
         "**not supported** for Strang and parallel splitting",
-        f"Strang and parallel reach {clean}%, Lie {score(runs, 'pre'):.1f}%; with a fifth of the words unknown they lose {words} points, "
-        f"Lie {lost(runs, 'pre', 'tokens', 1):.1f}; a difference grows {grown} times, with Lie {growth(runs, 'pre'):.1f}. Strang evaluates "
+        f"Strang and parallel reach {clean}%, Lie {score(runs, 'pre'):.1f}%; with a fifth of the "
+        f"words unknown they lose {words} points, "
+        f"Lie {lost(runs, 'pre', 'tokens', 1):.1f}; a difference grows {grown} times, with Lie "
+        f"{growth(runs, 'pre'):.1f}. Strang evaluates "
         f"attention {dear} times as often",
     )
 
@@ -104,9 +118,12 @@ def _designs(runs: Found) -> Row:
     return (
         "The equation suggests new architectures (§7)",
         "**supported** by one example for its steps; in accuracy within the noise",
-        f"Penalties instead of projections, which the equation needs to have a solution, reach {score(runs, 'soft'):.1f}%, the post-norm "
-        f"and pre-norm encoders {score(runs, 'post'):.1f} and {score(runs, 'pre'):.1f}%, at the same cost: a point more, with seeds that "
-        f"spread by as much. In a single step they keep {score(runs, 'soft', LEAST):.1f}%, the encoders "
+        "Penalties instead of projections, which the equation needs to have a solution, reach "
+        f"{score(runs, 'soft'):.1f}%, the post-norm "
+        f"and pre-norm encoders {score(runs, 'post'):.1f} and {score(runs, 'pre'):.1f}%, at the "
+        "same cost: a point more, with seeds that "
+        f"spread by as much. In a single step they keep {score(runs, 'soft', LEAST):.1f}%, the "
+        "encoders "
         f"{score(runs, 'post', LEAST):.1f} and {score(runs, 'pre', LEAST):.1f}%",
     )
 
@@ -118,8 +135,10 @@ def _normalisation(runs: Found) -> Row:
     return (
         "Projecting on S1 twice, and relaxing, improve stability and accuracy (Remark 1)",
         "**partly supported**",
-        f"A difference grows {grown} times with hard projections, with soft ones, and with norms inside the terms only. Under unknown "
-        f"words that is no advantage: with a fifth of them the three lose {words} points. Relaxing cannot be told apart: at Δt = 1 it is "
+        f"A difference grows {grown} times with hard projections, with soft ones, and with norms "
+        "inside the terms only. Under unknown "
+        f"words that is no advantage: with a fifth of them the three lose {words} points. Relaxing "
+        "cannot be told apart: at Δt = 1 it is "
         "the network's skip",
     )
 
@@ -129,9 +148,12 @@ def _shared(runs: Found) -> Row:
     return (
         "Controls are functions of time, discretised like the state (§3)",
         "**supported** as far as tested",
-        f"One control for all times has {saved:.0%} fewer parameters in the evolution and {score(runs, 'shared'):.1f}% against "
-        f"{score(runs, 'pre'):.1f}%. In {FEW} steps it keeps {score(runs, 'shared', FEW):.1f}%; separate controls, half of which are then "
-        f"skipped, {score(runs, 'pre', FEW):.1f}%, and {score(runs, 'pre', FEW, 'linear'):.1f}% when interpolated",
+        f"One control for all times has {saved:.0%} fewer parameters in the evolution and "
+        f"{score(runs, 'shared'):.1f}% against "
+        f"{score(runs, 'pre'):.1f}%. In {FEW} steps it keeps {score(runs, 'shared', FEW):.1f}%; "
+        "separate controls, half of which are then "
+        f"skipped, {score(runs, 'pre', FEW):.1f}%, and {score(runs, 'pre', FEW, 'linear'):.1f}% "
+        "when interpolated",
     )
 
 
@@ -139,6 +161,7 @@ def _control() -> Row:
     return (
         "Control theory may bring new optimisation methods and insight into training (§7)",
         "**not testable here**",
-        "The paper proposes none. Models are trained discretise-then-optimise; gradients by the adjoint equation exist "
+        "The paper proposes none. Models are trained discretise-then-optimise; gradients by the "
+        "adjoint equation exist "
         "(`fredholm.depth.splitting.solve`) and were not used",
     )

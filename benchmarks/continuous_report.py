@@ -1,4 +1,6 @@
-"""``python -m benchmarks.continuous_report``: docs/results/continuous-transformer.md and its pictures from the committed results."""
+"""``python -m benchmarks.continuous_report``: docs/results/continuous-transformer.md and its
+pictures from the committed results.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,18 @@ def _steps(count: int) -> str:
 def accuracy_table(runs: Found) -> str:
     """Accuracy, size and cost at the models' own steps."""
     lines = [
-        "| model | test accuracy (%) | seeds | parameters of the evolution | attention evaluations | validation (%) |",
+        "| model | test accuracy (%) | seeds | parameters of the evolution | attention evaluations "
+        "| validation (%) |",
         "|---|---|---|---|---|---|",
     ]
     for name, rows in runs.items():
         own = next(r for r in rows[0]["steps"]["constant"] if r["steps"] == 4)
-        accuracy, checked = (spread([row[key] for row in rows]) for key in ("accuracy", "val_accuracy"))
+        accuracy, checked = (
+            spread([row[key] for row in rows]) for key in ("accuracy", "val_accuracy")
+        )
         lines.append(
-            f"| {LABELS[name]} | {accuracy} | {len(rows)} | {rows[0]['evolution_parameters']:,} | {own['calls']} | {checked} |"
+            f"| {LABELS[name]} | {accuracy} | {len(rows)} | {rows[0]['evolution_parameters']:,} | "
+            f"{own['calls']} | {checked} |"
         )
     return "\n".join(lines)
 
@@ -69,9 +75,19 @@ def noise_table(runs: Found, settings_: dict[str, Any]) -> str:
     lines = [f"| model | clean | {' | '.join(levels)} |", "|---|" + "---|" * (len(levels) + 1)]
     for name, rows in runs.items():
         cells = [spread([row["accuracy"] for row in rows])]
-        for kind, count in (("tokens", len(settings_["dropped"])), ("features", len(settings_["noise"]))):
-            cells += [spread([row["accuracy"] - row["noise"][kind][i] for row in rows]) for i in range(count)]
-        lines.append(f"| {LABELS[name]} | {cells[0]} | " + " | ".join(f"−{cell}" for cell in cells[1:]) + " |")
+        for kind, count in (
+            ("tokens", len(settings_["dropped"])),
+            ("features", len(settings_["noise"])),
+        ):
+            cells += [
+                spread([row["accuracy"] - row["noise"][kind][i] for row in rows])
+                for i in range(count)
+            ]
+        lines.append(
+            f"| {LABELS[name]} | {cells[0]} | "
+            + " | ".join(f"−{cell}" for cell in cells[1:])
+            + " |"
+        )
     return "\n".join(lines).replace("−-", "+")
 
 
@@ -83,7 +99,10 @@ def steps_table(runs: Found, steps: list[int]) -> str:
     ]
     for name, rows in runs.items():
         for control in rows[0]["steps"]:
-            cells = [spread([row["steps"][control][i]["accuracy"] for row in rows]) for i in range(len(steps))]
+            cells = [
+                spread([row["steps"][control][i]["accuracy"] for row in rows])
+                for i in range(len(steps))
+            ]
             calls = ", ".join(str(r["calls"]) for r in rows[0]["steps"][control])
             lines.append(f"| {LABELS[name]} | {control} | {' | '.join(cells)} | {calls} |")
     return "\n".join(lines)
@@ -98,14 +117,19 @@ def error_table(runs: Found, steps: list[int]) -> str:
     for name, rows in runs.items():
         if "error" not in rows[0]["steps"]["constant"][0]:
             continue
-        errors = [statistics.mean(row["steps"]["constant"][i]["error"] for row in rows) for i in range(len(steps))]
+        errors = [
+            statistics.mean(row["steps"]["constant"][i]["error"] for row in rows)
+            for i in range(len(steps))
+        ]
         cells = " | ".join(f"{error:.2g}" for error in errors)
         lines.append(f"| {LABELS[name]} | {cells} | {slope(runs, name):.2f} |")
     return "\n".join(lines)
 
 
 def slope(runs: Found, name: str) -> float:
-    """Order of accuracy seen between the last and the last but two numbers of steps, a mean over seeds."""
+    """Order of accuracy seen between the last and the last but two numbers of steps, a mean over
+    seeds.
+    """
     values = []
     for row in runs[name]:
         rows = row["steps"]["constant"]
@@ -124,14 +148,26 @@ def draw_steps(runs: Found, path: Path) -> None:
         scores = [[one[i]["accuracy"] for one in table] for i in range(len(steps))]
         means = [statistics.mean(s) for s in scores]
         bars = [statistics.stdev(s) if len(s) > 1 else 0.0 for s in scores]
-        left.errorbar(steps, means, bars, color=colour, marker="o", markersize=4, capsize=2, label=LABELS[name])
+        left.errorbar(
+            steps,
+            means,
+            bars,
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=LABELS[name],
+        )
         if "error" in table[0][0]:
             errors = [statistics.mean(one[i]["error"] for one in table) for i in range(len(steps))]
             right.loglog(steps, errors, color=colour, marker="o", markersize=4)
     left.set_xscale("log", base=2)
     right.set_xscale("log", base=2)
     left.axvline(4, color=LIGHT.faint, linewidth=0.8, linestyle="--")
-    for axes, title in ((left, "test accuracy; trained at 4 steps (dashed)"), (right, "relative error of u(T)")):
+    for axes, title in (
+        (left, "test accuracy; trained at 4 steps (dashed)"),
+        (right, "relative error of u(T)"),
+    ):
         axes.set_xticks(steps, [str(n) for n in steps])
         axes.minorticks_off()
         axes.set_xlabel("steps N of a forward pass")
@@ -144,21 +180,37 @@ def draw_steps(runs: Found, path: Path) -> None:
 
 
 def draw_monitors(runs: Found, path: Path) -> None:
-    """Energy, distance and growth after each step, at the trained number of steps and four times as many."""
+    """Energy, distance and growth after each step, at the trained number of steps and four times as
+    many.
+    """
     figure = new_figure(WIDTH, 3.3)
-    titles = {"energy": "energy ½‖u‖²", "distance": "distance to mean 0, sd 1", "growth": "growth of a difference"}
+    titles = {
+        "energy": "energy ½‖u‖²",
+        "distance": "distance to mean 0, sd 1",
+        "growth": "growth of a difference",
+    }
     for axes, (key, title) in zip(figure.subplots(1, 3), titles.items()):
         for colour, (name, rows) in zip(LIGHT.series, runs.items()):
             for count, style in (("4", "-"), ("16", ":")):
                 table = [row["monitors"][count] for row in rows]
                 means = [statistics.mean(one[key][i] for one in table) for i in range(int(count))]
                 label = LABELS[name] if key == "energy" and style == "-" else None
-                axes.plot(table[0]["time"], means, style, color=colour, marker="o", markersize=2.5, label=label)
+                axes.plot(
+                    table[0]["time"],
+                    means,
+                    style,
+                    color=colour,
+                    marker="o",
+                    markersize=2.5,
+                    label=label,
+                )
         axes.set_title(title)
         axes.set_xlabel("time t")
         if key != "distance":
             axes.set_yscale("log")
-            _plain_ticks(axes, (0.03, 0.1, 0.3, 1.0, 3.0) if key == "energy" else (1.0, 2.0, 5.0, 10.0, 20.0))
+            _plain_ticks(
+                axes, (0.03, 0.1, 0.3, 1.0, 3.0) if key == "energy" else (1.0, 2.0, 5.0, 10.0, 20.0)
+            )
         axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=3)
     _save(figure, path)
@@ -170,7 +222,10 @@ def draw_noise(runs: Found, levels: dict[str, Any], path: Path) -> None:
 
     figure = new_figure(WIDTH, 3.3)
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, kind, known in ((left, "tokens", levels["dropped"]), (right, "features", levels["noise"])):
+    for axes, kind, known in (
+        (left, "tokens", levels["dropped"]),
+        (right, "features", levels["noise"]),
+    ):
         for colour, (name, rows) in zip(LIGHT.series, runs.items()):
             scores = [[row["accuracy"], *row["noise"][kind]] for row in rows]
             means = [statistics.mean(one[i] for one in scores) for i in range(len(known) + 1)]
@@ -272,7 +327,9 @@ def page(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.continuous_report", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.continuous_report", description=__doc__
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=RESULTS.parent)
     args = parser.parse_args()

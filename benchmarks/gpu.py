@@ -1,10 +1,12 @@
-"""GPU benchmark in one command: ``PYTHONPATH=src python3 benchmarks/gpu.py --out F [--minutes 9] [--smoke] [--tune]``.
+"""GPU benchmark in one command: ``PYTHONPATH=src python3 benchmarks/gpu.py --out F [--minutes 9]
+[--smoke] [--tune]``.
 
-Needs torch, triton, numpy, safetensors and jaxtyping alone. In this order, until the minutes are over: the machine and its measured
-bfloat16 peak; every kernel of ``gpu_cases.KERNELS``, its answer and gradients held to the float64 definition first (no time is
-written for a wrong one), then its time beside PyTorch's operations; whole models of ``gpu_models``. ``--tune`` measures tile sizes
-first and writes them to the kernels' tables. ``--smoke`` runs all of it at tiny sizes through Triton's interpreter, without a
-GPU; its times mean nothing.
+Needs torch, triton, numpy, safetensors and jaxtyping alone. In this order, until the minutes are
+over: the machine and its measured bfloat16 peak; every kernel of ``gpu_cases.KERNELS``, its answer
+and gradients held to the float64 definition first (no time is written for a wrong one), then its
+time beside PyTorch's operations; whole models of ``gpu_models``. ``--tune`` measures tile sizes
+first and writes them to the kernels' tables. ``--smoke`` runs all of it at tiny sizes through
+Triton's interpreter, without a GPU; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ Row = dict[str, Any]
 
 
 class Clock:
-    """Time on the device: CUDA events around whole calls, median of repeats that fill ``budget`` seconds."""
+    """Time on the device: CUDA events around whole calls, median of repeats that fill ``budget``
+    seconds.
+    """
 
     def __init__(self, device: str, minutes: float):
         self.device, self.end = device, time.monotonic() + 60 * minutes
@@ -61,23 +65,35 @@ class Clock:
         return start.elapsed_time(stop) / 1e3
 
     def __call__(self, call: Callable[[], object], budget: float = 0.5) -> Row:
-        """Median and half the distance between the quartiles, seconds, after two calls that are not counted."""
+        """Median and half the distance between the quartiles, seconds, after two calls that are not
+        counted.
+        """
         if self.device == "cpu":
             return {"seconds": self.once(call), "spread": None, "repeats": 1}
         self.once(call)
         guess = self.once(call)
         times = [self.once(call) for _ in range(max(3, min(200, int(budget / max(guess, 1e-6)))))]
         quartiles = statistics.quantiles(times, n=4)
-        return {"seconds": statistics.median(times), "spread": (quartiles[2] - quartiles[0]) / 2, "repeats": len(times)}
+        return {
+            "seconds": statistics.median(times),
+            "spread": (quartiles[2] - quartiles[0]) / 2,
+            "repeats": len(times),
+        }
 
 
-# --- machine ----------------------------------------------------------------------------------------------------------
+# --- machine --------------------------------------------------------------------------------------
 
 
 def machine(device: str) -> Row:
     """Versions, commit, device and clocks."""
-    found: Row = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
-    found["commit"] = os.environ.get("FREDHOLM_COMMIT") or _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    found: Row = {
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+    }
+    found["commit"] = os.environ.get("FREDHOLM_COMMIT") or _output(
+        "git", "-C", str(ROOT), "rev-parse", "HEAD"
+    )
     if device == "cuda":
         found["device"] = torch.cuda.get_device_name()
         found["capability"] = ".".join(map(str, torch.cuda.get_device_capability()))
@@ -93,7 +109,9 @@ def clocks() -> str | None:
 
 def _output(*command: str) -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=True
+        ).stdout.strip()
     return None
 
 
@@ -104,7 +122,7 @@ def matrix_peak(clock: Clock, side: int) -> float:
     return 2 * side**3 / clock(lambda: a @ b)["seconds"]
 
 
-# --- kernels ----------------------------------------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------------------
 
 
 def evaluate(run: Callable[[Inputs], Tensor], x: Inputs) -> dict[str, Tensor]:
@@ -112,24 +130,34 @@ def evaluate(run: Callable[[Inputs], Tensor], x: Inputs) -> dict[str, Tensor]:
     leaves = {n: t for n, t in x.items() if t.requires_grad}
     out = run(x)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
-    return {"out": out.detach(), **dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), weight)))}
+    return {
+        "out": out.detach(),
+        **dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), weight))),
+    }
 
 
 def check(case: KernelCase, device: str, dtype: torch.dtype) -> dict[str, float]:
-    """Relative errors in norm of output and gradients against float64, all within the tolerance, or AssertionError."""
+    """Relative errors in norm of output and gradients against float64, all within the tolerance, or
+    AssertionError.
+    """
     torch.manual_seed(0)
     x = move(case.make(**case.small), device, dtype)
     expected = evaluate(case.exact, move(x, device, torch.float64))
     found = evaluate(lambda given: case.run(given, "triton"), x)
     tolerance = case.tolerance if dtype in (torch.bfloat16, torch.float16) else 1e-4
-    errors = {n: float((found[n].double() - e).norm() / e.norm().clamp_min(1e-30)) for n, e in expected.items()}
+    errors = {
+        n: float((found[n].double() - e).norm() / e.norm().clamp_min(1e-30))
+        for n, e in expected.items()
+    }
     wrong = {n: e for n, e in errors.items() if not e <= tolerance}
     if wrong:
         raise AssertionError(f"relative errors above {tolerance}: {wrong}")
     return errors
 
 
-def time_kernel(case: KernelCase, sizes: dict[str, int], clock: Clock, peak: float, dtype: torch.dtype) -> list[Row]:
+def time_kernel(
+    case: KernelCase, sizes: dict[str, int], clock: Clock, peak: float, dtype: torch.dtype
+) -> list[Row]:
     """Forward, and forward with backward, by both backends."""
     torch.manual_seed(0)
     x = move(case.make(**sizes), clock.device, dtype)
@@ -171,16 +199,25 @@ def memory_of(call: Callable[[], object], device: str) -> int | None:
 
 
 def kernels(clock: Clock, peak: float, smoke: bool, only: str) -> list[Row]:
-    """Rows of every kernel; one whose answer is wrong, or that cannot run, has a row that says so and no time."""
+    """Rows of every kernel; one whose answer is wrong, or that cannot run, has a row that says so
+    and no time.
+    """
     rows = []
     dtype = torch.float32 if smoke else torch.bfloat16
     for name, case in KERNELS.items():
         if only not in name:
             continue
-        base: Row = {"kernel": name, "op": case.op, "bound": case.bound, "dtype": str(dtype).removeprefix("torch.")}
+        base: Row = {
+            "kernel": name,
+            "op": case.op,
+            "bound": case.bound,
+            "dtype": str(dtype).removeprefix("torch."),
+        }
         try:
             errors = check(case, clock.device, dtype)
-        except Exception as error:  # a kernel that fails must not hide the others' results; its row says why
+        except (
+            Exception
+        ) as error:  # a kernel that fails must not hide the others' results; its row says why
             rows.append(base | {"failed": f"{type(error).__name__}: {error}"[:500]})
             continue
         base["largest_error"] = max(errors.values())
@@ -194,11 +231,13 @@ def kernels(clock: Clock, peak: float, smoke: bool, only: str) -> list[Row]:
     return rows
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def time_model(case: ModelCase, clock: Clock) -> Row:
-    """Images a second and peak memory of inference, or of training steps with AdamW, under bfloat16 autocast."""
+    """Images a second and peak memory of inference, or of training steps with AdamW, under bfloat16
+    autocast.
+    """
     device, smoke = clock.device, clock.device == "cpu"
     torch.manual_seed(0)
     model = case.make().to(device).train(case.train)
@@ -207,14 +246,21 @@ def time_model(case: ModelCase, clock: Clock) -> Row:
     optimizer = torch.optim.AdamW(model.parameters(), fused=not smoke) if case.train else None
 
     def call() -> None:
-        with torch.set_grad_enabled(case.train), torch.autocast(device, torch.bfloat16, enabled=not smoke):
+        with (
+            torch.set_grad_enabled(case.train),
+            torch.autocast(device, torch.bfloat16, enabled=not smoke),
+        ):
             logits = model(images)
         if optimizer is not None:
             torch.nn.functional.cross_entropy(logits.float(), labels).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    row: Row = {**case.facts, "batch": case.batch, "parameters": sum(p.numel() for p in model.parameters())}
+    row: Row = {
+        **case.facts,
+        "batch": case.batch,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
     with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=not smoke):
         if not model.eval()(images[:1]).isfinite().all():
             return row | {"failed": "the output is not finite"}
@@ -224,7 +270,9 @@ def time_model(case: ModelCase, clock: Clock) -> Row:
 
 
 def models(clock: Clock, smoke: bool, only: str) -> list[Row]:
-    """Rows of every model; one that cannot be made or run, or comes after the time is over, has a row that says so."""
+    """Rows of every model; one that cannot be made or run, or comes after the time is over, has a
+    row that says so.
+    """
     rows: list[Row] = []
     for make in (smoke_cases,) if smoke else (itnet_cases, infvit_cases):
         cases = iter(make())
@@ -240,7 +288,9 @@ def models(clock: Clock, smoke: bool, only: str) -> list[Row]:
                 continue
             try:
                 rows.append(time_model(case, clock))
-            except Exception as error:  # out of memory at one size must not hide the others' results
+            except (
+                Exception
+            ) as error:  # out of memory at one size must not hide the others' results
                 rows.append(case.facts | {"failed": f"{type(error).__name__}: {error}"[:500]})
             if clock.device == "cuda":
                 torch.cuda.empty_cache()
@@ -251,10 +301,18 @@ def models(clock: Clock, smoke: bool, only: str) -> list[Row]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks/gpu.py", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which nothing new is started")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes on the CPU, through Triton's interpreter")
-    parser.add_argument("--tune", action="store_true", help="measure tile sizes first and keep the fastest")
-    parser.add_argument("--only", default="", help="kernels and models whose name or facts hold this text")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="after which nothing new is started"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes on the CPU, through Triton's interpreter"
+    )
+    parser.add_argument(
+        "--tune", action="store_true", help="measure tile sizes first and keep the fastest"
+    )
+    parser.add_argument(
+        "--only", default="", help="kernels and models whose name or facts hold this text"
+    )
     options = parser.parse_args(arguments)
     device = "cpu" if options.smoke else "cuda"
     if device == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,6 @@
-"""The Triton kernels that ``benchmarks/gpu.py`` checks and times. A kernel joins by one function marked :func:`register`."""
+"""The Triton kernels that ``benchmarks/gpu.py`` checks and times. A kernel joins by one function
+marked :func:`register`.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ class KernelCase:
         op: the op's name, for people.
         bound: what bounds the kernel, from its arithmetic (docs/gpu.md).
         sizes: of the timed cases, by a name that says them; the first is the one the README shows.
-        small: sizes of the answer's check, where the definition fits in memory, and of the smoke run.
-        make: inputs for sizes, seeded, in float32 on the CPU; every float one that needs a gradient requires it.
+        small: sizes of the answer's check, where the definition fits in memory, and of the smoke
+            run.
+        make: inputs for sizes, seeded, in float32 on the CPU; every float one that needs a gradient
+            requires it.
         run: the op on inputs, by a backend: ``run(inputs, "triton")``.
         exact: the definition on the same inputs in float64.
-        flops: floating-point operations of the forward and of the backward at sizes, counted once: nothing computed again.
+        flops: floating-point operations of the forward and of the backward at sizes, counted once:
+            nothing computed again.
         tolerance: of the answers in half precision, relative in norm.
     """
 
@@ -54,22 +59,32 @@ def leaf(*shape: int, scale: float = 1.0) -> Tensor:
 
 def move(x: Inputs, device: str, dtype: torch.dtype) -> Inputs:
     """Inputs on the device, float ones in ``dtype``; the same ones require gradients."""
-    moved = {n: t.detach().to(device, dtype if t.is_floating_point() else t.dtype) for n, t in x.items()}
+    moved = {
+        n: t.detach().to(device, dtype if t.is_floating_point() else t.dtype) for n, t in x.items()
+    }
     return {n: t.requires_grad_(x[n].requires_grad) for n, t in moved.items()}
 
 
-# --- ITNet ------------------------------------------------------------------------------------------------------------
+# --- ITNet ----------------------------------------------------------------------------------------
 
 WIDTHS = {"h": 6, "d": 64, "w": 128}  # ITNet-S: 6 heads of 64, 128 hidden units
-LENGTHS = {"N 1024": {"b": 8, "n": 1024}, "N 512": {"b": 16, "n": 512}, "N 196": {"b": 64, "n": 196}}
+LENGTHS = {
+    "N 1024": {"b": 8, "n": 1024},
+    "N 512": {"b": 16, "n": 512},
+    "N 196": {"b": 64, "n": 196},
+}
 
 
 def _itnet_sizes(**more: int) -> dict[str, dict[str, int]]:
     return {name: WIDTHS | size | more for name, size in LENGTHS.items()}
 
 
-def _itnet_flops(b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: int = 0) -> tuple[float, float]:
-    """2·w·(d_h + columns) multiply-adds a pair and head and W2 once a query; the backward has three products for each one."""
+def _itnet_flops(
+    b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: int = 0
+) -> tuple[float, float]:
+    """2·w·(d_h + columns) multiply-adds a pair and head and W2 once a query; the backward has three
+    products for each one.
+    """
     pairs = b * h * (n * (n + 1) / 2 if causal else n * n)
     product, moments, readout = pairs * w * (d + 2 * m), pairs * w * d, b * h * n * w * d * d
     # backward: dM from W2 and d W2; S again, then dQ and dK; M again for d W2, U = dM Vᵀ and dV
@@ -77,7 +92,9 @@ def _itnet_flops(b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: int
 
 
 def _itnet_inputs(b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: int = 0) -> Inputs:
-    """Tensors of one layer of ITNet with weights of unit-sized pre-activations; ``m``: frequencies of the appended columns."""
+    """Tensors of one layer of ITNet with weights of unit-sized pre-activations; ``m``: frequencies
+    of the appended columns.
+    """
     e = d + 2 * m
     x: Inputs = {
         "query": leaf(b, h, n, e), "key": leaf(b, h, n, e), "value": leaf(b, h, n, d, scale=1 / n),
@@ -107,7 +124,8 @@ def _itnet(make: Callable[..., Inputs], bound: str, **more: int) -> KernelCase:
         op="exact ITNet" + (", causal" if more.get("causal") else ""),
         bound=bound,
         sizes=_itnet_sizes(**more),
-        small={"b": 1, "h": 2, "n": 12, "d": 16, "w": 16} | {k: 4 if k == "m" else v for k, v in more.items()},
+        small={"b": 1, "h": 2, "n": 12, "d": 16, "w": 16}
+        | {k: 4 if k == "m" else v for k, v in more.items()},
         make=make,
         run=lambda x, backend: mlp_kernel(**x, activation="gelu_tanh", backend=backend),  # type: ignore[arg-type]
         exact=lambda x: mlp_kernel_naive(**x, activation="gelu_tanh"),  # type: ignore[arg-type]
@@ -117,17 +135,25 @@ def _itnet(make: Callable[..., Inputs], bound: str, **more: int) -> KernelCase:
 
 @register
 def itnet_plain() -> KernelCase:
-    return _itnet(_itnet_inputs, "matrix units and GELUs alike: 128 multiply-adds and one tanh a hidden unit and pair")
+    return _itnet(
+        _itnet_inputs,
+        "matrix units and GELUs alike: 128 multiply-adds and one tanh a hidden unit and pair",
+    )
 
 
 @register
 def itnet_table() -> KernelCase:
-    return _itnet(_with_table, "loads of the displacement table: one number a hidden unit and pair, from cache")
+    return _itnet(
+        _with_table,
+        "loads of the displacement table: one number a hidden unit and pair, from cache",
+    )
 
 
 @register
 def itnet_columns() -> KernelCase:
-    return _itnet(_itnet_inputs, "matrix units: 256 multiply-adds and one tanh a hidden unit and pair", m=64)
+    return _itnet(
+        _itnet_inputs, "matrix units: 256 multiply-adds and one tanh a hidden unit and pair", m=64
+    )
 
 
 @register

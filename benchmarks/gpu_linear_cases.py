@@ -1,4 +1,6 @@
-"""The cases of LUNA, linear attention, pure InfSA and CKConv among the Triton kernels that ``benchmarks/gpu.py`` checks and times."""
+"""The cases of LUNA, linear attention, pure InfSA and CKConv among the Triton kernels that
+``benchmarks/gpu.py`` checks and times.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FLOOR = 1e-6
 def _quadrature(x: Inputs) -> Quadrature:
     """Equal masses; where ``x`` has an order, that of the points."""
     time = x.get("time")
-    return Quadrature(mass=x["mass"], query_time=time, key_time=time, triangular=time is not None, equal=True)
+    return Quadrature(
+        mass=x["mass"], query_time=time, key_time=time, triangular=time is not None, equal=True
+    )
 
 
 def _points(b: int, h: int, n: int, d: int, causal: int) -> Inputs:
@@ -29,13 +33,15 @@ def _points(b: int, h: int, n: int, d: int, causal: int) -> Inputs:
     return {"value": leaf(b, h, n, d), "mass": torch.full((1, n), 1 / n)} | order
 
 
-# --- LUNA and linear attention ----------------------------------------------------------------------------------------
+# --- LUNA and linear attention --------------------------------------------------------------------
 
 LUNA = {"b": 8, "h": 12, "d": 64, "m": 8, "channels": 8, "hidden": 64}
 LENGTHS = {"N 4096": {"n": 4096}, "N 16384": {"n": 16384, "b": 2}, "N 1024": {"n": 1024, "b": 32}}
 
 
-def _luna_inputs(b: int, h: int, n: int, d: int, m: int, channels: int, hidden: int, causal: int = 0) -> Inputs:
+def _luna_inputs(
+    b: int, h: int, n: int, d: int, m: int, channels: int, hidden: int, causal: int = 0
+) -> Inputs:
     """Scalars of unit variance, and networks with positive outputs."""
     bank = {
         "weight": leaf(1, channels, hidden),
@@ -52,12 +58,16 @@ def _bank(x: Inputs) -> Bank:
 
 def _luna(x: Inputs, backend: str) -> Tensor:
     bank = _bank(x)
-    return banked_attention(x["query"], x["key"], x["value"], _quadrature(x), bank, bank, floor=FLOOR, backend=backend)
+    return banked_attention(
+        x["query"], x["key"], x["value"], _quadrature(x), bank, bank, floor=FLOOR, backend=backend
+    )
 
 
 def _features(u: Tensor, bank: Bank) -> Tensor:
     b, h, m, n = u.shape
-    return scalar_bank_naive(u.reshape(b * h, 1, m * n), bank).reshape(b, h, bank.channels * m, n).mT
+    return (
+        scalar_bank_naive(u.reshape(b * h, 1, m * n), bank).reshape(b, h, bank.channels * m, n).mT
+    )
 
 
 def _luna_exact(x: Inputs) -> Tensor:
@@ -68,15 +78,21 @@ def _luna_exact(x: Inputs) -> Tensor:
 def _luna_flops(
     b: int, h: int, n: int, d: int, m: int, channels: int, hidden: int, causal: int = 0
 ) -> tuple[float, float]:
-    """Two multiply-adds a hidden unit and scalar, d + 1 a feature and point on either side; the backward has two for each one."""
-    scalars, sums = 2 * b * h * n * m * channels * hidden * 2, 2 * b * h * n * m * channels * (d + 1)
+    """Two multiply-adds a hidden unit and scalar, d + 1 a feature and point on either side; the
+    backward has two for each one.
+    """
+    scalars, sums = (
+        2 * b * h * n * m * channels * hidden * 2,
+        2 * b * h * n * m * channels * (d + 1),
+    )
     return 2 * (scalars + sums), 2 * (2 * scalars + 2 * sums)
 
 
 def _luna_case(**more: int) -> KernelCase:
     return KernelCase(
         op="LUNA from a bank's scalars" + (", causal" if more else ""),
-        bound="multiply-adds of the hidden units outside the matrix units: 8,192 a point, head and side, beside 4,160 of the sums",
+        bound="multiply-adds of the hidden units outside the matrix units: 8,192 a point, head and "
+        "side, beside 4,160 of the sums",
         sizes={name: LUNA | size | more for name, size in LENGTHS.items()},
         small={"b": 1, "h": 2, "n": 20, "d": 16, "m": 2, "channels": 2, "hidden": 2} | more,
         make=_luna_inputs,
@@ -105,7 +121,9 @@ def _linear_inputs(b: int, h: int, n: int, d: int, r: int, causal: int = 1) -> I
 @register
 def linear_attention_causal() -> KernelCase:
     def run(x: Inputs, backend: str) -> Tensor:
-        return linear_attention(x["query"], x["key"], x["value"], _quadrature(x), floor=FLOOR, backend=backend)
+        return linear_attention(
+            x["query"], x["key"], x["value"], _quadrature(x), floor=FLOOR, backend=backend
+        )
 
     def flops(b: int, h: int, n: int, d: int, r: int) -> tuple[float, float]:
         sums = 2 * b * h * n * r * (d + 1)
@@ -118,12 +136,14 @@ def linear_attention_causal() -> KernelCase:
         small={"b": 1, "h": 2, "n": 20, "d": 16, "r": 16},
         make=_linear_inputs,
         run=run,
-        exact=lambda x: linear_attention_naive(x["query"], x["key"], x["value"], _quadrature(x).weights(), FLOOR),
+        exact=lambda x: linear_attention_naive(
+            x["query"], x["key"], x["value"], _quadrature(x).weights(), FLOOR
+        ),
         flops=flops,
     )
 
 
-# --- pure InfSA -------------------------------------------------------------------------------------------------------
+# --- pure InfSA -----------------------------------------------------------------------------------
 
 
 def _infsa_inputs(b: int, h: int, n: int, d: int, causal: int = 0) -> Inputs:
@@ -139,12 +159,16 @@ def _infsa(x: Inputs, backend: str) -> Tensor:
     causal, dtype = "time" in x, x["query"].dtype
     half = None if dtype == torch.float32 else dtype
     tensors = x["query"], x["key"], x["value"], x["mass"][:, :1]
-    return _normalised(*affinity_product(*tensors, causal=causal, half=half, backend=backend), causal)
+    return _normalised(
+        *affinity_product(*tensors, causal=causal, half=half, backend=backend), causal
+    )
 
 
 def _infsa_exact(x: Inputs) -> Tensor:
     causal = "time" in x
-    return _normalised(*affinity_naive(x["query"], x["key"], x["value"], x["mass"][:, :1], causal=causal), causal)
+    return _normalised(
+        *affinity_naive(x["query"], x["key"], x["value"], x["mass"][:, :1], causal=causal), causal
+    )
 
 
 def _infsa_flops(b: int, h: int, n: int, d: int, causal: int = 0) -> tuple[float, float]:
@@ -154,10 +178,15 @@ def _infsa_flops(b: int, h: int, n: int, d: int, causal: int = 0) -> tuple[float
 
 
 def _infsa_case(**more: int) -> KernelCase:
-    sizes = {"N 4096": {"b": 1, "n": 4096}, "N 16384": {"b": 1, "n": 16384}, "N 1024": {"b": 16, "n": 1024}}
+    sizes = {
+        "N 4096": {"b": 1, "n": 4096},
+        "N 16384": {"b": 1, "n": 16384},
+        "N 1024": {"b": 16, "n": 1024},
+    }
     return KernelCase(
         op="pure InfSA with its norm" + (", causal" if more else ""),
-        bound="matrix units: 2 d multiply-adds a pair, beside a ReLU and two multiply-adds of the norm",
+        bound="matrix units: 2 d multiply-adds a pair, beside a ReLU and two multiply-adds of the "
+        "norm",
         sizes={name: {"h": 16, "d": 64} | size | more for name, size in sizes.items()},
         small={"b": 1, "h": 2, "n": 20, "d": 16} | more,
         make=_infsa_inputs,
@@ -177,7 +206,7 @@ def infsa_causal() -> KernelCase:
     return _infsa_case(causal=1)
 
 
-# --- CKConv -----------------------------------------------------------------------------------------------------------
+# --- CKConv ---------------------------------------------------------------------------------------
 
 
 @register
@@ -186,20 +215,27 @@ def ckconv() -> KernelCase:
 
     def make(b: int, h: int, n: int, c: int, w: int) -> Inputs:
         scale = (c * w * n) ** -0.5
-        return {"signal": leaf(b, h, n, c), "hidden": leaf(n, w), "readout": leaf(h, c, c, w, scale=scale)}
+        return {
+            "signal": leaf(b, h, n, c),
+            "hidden": leaf(n, w),
+            "readout": leaf(h, c, c, w, scale=scale),
+        }
 
     def run(x: Inputs, backend: str) -> Tensor:
         return grid_convolution(**x, grid=(x["signal"].shape[2],), causal=True, backend=backend)
 
     def flops(b: int, h: int, n: int, c: int, w: int) -> tuple[float, float]:
-        """Transforms, κ̂ from real weights, and a complex product a frequency; the backward has twice each."""
+        """Transforms, κ̂ from real weights, and a complex product a frequency; the backward has
+        twice each.
+        """
         transforms = (w + 2 * b * h * c) * 5 * n * log2(2 * n)
         products = n * h * c * c * (4 * w + 8 * b)
         return transforms + products, 2 * transforms + 2 * products
 
     return KernelCase(
         op="CKConv, hidden units first",
-        bound="memory of the spectra at few channels, multiply-adds outside the matrix units at many",
+        bound="memory of the spectra at few channels, multiply-adds outside the matrix units at "
+        "many",
         sizes={
             "30 channels": {"b": 32, "h": 1, "n": 4096, "c": 30, "w": 33},
             "100 channels": {"b": 32, "h": 1, "n": 1024, "c": 100, "w": 33},

@@ -1,4 +1,6 @@
-"""Whole models for ``benchmarks/gpu.py``: ITNet in its modes beside a vision transformer on PyTorch's fused attention, and InfViT."""
+"""Whole models for ``benchmarks/gpu.py``: ITNet in its modes beside a vision transformer on
+PyTorch's fused attention, and InfViT.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,27 @@ class Attention(nn.Module):
 
 
 class ViT(nn.Module):
-    """The vision transformer (DeiT) that ITNet is compared with: patches, pre-norm blocks, mean, linear."""
+    """The vision transformer (DeiT) that ITNet is compared with: patches, pre-norm blocks, mean,
+    linear.
+    """
 
-    def __init__(self, image: tuple[int, int], patch: int, dim: int, depth: int, heads: int, channels: int = 3):
+    def __init__(
+        self,
+        image: tuple[int, int],
+        patch: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        channels: int = 3,
+    ):
         super().__init__()
         self.patches = nn.Conv2d(channels, dim, patch, patch)
         self.positions = nn.Parameter(torch.randn(1, image[0] * image[1] // patch**2, dim) * 0.02)
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * depth + 1))
         self.attention = nn.ModuleList(Attention(dim, heads) for _ in range(depth))
         self.feed_forward = nn.ModuleList(
-            nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)) for _ in range(depth)
+            nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+            for _ in range(depth)
         )
         self.head = nn.Linear(dim, 1000)
 
@@ -55,7 +68,9 @@ class ViT(nn.Module):
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A model to time: its row's facts, how to make it, the shape of one input, how many at once, and whether to train it."""
+    """A model to time: its row's facts, how to make it, the shape of one input, how many at once,
+    and whether to train it.
+    """
 
     facts: dict[str, object]
     make: Callable[[], nn.Module]
@@ -67,10 +82,11 @@ class ModelCase:
 def make_itnet(
     mode: str, size: str, image: tuple[int, int], patch: int = 16, backend: str = "triton", **more
 ) -> nn.Module:
-    """ITNet (or the ViT) of one size, with GELU's tanh form. The exact modes run by ``backend``, and refuse where that cannot.
+    """ITNet (or the ViT) of one size, with GELU's tanh form. The exact modes run by ``backend``,
+    and refuse where that cannot.
 
-    ``exact`` is the published model, whose class token leaves the grid, so that displacements are columns of the product;
-    ``exact grid`` pools by the mean, and displacements are a table.
+    ``exact`` is the published model, whose class token leaves the grid, so that displacements are
+    columns of the product; ``exact grid`` pools by the mean, and displacements are a table.
     """
     from fredholm.models import create_model
 
@@ -82,7 +98,10 @@ def make_itnet(
     if mode == "LR-64":
         operator, options = "itnet_low_rank", options | {"rank": math.ceil(RANK / heads)}
     elif mode == "MC-128":
-        options["strategy"] = {"name": "monte_carlo", "samples": min(SAMPLES, image[0] * image[1] // patch**2)}
+        options["strategy"] = {
+            "name": "monte_carlo",
+            "samples": min(SAMPLES, image[0] * image[1] // patch**2),
+        }
     else:
         options["strategy"] = {"name": "exact", "backend": backend}
     pool = "mean" if mode == "exact grid" else "cls"
@@ -106,11 +125,17 @@ def itnet_cases() -> Iterator[ModelCase]:
 
 
 def infvit_cases() -> Iterator[ModelCase]:
-    """InfViT with linear attention, four layers, one image at a time, at growing resolutions: inference."""
+    """InfViT with linear attention, four layers, one image at a time, at growing resolutions:
+    inference.
+    """
     from fredholm.models import create_model
 
     for side in SIDES:
-        facts: dict[str, object] = {"model": "InfViT linear, 4 layers", "mode": "linear", "N": (side // 16) ** 2}
+        facts: dict[str, object] = {
+            "model": "InfViT linear, 4 layers",
+            "mode": "linear",
+            "N": (side // 16) ** 2,
+        }
         facts["direction"] = "inference"
         make = lambda side=side: create_model("infvit_linear_4", image_size=side, chunk=1 << 16)  # noqa: E731
         yield ModelCase(facts, make, (3, side, side), 1, False)
@@ -121,8 +146,15 @@ def smoke_cases() -> Iterator[ModelCase]:
     from fredholm.models import create_model
 
     for mode in MODES:
-        facts: dict[str, object] = {"model": "ITNet-tiny", "mode": mode, "N": 4, "direction": "training"}
-        yield ModelCase(facts, lambda mode=mode: make_itnet(mode, "S", (8, 8), 4, **TINY), (3, 8, 8), 2, True)
+        facts: dict[str, object] = {
+            "model": "ITNet-tiny",
+            "mode": mode,
+            "N": 4,
+            "direction": "training",
+        }
+        yield ModelCase(
+            facts, lambda mode=mode: make_itnet(mode, "S", (8, 8), 4, **TINY), (3, 8, 8), 2, True
+        )
     facts = {"model": "InfViT linear, 1 layer", "mode": "linear", "N": 16, "direction": "inference"}
     small = {"image_size": 16, "patch": 4, "dim": 16, "heads": 4, "depth": 1}
     yield ModelCase(facts, lambda: create_model("infvit_linear_4", **small), (3, 16, 16), 1, False)

@@ -1,6 +1,8 @@
-"""The results of ``benchmarks/gpu.py`` as the tables of ``docs/gpu.md``: ``python -m benchmarks.gpu_report``.
+"""The results of ``benchmarks/gpu.py`` as the tables of ``docs/gpu.md``: ``python -m
+benchmarks.gpu_report``.
 
-Reads ``benchmarks/results/gpu.json`` where there is one, and writes what stands between the page's two marks.
+Reads ``benchmarks/results/gpu.json`` where there is one, and writes what stands between the page's
+two marks.
 """
 
 from __future__ import annotations
@@ -12,12 +14,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULT, PAGE = ROOT / "benchmarks" / "results" / "gpu.json", ROOT / "docs" / "gpu.md"
 BEGIN, END = "<!-- results: written by benchmarks/gpu_report.py -->", "<!-- end of results -->"
-# What the project set itself for an H200: kernel or model, what is counted, the row it is read from, the figure.
+# What the project set itself for an H200: kernel or model, what is counted, the row it is read
+# from, the figure.
 PLAIN, SMALL = {"kernel": "itnet_plain", "case": "N 1024"}, {"model": "ITNet-S", "N": 196}
 TRAINED, INFERRED = SMALL | {"direction": "training"}, SMALL | {"direction": "inference"}
 TARGETS = (
-    ("exact ITNet forward, d_h 64, w 128, N 1024", "fraction_of_peak", PLAIN | {"direction": "forward"}, 0.61),
-    ("the same with its backward", "fraction_of_peak", PLAIN | {"direction": "forward + backward"}, 0.45),
+    (
+        "exact ITNet forward, d_h 64, w 128, N 1024",
+        "fraction_of_peak",
+        PLAIN | {"direction": "forward"},
+        0.61,
+    ),
+    (
+        "the same with its backward",
+        "fraction_of_peak",
+        PLAIN | {"direction": "forward + backward"},
+        0.45,
+    ),
     ("ITNet-S exact, inference at 224²", "images_per_second", INFERRED | {"mode": "exact"}, 1480),
     ("ITNet-S LR-64, inference at 224²", "images_per_second", INFERRED | {"mode": "LR-64"}, 3900),
 )
@@ -56,7 +69,13 @@ def targets(rows: Rows) -> list[str]:
     if exact is not None and vit is not None:
         ratio = exact["peak_bytes"] / vit["peak_bytes"]
         got = f"{ratio:.2f} times ({'met' if ratio <= MEMORY else 'missed'})"
-    lines.append(["peak memory of ITNet-S exact training at 224²", f"≤ {MEMORY} times the softmax model's", got])
+    lines.append(
+        [
+            "peak memory of ITNet-S exact training at 224²",
+            f"≤ {MEMORY} times the softmax model's",
+            got,
+        ]
+    )
     slower = [r for r in rows if r.get("times_faster_than_torch", 1.0) < 1.0]
     timed = [r for r in rows if "times_faster_than_torch" in r]
     got = f"{len(slower)} of {len(timed)} are" if timed else "open: not measured"
@@ -69,13 +88,35 @@ def kernel_table(rows: Rows) -> list[str]:
     for r in rows:
         if "failed" in r or "seconds" not in r["triton"]:
             why = r.get("failed") or r["triton"]["failed"]
-            lines.append([r["op"], r.get("case", "all"), r.get("direction", ""), f"failed: {why}", "", "", ""])
+            lines.append(
+                [
+                    r["op"],
+                    r.get("case", "all"),
+                    r.get("direction", ""),
+                    f"failed: {why}",
+                    "",
+                    "",
+                    "",
+                ]
+            )
             continue
-        faster = f"{r['times_faster_than_torch']:.1f}" if "times_faster_than_torch" in r else "no result"
+        faster = (
+            f"{r['times_faster_than_torch']:.1f}" if "times_faster_than_torch" in r else "no result"
+        )
         time = f"{1e3 * r['triton']['seconds']:.3f} ± {1e3 * r['triton']['spread']:.3f}"
         share = f"{r['fraction_of_peak']:.0%}"
-        lines.append([r["op"], r["case"], r["direction"], time, f"{r['tflops']:.0f}", share, faster])
-    head = ("op", "case", "direction", "ms", "TFLOP/s", "of the measured peak", "times faster than PyTorch")
+        lines.append(
+            [r["op"], r["case"], r["direction"], time, f"{r['tflops']:.0f}", share, faster]
+        )
+    head = (
+        "op",
+        "case",
+        "direction",
+        "ms",
+        "TFLOP/s",
+        "of the measured peak",
+        "times faster than PyTorch",
+    )
     return table(head, lines)
 
 
@@ -86,7 +127,9 @@ def model_table(rows: Rows) -> list[str]:
         if "failed" in r:
             lines.append([*facts, f"failed: {r['failed']}", ""])
         else:
-            lines.append([*facts, f"{r['images_per_second']:,.1f}", f"{r['peak_bytes'] / 2**30:.2f}"])
+            lines.append(
+                [*facts, f"{r['images_per_second']:,.1f}", f"{r['peak_bytes'] / 2**30:.2f}"]
+            )
     return table(("model", "mode", "tokens", "direction", "images/s", "peak GiB"), lines)
 
 
@@ -94,16 +137,26 @@ def render(result: dict[str, Any] | None) -> str:
     """Everything between the marks."""
     if result is None:
         none = (
-            "No GPU has run these kernels yet, so there are no numbers here: the kernels are held to their definitions through\n"
+            "No GPU has run these kernels yet, so there are no numbers here: the kernels are held "
+            "to their definitions through\n"
             "Triton's interpreter, and compile for Hopper. All targets are open."
         )
         return "\n".join([none, "", *targets([])])
     m = result["machine"]
     machine = (
-        f"{m['device']}, torch {m['torch']}, triton {m['triton']}, commit {str(m['commit'])[:12]}; clocks and power "
-        f"{m['clocks']} before, {m['clocks_after']} after; measured bfloat16 peak {result['peak_flops'] / 1e12:.0f} TFLOP/s."
+        f"{m['device']}, torch {m['torch']}, triton {m['triton']}, commit {str(m['commit'])[:12]}; "
+        "clocks and power "
+        f"{m['clocks']} before, {m['clocks_after']} after; measured bfloat16 peak "
+        f"{result['peak_flops'] / 1e12:.0f} TFLOP/s."
     )
-    parts = [machine, "", *targets(result["kernels"] + result["models"]), "", *kernel_table(result["kernels"]), ""]
+    parts = [
+        machine,
+        "",
+        *targets(result["kernels"] + result["models"]),
+        "",
+        *kernel_table(result["kernels"]),
+        "",
+    ]
     return "\n".join([*parts, *model_table(result["models"])])
 
 

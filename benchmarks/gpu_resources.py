@@ -1,7 +1,9 @@
-"""What the Triton kernels of LUNA, InfSA and CKConv need of a GPU, without one: ``python -m benchmarks.gpu_resources [--out F]``.
+"""What the Triton kernels of LUNA, InfSA and CKConv need of a GPU, without one: ``python -m
+benchmarks.gpu_resources [--out F]``.
 
-Compiles every kernel, with the tiles it takes where none were measured, for compute capability 9.0, and reads registers a thread, bytes
-spilled a thread and shared memory from the machine code. A kernel that the interpreter runs may still fail to compile: this finds it.
+Compiles every kernel, with the tiles it takes where none were measured, for compute capability 9.0,
+and reads registers a thread, bytes spilled a thread and shared memory from the machine code. A
+kernel that the interpreter runs may still fail to compile: this finds it.
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ Case = tuple[
 def affinity_cases() -> Iterator[Case]:
     """Widths 64 and 128, bfloat16 and float32, causal with a density."""
     kernels = [("forward", affinity_forward.forward)]
-    kernels += [("backward", getattr(affinity_backward, f"backward_{name}")) for name in ("queries", "keys", "density")]
+    kernels += [
+        ("backward", getattr(affinity_backward, f"backward_{name}"))
+        for name in ("queries", "keys", "density")
+    ]
     for dtype, itemsize, precision in (("bf16", 2, "tf32"), ("fp32", 4, "tf32x3")):
         for width in (64, 128):
             for direction, kernel in kernels:
@@ -124,11 +129,14 @@ def spectrum_cases() -> Iterator[Case]:
         yield "ckconv", kernel, {}, constants, tiles
 
 
-def resources(kernel: Any, half: dict[str, str], constants: dict[str, Any], tiles: dict[str, int]) -> dict[str, int]:
+def resources(
+    kernel: Any, half: dict[str, str], constants: dict[str, Any], tiles: dict[str, int]
+) -> dict[str, int]:
     """Registers and spilled bytes a thread, and shared memory a program, of the machine code."""
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     types = {
-        n: "i32" if n in COUNTS else "fp32" if n == "floor" else f"*{half.get(n, 'fp32')}" for n in kernel.arg_names
+        n: "i32" if n in COUNTS else "fp32" if n == "floor" else f"*{half.get(n, 'fp32')}"
+        for n in kernel.arg_names
     }
     source = ASTSource(
         fn=kernel,
@@ -141,10 +149,16 @@ def resources(kernel: Any, half: dict[str, str], constants: dict[str, Any], tile
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
         file.flush()
-        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+        said = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        )
     found = re.search(r"REG:(\d+) STACK:(\d+)", said.stdout)
     assert found is not None, said.stdout
-    return {"registers": int(found[1]), "spilled_bytes": int(found[2]), "shared_bytes": built.metadata.shared}
+    return {
+        "registers": int(found[1]),
+        "spilled_bytes": int(found[2]),
+        "shared_bytes": built.metadata.shared,
+    }
 
 
 def main() -> None:
@@ -153,14 +167,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a case's label")
     arguments = parser.parse_args()
     rows = []
-    for label, kernel, half, constants, tiles in [*affinity_cases(), *linear_cases(), *spectrum_cases()]:
+    for label, kernel, half, constants, tiles in [
+        *affinity_cases(),
+        *linear_cases(),
+        *spectrum_cases(),
+    ]:
         if arguments.only in label:
             found = resources(kernel, half, constants, tiles)
             rows.append({"case": label, "kernel": kernel.__name__, **tiles, **found})
             print(json.dumps(rows[-1]), flush=True)
     if arguments.out:
         arguments.out.write_text(
-            json.dumps({"triton": triton.__version__, "capability": CAPABILITY, "rows": rows}, indent=1)
+            json.dumps(
+                {"triton": triton.__version__, "capability": CAPABILITY, "rows": rows}, indent=1
+            )
         )
 
 

@@ -1,4 +1,6 @@
-"""Tile sizes by measurement, for ``benchmarks/gpu.py --tune``: one kernel at a time, the fastest of some candidates."""
+"""Tile sizes by measurement, for ``benchmarks/gpu.py --tune``: one kernel at a time, the fastest of
+some candidates.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ def candidates(smoke: bool) -> list[Tiles]:
 
 
 def tune(clock: Any, *, smoke: bool, only: str = "") -> dict[str, Any]:
-    """The fastest tiles of every case that the kernels' first sizes ask for, written to the kernels' tables.
+    """The fastest tiles of every case that the kernels' first sizes ask for, written to the
+    kernels' tables.
 
-    A candidate that does not fit the device is passed over. The smoke run tries one case and writes nothing.
+    A candidate that does not fit the device is passed over. The smoke run tries one case and writes
+    nothing.
     """
     found: dict[str, Any] = {}
     for name, kernel in KERNELS.items():
@@ -50,12 +54,18 @@ def tune(clock: Any, *, smoke: bool, only: str = "") -> dict[str, Any]:
                 with trial(case, tiles):
                     try:
                         times.append((clock(call, budget=0.1)["seconds"], tiles))
-                    except Exception as error:  # Triton's OutOfResources: too much shared memory for this device
+                    except (
+                        Exception
+                    ) as error:  # Triton's OutOfResources: too much shared memory for this device
                         if type(error).__name__ != "OutOfResources":
                             raise
             if times:
                 seconds, best = min(times, key=lambda pair: pair[0])
-                found[case] = {"tiles": best, "seconds": seconds, "slowest": max(times, key=lambda pair: pair[0])[0]}
+                found[case] = {
+                    "tiles": best,
+                    "seconds": seconds,
+                    "slowest": max(times, key=lambda pair: pair[0])[0],
+                }
                 if not smoke:
                     save_tiles(path, {case: best})
     return found

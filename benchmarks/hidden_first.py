@@ -14,8 +14,9 @@ from .registry import Case, Entry, register
 
 
 def literal(operator: ITNetOperator, u: Tensor, domain: Domain, block: int = 4) -> Tensor:
-    """Algorithm 1 as it is written: the network on the full input of every pair, the kernel matrix, its product with u. A block
-    of queries at a time, so that memory does not decide."""
+    """Algorithm 1 as it is written: the network on the full input of every pair, the kernel matrix,
+    its product with u. A block of queries at a time, so that memory does not decide.
+    """
     outs = []
     problem, query, valid = operator._problem(u, domain, None, None)
     weights = problem.quadrature.weights()
@@ -23,13 +24,20 @@ def literal(operator: ITNetOperator, u: Tensor, domain: Domain, block: int = 4) 
         part = problem.rows(list(range(start, min(domain.size, start + block))))
         matrix = operator.kernel.matrix(part)
         outs.append(
-            torch.einsum("bhqkoi,bhki,bhqk->bhqo", matrix, part.uy, weights.expand(*matrix.shape[:4][:2], 1, -1))
+            torch.einsum(
+                "bhqkoi,bhki,bhqk->bhqo",
+                matrix,
+                part.uy,
+                weights.expand(*matrix.shape[:4][:2], 1, -1),
+            )
         )
     return operator._finish(torch.cat(outs, 2), query, valid)
 
 
 @register("hidden-first")
-def hidden_first(points: int = 196, dim: int = 64, width: int = 128, side: int = 14) -> Iterator[Case]:
+def hidden_first(
+    points: int = 196, dim: int = 64, width: int = 128, side: int = 14
+) -> Iterator[Case]:
     """d_h 64, w 128, N 196 on a 14 × 14 grid: one head, and the six heads of ITNet-S."""
     for batch, heads in ((1, 1), (4, 6)):
         torch.manual_seed(0)
@@ -44,4 +52,11 @@ def hidden_first(points: int = 196, dim: int = 64, width: int = 128, side: int =
         entries = {"hidden units first": Entry(fast, 2.0 * (pairs + contraction))}
         entries["literal"] = Entry(slow)
         note = f"B={batch} N={points} d_h={dim} H={heads} w={width}"
-        yield Case(f"itnet forward H={heads}", slow, entries, tolerance=1e-3, note=note, repeats=7 if heads == 1 else 3)
+        yield Case(
+            f"itnet forward H={heads}",
+            slow,
+            entries,
+            tolerance=1e-3,
+            note=note,
+            repeats=7 if heads == 1 else 3,
+        )

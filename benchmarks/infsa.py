@@ -1,7 +1,8 @@
-"""InfSA: the tiled pure form against the N² form, its memory exponent, the linear form's time per token, InfViT at extreme resolutions,
-and the mechanisms of the paper's Table 2.
+"""InfSA: the tiled pure form against the N² form, its memory exponent, the linear form's time per
+token, InfViT at extreme resolutions, and the mechanisms of the paper's Table 2.
 
-``python -m benchmarks.infsa [--small] [--threads T] [--only PART ...] [--out FILE]``; parts are added to the file as they are measured.
+``python -m benchmarks.infsa [--small] [--threads T] [--only PART ...] [--out FILE]``; parts are
+added to the file as they are measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ SMALL = (256, 512, 1024)
 
 
 def quadratic(operator: Any, u: Tensor) -> Tensor:
-    """The published form with the same weights: the N × N matrix of a head, its ReLU, its norm, its quotient, its product."""
+    """The published form with the same weights: the N × N matrix of a head, its ReLU, its norm, its
+    quotient, its product.
+    """
     query, key, value = operator.kernel.tokens(u[:, None])
     graph = torch.relu(query @ key.mT)
     graph = graph / (graph.norm(dim=(-2, -1), keepdim=True) + operator.kernel.eps)
@@ -68,8 +71,12 @@ def definition(operator: Any, u: Tensor) -> Tensor:
     return operator.projection((operator.weights(u) @ value).transpose(1, 2).flatten(2))
 
 
-def linear(lengths: tuple[int, ...], dim: int, heads: int, repeats: int = 5) -> list[dict[str, float]]:
-    """Forward of one layer: microseconds a token and the process's peak memory, after the answer was checked on 128 tokens."""
+def linear(
+    lengths: tuple[int, ...], dim: int, heads: int, repeats: int = 5
+) -> list[dict[str, float]]:
+    """Forward of one layer: microseconds a token and the process's peak memory, after the answer
+    was checked on 128 tokens.
+    """
     torch.manual_seed(0)
     operator = LinearInfSA(dim, heads)
     with torch.no_grad():
@@ -77,12 +84,16 @@ def linear(lengths: tuple[int, ...], dim: int, heads: int, repeats: int = 5) -> 
         error = difference(operator(u), definition(operator.double(), u.double()))
         operator.float()
         if error > 1e-4:
-            raise WrongAnswer(f"linear InfSA is {error:.1e} from its definition; refusing to time it")
+            raise WrongAnswer(
+                f"linear InfSA is {error:.1e} from its definition; refusing to time it"
+            )
         rows = []
         for n in lengths:
             u, domain = torch.randn(1, n, dim), Domain.line(n)
             operator(u, domain)
-            median, spread = median_and_spread([_seconds(operator, u, domain) for _ in range(repeats)])
+            median, spread = median_and_spread(
+                [_seconds(operator, u, domain) for _ in range(repeats)]
+            )
             rows.append(
                 {
                     "n": n,
@@ -92,7 +103,8 @@ def linear(lengths: tuple[int, ...], dim: int, heads: int, repeats: int = 5) -> 
                 }
             )
             print(
-                f"linear N={n:7} {rows[-1]['microseconds_per_token']:8.3f} µs/token, {rows[-1]['peak_megabytes']:.0f} MB",
+                f"linear N={n:7} {rows[-1]['microseconds_per_token']:8.3f} µs/token, "
+                f"{rows[-1]['peak_megabytes']:.0f} MB",
                 flush=True,
             )
     return rows
@@ -106,11 +118,15 @@ def _seconds(operator: LinearInfSA, u: Tensor, domain: Domain) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.infsa", description=__doc__)
-    parser.add_argument("--small", action="store_true", help="sizes for a check of the command, not for numbers")
+    parser.add_argument(
+        "--small", action="store_true", help="sizes for a check of the command, not for numbers"
+    )
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument(
-        "--out", type=Path, help="a JSON file of results; parts that are not measured now stay as they are"
+        "--out",
+        type=Path,
+        help="a JSON file of results; parts that are not measured now stay as they are",
     )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -130,13 +146,20 @@ def _linear(small: bool, threads: int) -> dict[str, Any]:
     rows = linear(SMALL if small else LENGTHS, dim, heads)
     times = [row["microseconds_per_token"] for row in rows]
     print(f"linear: slowest to fastest time per token {max(times) / min(times):.3f}")
-    return {"lengths": rows, "slowest_to_fastest": max(times) / min(times), "note": f"B=1 d={dim} H={heads}"}
+    return {
+        "lengths": rows,
+        "slowest_to_fastest": max(times) / min(times),
+        "note": f"B=1 d={dim} H={heads}",
+    }
 
 
 def _pure(small: bool, threads: int) -> list[dict[str, Any]]:
     rows = run(pure(256, 64, 2) if small else pure(4096, 256, 4))
     for row in rows:
-        print(f"{row['case']} {row['way']:6} {row['milliseconds']:10.2f} ± {row['spread']:.2f} ms, {row['note']}")
+        print(
+            f"{row['case']} {row['way']:6} {row['milliseconds']:10.2f} ± {row['spread']:.2f} ms, "
+            f"{row['note']}"
+        )
     return rows
 
 
@@ -154,7 +177,9 @@ PARTS: dict[str, Callable[[bool, int], Any]] = {
     "linear": _linear,  # first, so that its peak memory is its own
     "pure": _pure,
     "memory": _memory,
-    "model": lambda small, threads: infsa_scale.scaling((64, 256) if small else infsa_scale.LENGTHS, threads),
+    "model": lambda small, threads: infsa_scale.scaling(
+        (64, 256) if small else infsa_scale.LENGTHS, threads
+    ),
     "train": lambda small, threads: infsa_scale.step(64 if small else infsa_scale.TRAINED, threads),
     "table-memory": lambda small, threads: infsa_scale.table(
         (128, 256, 512) if small else infsa_scale.TABLE_LENGTHS, threads

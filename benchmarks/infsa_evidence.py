@@ -1,7 +1,9 @@
-"""InfSA on canvases of known objects: accuracy, faithfulness and localisation of attention, alignment; ablations of γ and activation.
+"""InfSA on canvases of known objects: accuracy, faithfulness and localisation of attention,
+alignment; ablations of γ and activation.
 
-``python -m benchmarks.infsa_evidence [--runs DIR] [--seeds N] [--only NAME ...] [--out FILE]`` trains small InfViTs and a softmax ViT of
-equal depth with one recipe, measures each, and adds it to the file; run it again to go on. ``benchmarks.infsa_report`` writes the page.
+``python -m benchmarks.infsa_evidence [--runs DIR] [--seeds N] [--only NAME ...] [--out FILE]``
+trains small InfViTs and a softmax ViT of equal depth with one recipe, measures each, and adds it to
+the file; run it again to go on. ``benchmarks.infsa_report`` writes the page.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ MODELS = ("linear", "pure", "softmax")
 # Ablations are of the linear form, as in the paper's Table 4; its own values are the plain run's.
 ABLATIONS = {
     **{f"gamma {value:g}": (f"model.decay={value}",) for value in (0.3, 0.5, 0.9)},
-    **{f"activation {name}": ("operator=linear_infsa", f"operator.activation={name}") for name in ("gelu", "abs")},
+    **{
+        f"activation {name}": ("operator=linear_infsa", f"operator.activation={name}")
+        for name in ("gelu", "abs")
+    },
 }
 IMAGES, STEPS, ALIGNED = 256, 12, 32
 
@@ -45,7 +50,9 @@ IMAGES, STEPS, ALIGNED = 256, 12, 32
 def plan(task: str) -> list[tuple[str, str, tuple[str, ...]]]:
     """(name, model, overrides) of every variant."""
     plain = [(name, name, ()) for name in MODELS]
-    return plain + ([(name, "linear", extra) for name, extra in ABLATIONS.items()] if task == "canvas" else [])
+    return plain + (
+        [(name, "linear", extra) for name, extra in ABLATIONS.items()] if task == "canvas" else []
+    )
 
 
 def judge(model: Any, dataset: Any) -> dict[str, Any]:
@@ -58,7 +65,9 @@ def judge(model: Any, dataset: Any) -> dict[str, Any]:
 
 
 def align(model: Any, images: torch.Tensor) -> list[dict[str, Any]]:
-    """Cosine and rank correlation with the leading eigenvector, layer by layer, over all heads of some images."""
+    """Cosine and rank correlation with the leading eigenvector, layer by layer, over all heads of
+    some images.
+    """
     rows = []
     for one in model_alignment(model, images).values():
         row: dict[str, Any] = {"samples": one.cosine.numel()}
@@ -71,13 +80,26 @@ def align(model: Any, images: torch.Tensor) -> list[dict[str, Any]]:
 
 
 def run(
-    task: str, name: str, model: str, extra: tuple[str, ...], seed: int, folder: Path, more: list[str]
+    task: str,
+    name: str,
+    model: str,
+    extra: tuple[str, ...],
+    seed: int,
+    folder: Path,
+    more: list[str],
 ) -> dict[str, Any]:
     """Train and measure one model."""
     label = f"{task}-{name.replace(' ', '-')}-{seed}"
-    recipe = load_recipe(RECIPES[task].format(model), [*SMALL[task], *extra, *more, f"seed={seed}", f"name={label}"])
+    recipe = load_recipe(
+        RECIPES[task].format(model), [*SMALL[task], *extra, *more, f"seed={seed}", f"name={label}"]
+    )
     place = folder / label
-    result = train(recipe, place, resume=(place / "checkpoints").is_dir(), report=lambda line: print(line, flush=True))
+    result = train(
+        recipe,
+        place,
+        resume=(place / "checkpoints").is_dir(),
+        report=lambda line: print(line, flush=True),
+    )
     trained, _ = load_run(place)
     test = build_dataset(recipe, "test")
     torch.manual_seed(seed)
@@ -110,21 +132,29 @@ def _add(path: Path, row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.infsa_evidence", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.infsa_evidence", description=__doc__
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/infsa"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--task", choices=list(RECIPES), default="canvas")
-    parser.add_argument("--only", nargs="+", help="names of variants, such as linear or 'gamma 0.3'")
+    parser.add_argument(
+        "--only", nargs="+", help="names of variants, such as linear or 'gamma 0.3'"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("overrides", nargs="*", help="changes to the recipes, for a quick try")
     args = parser.parse_args()
     torch.set_num_threads(1)
     chosen = [one for one in plan(args.task) if not args.only or one[0] in args.only]
-    groups = [one for one in chosen if not one[2]], [one for one in chosen if one[2]]  # the ablations come last
+    groups = (
+        [one for one in chosen if not one[2]],
+        [one for one in chosen if one[2]],
+    )  # the ablations come last
     for group in groups:
         for seed, (name, model, extra) in itertools.product(range(args.seeds), group):
             if any(
-                (row["task"], row["variant"], row["seed"]) == (args.task, name, seed) for row in _read(args.out)["runs"]
+                (row["task"], row["variant"], row["seed"]) == (args.task, name, seed)
+                for row in _read(args.out)["runs"]
             ):
                 continue
             with claimed(args.runs / f"{args.task}-{name.replace(' ', '-')}-{seed}.lock") as mine:
@@ -134,7 +164,10 @@ def main() -> None:
                 row = run(args.task, name, model, extra, seed, args.runs, args.overrides)
                 with claimed(args.runs / "results.lock", wait=True):
                     _add(args.out, row)
-                print(f"{args.task} {name} seed {seed}: test accuracy {row['accuracy']:.4f}", flush=True)
+                print(
+                    f"{args.task} {name} seed {seed}: test accuracy {row['accuracy']:.4f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

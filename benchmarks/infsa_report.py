@@ -1,4 +1,6 @@
-"""``python -m benchmarks.infsa_report``: docs/results/infsa.md from docs/results/infsa.json and benchmarks/results/infsa.json."""
+"""``python -m benchmarks.infsa_report``: docs/results/infsa.md from docs/results/infsa.json and
+benchmarks/results/infsa.json.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from .report import machine_line
 
 SPEED = Path(__file__).parent / "results" / "infsa.json"
 LABELS = {"linear": "linear InfSA", "pure": "pure InfSA", "softmax": "softmax"}
-METHODS = {"attention": "class token, last layer", "rollout": "rollout", "incoming": "incoming centrality"}
+METHODS = {
+    "attention": "class token, last layer",
+    "rollout": "rollout",
+    "incoming": "incoming centrality",
+}
 TASKS = {"canvas": "Fashion-MNIST canvases", "cifar10": "CIFAR-10"}
 HEAD = """# Results: InfSA
 
@@ -41,18 +47,25 @@ def shown(values: list[float], scale: float = 100.0, digits: int = 1) -> str:
     if not values:
         return "not measured"
     mean, error = mean_error(values)
-    return f"{scale * mean:.{digits}f}" + ("" if error is None else f" ± {scale * error:.{digits}f}")
+    return f"{scale * mean:.{digits}f}" + (
+        "" if error is None else f" ± {scale * error:.{digits}f}"
+    )
 
 
 def accuracy_table(rows: Rows) -> str:
     """Test accuracy of the three models on each task."""
-    lines = ["| task | model | test accuracy (%) | seeds | parameters | epochs |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| task | model | test accuracy (%) | seeds | parameters | epochs |",
+        "|---|---|---|---|---|---|",
+    ]
     for task, title in TASKS.items():
         for model in MODELS:
             found = pick(rows, task, model)
             if found:
                 score = shown([row["accuracy"] for row in found])
-                cells = f"{score} | {len(found)} | {found[0]['parameters']:,} | {found[0]['epochs']}"
+                cells = (
+                    f"{score} | {len(found)} | {found[0]['parameters']:,} | {found[0]['epochs']}"
+                )
                 lines.append(f"| {title} | {LABELS[model]} | {cells} |")
     return "\n".join(lines)
 
@@ -60,7 +73,8 @@ def accuracy_table(rows: Rows) -> str:
 def quality_table(rows: Rows, kind: str) -> str:
     """Faithfulness and localisation of every map of every model."""
     lines = [
-        "| model | map | MoRF AOC | LeRF AUC | random AUC | ROC-AUC | PR-AUC | mass inside | patches inside |",
+        "| model | map | MoRF AOC | LeRF AUC | random AUC | ROC-AUC | PR-AUC | mass inside | "
+        "patches inside |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for model in MODELS:
@@ -68,7 +82,10 @@ def quality_table(rows: Rows, kind: str) -> str:
         for method, label in METHODS.items():
             if not found or method not in found[0]["degradation"]:
                 continue
-            cells = [shown([r["degradation"][method][k]["mean"] for r in found]) for k in ("morf", "lerf", "random")]
+            cells = [
+                shown([r["degradation"][method][k]["mean"] for r in found])
+                for k in ("morf", "lerf", "random")
+            ]
             places = [
                 [r["localisation"][method][kind][k]["mean"] for r in found]
                 for k in ("roc_auc", "pr_auc", "mass", "chance")
@@ -106,9 +123,16 @@ def ablation_table(rows: Rows) -> str:
         found = pick(rows, "canvas", variant)
         if not found:
             continue
-        label = "γ = 0.7, ReLU" if variant == "linear" else variant.replace("gamma", "γ =").replace("activation", "φ =")
+        label = (
+            "γ = 0.7, ReLU"
+            if variant == "linear"
+            else variant.replace("gamma", "γ =").replace("activation", "φ =")
+        )
         cells = [shown([row["accuracy"] for row in found])]
-        cells += [shown([r["degradation"]["attention"][k]["mean"] for r in found]) for k in ("morf", "lerf")]
+        cells += [
+            shown([r["degradation"]["attention"][k]["mean"] for r in found])
+            for k in ("morf", "lerf")
+        ]
         cells += [shown([r["localisation"]["attention"]["box"]["roc_auc"]["mean"] for r in found])]
         lines.append(f"| {label} | {' | '.join(cells)} | {len(found)} |")
     return "\n".join(lines)
@@ -116,7 +140,10 @@ def ablation_table(rows: Rows) -> str:
 
 def scale_text(speed: dict[str, Any]) -> str:
     """InfViT-4L-64H at extreme resolutions."""
-    lines = ["| tokens | image | seconds | µs a token | peak memory (GB) |", "|---|---|---|---|---|"]
+    lines = [
+        "| tokens | image | seconds | µs a token | peak memory (GB) |",
+        "|---|---|---|---|---|",
+    ]
     for row in _found(speed, "model") or []:
         side, cells = math.isqrt(row["n"]) * 16, f"failed: {row.get('error')} | |"
         if "seconds" in row:
@@ -128,9 +155,12 @@ def scale_text(speed: dict[str, Any]) -> str:
     if step and "seconds" in step:
         cells = f"{step['seconds']:.1f} | {1e6 * step['seconds'] / step['n']:.0f} | {step['megabytes'] / 1024:.2f}"
         lines.append(
-            f"| {step['n']:,} (training step) | {math.isqrt(step['n']) * 16} × {math.isqrt(step['n']) * 16} | {cells} |"
+            f"| {step['n']:,} (training step) | {math.isqrt(step['n']) * 16} × "
+            f"{math.isqrt(step['n']) * 16} | {cells} |"
         )
-    return "\n".join(lines) + "\n\n" + _machine(speed, "model" if _found(speed, "model") else "train")
+    return (
+        "\n".join(lines) + "\n\n" + _machine(speed, "model" if _found(speed, "model") else "train")
+    )
 
 
 def table_text(speed: dict[str, Any]) -> str:
@@ -140,7 +170,8 @@ def table_text(speed: dict[str, Any]) -> str:
     if not kept and not timed:
         return "Not measured yet."
     lines = [
-        "| mechanism | in the paper | forward (s) | at tokens | training, 1,024 tokens (s) | peak memory (GB) | at tokens | exponent | "
+        "| mechanism | in the paper | forward (s) | at tokens | training, 1,024 tokens (s) | peak "
+        "memory (GB) | at tokens | exponent | "
         f"largest N in {LIMIT // 1024} GB (fitted) |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -167,14 +198,18 @@ def pure_text(speed: dict[str, Any]) -> str:
     if rows:
         parts.append("| way | ms | ± ms | time / tiled | difference |\n|---|---|---|---|---|")
         parts[-1] += "".join(
-            f"\n| {r['way']} | {r['milliseconds']:.1f} | {r['spread']:.1f} | {r['ratio']:.2f} | {r['difference']:.0e} |"
+            f"\n| {r['way']} | {r['milliseconds']:.1f} | {r['spread']:.1f} | {r['ratio']:.2f} | "
+            f"{r['difference']:.0e} |"
             for r in rows
         )
-        parts.append(f"Forward and backward, {rows[0]['note']}, the same weights. {_machine(speed, 'pure')}")
+        parts.append(
+            f"Forward and backward, {rows[0]['note']}, the same weights. {_machine(speed, 'pure')}"
+        )
     for found in memory or []:
         sizes = ", ".join(f"{row['n']:,}: {row['megabytes']:.0f} MB" for row in found["lengths"])
         parts.append(
-            f"Peak memory of forward and backward, {found['case'].removesuffix(' memory')}: exponent {found['exponent']:.2f} ({sizes})."
+            f"Peak memory of forward and backward, {found['case'].removesuffix(' memory')}: "
+            f"exponent {found['exponent']:.2f} ({sizes})."
         )
     return "\n\n".join(parts) or "Not measured yet."
 
@@ -194,7 +229,9 @@ def _number(value: float | None, style: str) -> str:
 def page(found: dict[str, Any], speed: dict[str, Any]) -> str:
     """The whole page."""
     rows, settings = found["runs"], found["settings"]
-    changes = {task: ", ".join(f"`{text}`" for text in texts) for task, texts in settings["small"].items()}
+    changes = {
+        task: ", ".join(f"`{text}`" for text in texts) for task, texts in settings["small"].items()
+    }
     one = pick(rows, "canvas", "linear")[0]
     samples = one["alignment"][0]["samples"]
     return f"""{HEAD}InfViT with the linear and the pure form, and a softmax ViT of equal depth, four layers each,

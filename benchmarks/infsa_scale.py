@@ -1,7 +1,9 @@
-"""InfViT at extreme resolutions, and the mechanisms of the paper's Table 2 in one stack: time and peak memory, a process each.
+"""InfViT at extreme resolutions, and the mechanisms of the paper's Table 2 in one stack: time and
+peak memory, a process each.
 
-Called by ``python -m benchmarks.infsa``; ``python -m benchmarks.infsa_scale '{"kind": "forward", ...}'`` is one of those processes.
-Peers are used where they can be imported; ``pip install --no-deps --target DIR performer-pytorch linformer agent-attention-pytorch
+Called by ``python -m benchmarks.infsa``; ``python -m benchmarks.infsa_scale '{"kind": "forward",
+...}'`` is one of those processes. Peers are used where they can be imported;
+``pip install --no-deps --target DIR performer-pytorch linformer agent-attention-pytorch
 linear-attention-transformer`` and ``PYTHONPATH=DIR`` leave this installation as it is.
 """
 
@@ -36,7 +38,9 @@ DIM, HEADS, DEPTH = 768, 64, 4
 
 
 class Quadratic(nn.Module):
-    """The published form of pure InfSA or of softmax attention: the N × N matrix of every head is stored."""
+    """The published form of pure InfSA or of softmax attention: the N × N matrix of every head is
+    stored.
+    """
 
     def __init__(self, name: str):
         super().__init__()
@@ -46,7 +50,8 @@ class Quadratic(nn.Module):
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
         kernel: Any = self.inner.kernel
         query, key, value = (
-            x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in (kernel.query(u), kernel.key(u), kernel.value(u))
+            x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for x in (kernel.query(u), kernel.key(u), kernel.value(u))
         )
         graph = query @ key.mT
         if self.softmax:
@@ -104,7 +109,8 @@ def _linear_transformer(points: int) -> nn.Module:
     return Peer(SelfAttention(DIM, HEADS, causal=False, dim_head=DIM // HEADS))
 
 
-# Name: (kind in the paper's Table 2, what makes the layer for N points). SOFT, FLatten and MLLA have no installable package.
+# Name: (kind in the paper's Table 2, what makes the layer for N points). SOFT, FLatten and MLLA
+# have no installable package.
 MECHANISMS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "softmax, N × N": ("Standard ViT", lambda n: Quadratic("softmax")),
     "softmax, fused (ours)": ("Standard ViT", lambda n: create_operator("softmax", DIM, HEADS)),
@@ -122,11 +128,13 @@ MECHANISMS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
 }
 
 
-# --- one measurement, in this process ------------------------------------------------------------------------------------
+# --- one measurement, in this process -------------------------------------------------------------
 
 
 def check_model() -> float:
-    """The model on a small image against the same model whose operators use their definition, in float64; refused if it differs."""
+    """The model on a small image against the same model whose operators use their definition, in
+    float64; refused if it differs.
+    """
     torch.manual_seed(0)
     model = create_model("infvit_linear_4", dim=96, heads=8, depth=2, chunk=3)
     nn.init.normal_(model.head.weight)
@@ -143,7 +151,9 @@ def check_model() -> float:
 
 
 def forward(points: int) -> dict[str, float]:
-    """One image of ``points`` patches through InfViT-4L-64H, the second of two passes: the first one finds its memory."""
+    """One image of ``points`` patches through InfViT-4L-64H, the second of two passes: the first
+    one finds its memory.
+    """
     check_model()
     side = math.isqrt(points) * 16
     torch.manual_seed(0)
@@ -170,14 +180,21 @@ def train(points: int) -> dict[str, float]:
     loss = nn.functional.cross_entropy(model(image), torch.tensor([3]))
     loss.backward()
     optimizer.step()
-    return _found(time.perf_counter() - start, torch.stack([p.detach().sum() for p in model.parameters()]))
+    return _found(
+        time.perf_counter() - start, torch.stack([p.detach().sum() for p in model.parameters()])
+    )
 
 
-def mechanism(name: str, points: int, repeats: int, backward: bool = False, ratio: float = 4.0) -> dict[str, float]:
-    """Four pre-norm blocks of width 768 and 64 heads around one mechanism; the best of some rounds. ``ratio`` 0: no feed-forward."""
+def mechanism(
+    name: str, points: int, repeats: int, backward: bool = False, ratio: float = 4.0
+) -> dict[str, float]:
+    """Four pre-norm blocks of width 768 and 64 heads around one mechanism; the best of some rounds.
+    ``ratio`` 0: no feed-forward.
+    """
     torch.manual_seed(0)
     blocks = nn.ModuleList(
-        ResidualBlock(MECHANISMS[name][1](points), DIM, ratio=ratio, chunk=CHUNK) for _ in range(DEPTH)
+        ResidualBlock(MECHANISMS[name][1](points), DIM, ratio=ratio, chunk=CHUNK)
+        for _ in range(DEPTH)
     )
     parameters = sum(p.numel() for p in blocks.parameters())
     domain, u = Domain.line(points), torch.randn(1, points, DIM)
@@ -200,7 +217,7 @@ def _found(seconds: float, out: Tensor) -> dict[str, float]:
     return {"seconds": seconds, "megabytes": peak_kilobytes() / 1024}
 
 
-# --- many, each in a process of its own ------------------------------------------------------------------------------------
+# --- many, each in a process of its own -----------------------------------------------------------
 
 
 def measure(kind: str, threads: int, **options: Any) -> dict[str, Any]:
@@ -213,7 +230,11 @@ def measure(kind: str, threads: int, **options: Any) -> dict[str, Any]:
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}"}
+        return {
+            "error": done.stderr.strip().splitlines()[-1]
+            if done.stderr.strip()
+            else f"exit {done.returncode}"
+        }
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -256,12 +277,16 @@ def table(lengths: tuple[int, ...], threads: int) -> list[dict[str, Any]]:
 
 
 def times(points: int, threads: int) -> list[dict[str, Any]]:
-    """Every mechanism: seconds of a forward pass at ``points`` (or as many as it stores), and of forward and backward at a quarter."""
+    """Every mechanism: seconds of a forward pass at ``points`` (or as many as it stores), and of
+    forward and backward at a quarter.
+    """
     rows = []
     for name in MECHANISMS:
         (here,) = _sizes(name, (points,), ("softmax, N", "pure InfSA, N"))
         inference = measure("mechanism", threads, name=name, points=here, repeats=1)
-        training = measure("mechanism", threads, name=name, points=points // 4, repeats=2, backward=True)
+        training = measure(
+            "mechanism", threads, name=name, points=points // 4, repeats=2, backward=True
+        )
         row: dict[str, Any] = {"mechanism": name, "n": here, "trained": points // 4}
         for key, found in (("forward_seconds", inference), ("training_seconds", training)):
             row |= {"error": found["error"]} if "error" in found else {key: found["seconds"]}
@@ -275,7 +300,8 @@ def _sizes(name: str, lengths: tuple[int, ...], kinds: tuple[str, ...]) -> tuple
 
 
 def largest(memory: list[dict[str, float]]) -> tuple[int, float]:
-    """Largest N whose forward pass takes 16 GB, and the exponent, by :math:`m(N) = a + b N^p` through the last three of equal ratios.
+    """Largest N whose forward pass takes 16 GB, and the exponent, by :math:`m(N) = a + b N^p`
+    through the last three of equal ratios.
 
     Example:
         >>> rows = [{"n": n, "megabytes": 300 + n**2 / 1e5} for n in (1000, 2000, 4000)]
@@ -287,12 +313,18 @@ def largest(memory: list[dict[str, float]]) -> tuple[int, float]:
     if m2 - m1 <= 0 or m1 - m0 <= 0:
         return 0, math.nan
     power = math.log((m2 - m1) / (m1 - m0)) / math.log(n2 / n1)
-    power = max(power, 1.0)  # below it, the constant part still shows: linear is the cautious reading
+    power = max(
+        power, 1.0
+    )  # below it, the constant part still shows: linear is the cautious reading
     slope = (m2 - m1) / (n2**power - n1**power)
     return int(((LIMIT - m2) / slope + n2**power) ** (1 / power)), power
 
 
-KINDS: dict[str, Callable[..., dict[str, Any]]] = {"forward": forward, "train": train, "mechanism": mechanism}
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "forward": forward,
+    "train": train,
+    "mechanism": mechanism,
+}
 
 
 if __name__ == "__main__":

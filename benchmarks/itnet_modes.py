@@ -1,8 +1,10 @@
-"""ITNet's evaluation modes against the number of points, beside softmax attention in the same block: time and peak memory.
+"""ITNet's evaluation modes against the number of points, beside softmax attention in the same
+block: time and peak memory.
 
-``python -m benchmarks.itnet_modes [--lengths 196 512 ...] [--dim 128] [--heads 2] [--width 64] [--device cpu] [--limit SECONDS]
-[--out FOLDER]`` runs every mode, length and direction in a process of its own, and writes ``itnet-modes.json`` and a plot with the
-exponents fitted to the lengths from 1,024 on. Before a mode is timed its answer at 64 points is held to its dense definition. A length
+``python -m benchmarks.itnet_modes [--lengths 196 512 ...] [--dim 128] [--heads 2] [--width 64]
+[--device cpu] [--limit SECONDS] [--out FOLDER]`` runs every mode, length and direction in a process
+of its own, and writes ``itnet-modes.json`` and a plot with the exponents fitted to the lengths from
+1,024 on. Before a mode is timed its answer at 64 points is held to its dense definition. A length
 whose time, extrapolated from the lengths before, exceeds the limit is left out and said to be.
 """
 
@@ -41,17 +43,27 @@ def block(mode: str, options: argparse.Namespace, samples: int = SAMPLES) -> Res
         operator = create_operator("softmax", options.dim, options.heads)
     elif mode == "LR-64":
         rank = math.ceil(RANK / options.heads)
-        operator = create_operator("itnet_low_rank", options.dim, options.heads, rank=rank, width=options.width)
+        operator = create_operator(
+            "itnet_low_rank", options.dim, options.heads, rank=rank, width=options.width
+        )
     else:
-        strategy = "exact" if mode == "exact" else MonteCarlo(samples=samples, anchors=mode == "MC-128 anchors")
-        operator = create_operator("itnet", options.dim, options.heads, width=options.width, strategy=strategy)
+        strategy = (
+            "exact"
+            if mode == "exact"
+            else MonteCarlo(samples=samples, anchors=mode == "MC-128 anchors")
+        )
+        operator = create_operator(
+            "itnet", options.dim, options.heads, width=options.width, strategy=strategy
+        )
         if mode == "MC-128":
             add_proposal(operator)
     return ResidualBlock(operator, options.dim).to(options.device).train(mode == "MC-128")
 
 
 def check(mode: str, options: argparse.Namespace) -> float:
-    """Difference from the dense definition at few points, or WrongAnswer; the sampled mode's definition is its mean."""
+    """Difference from the dense definition at few points, or WrongAnswer; the sampled mode's
+    definition is its mean.
+    """
     draws = 512 if mode == "MC-128" else 1
     operator = block(mode, options, samples=CHECKED).operator
     u = torch.randn(1, CHECKED, options.dim, device=options.device)
@@ -59,14 +71,20 @@ def check(mode: str, options: argparse.Namespace) -> float:
     with torch.no_grad():
         found = operator(u.expand(draws, -1, -1), domain)
         error = difference(found.mean(0, keepdim=True), operator.dense(u, domain))
-        allowed = 1e-4 if draws == 1 else 6 * float((found.std(0) / draws**0.5).max() / found.abs().max())
+        allowed = (
+            1e-4 if draws == 1 else 6 * float((found.std(0) / draws**0.5).max() / found.abs().max())
+        )
     if error > allowed:
-        raise WrongAnswer(f"{mode}: {error:.1e} from the definition, allowed {allowed:.0e}; refusing to time it")
+        raise WrongAnswer(
+            f"{mode}: {error:.1e} from the definition, allowed {allowed:.0e}; refusing to time it"
+        )
     return error
 
 
 def measure(mode: str, n: int, direction: str, options: argparse.Namespace) -> dict[str, float]:
-    """Median time of one mode and its peak memory above a small step's, in this process, which must have done nothing else."""
+    """Median time of one mode and its peak memory above a small step's, in this process, which must
+    have done nothing else.
+    """
     module, cuda = block(mode, options), options.device == "cuda"
     parameters = list(module.parameters())
 
@@ -80,7 +98,9 @@ def measure(mode: str, n: int, direction: str, options: argparse.Namespace) -> d
                 module(u, domain)
         else:
             loss, extra = module(u.requires_grad_(), domain).square().sum(), auxiliary_loss(module)
-            torch.autograd.grad(loss if extra is None else loss + extra, [u, *parameters], allow_unused=True)
+            torch.autograd.grad(
+                loss if extra is None else loss + extra, [u, *parameters], allow_unused=True
+            )
         if cuda:
             torch.cuda.synchronize()
 
@@ -89,7 +109,9 @@ def measure(mode: str, n: int, direction: str, options: argparse.Namespace) -> d
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     times, begun = [], time.perf_counter()
-    while len(times) < 2 or (len(times) < options.repeats and time.perf_counter() - begun < options.limit):
+    while len(times) < 2 or (
+        len(times) < options.repeats and time.perf_counter() - begun < options.limit
+    ):
         start = time.perf_counter()
         step(n)
         times.append(time.perf_counter() - start)
@@ -106,7 +128,9 @@ def measure(mode: str, n: int, direction: str, options: argparse.Namespace) -> d
 
 
 def exponent(rows: list[dict[str, float]], what: str) -> float | None:
-    """Slope against N in logarithms, by least squares over the lengths from 1,024 on (all, where there are fewer than two)."""
+    """Slope against N in logarithms, by least squares over the lengths from 1,024 on (all, where
+    there are fewer than two).
+    """
     long = [row for row in rows if row["n"] >= 1024]
     used = long if len(long) > 1 else rows
     if len(used) < 2:
@@ -135,7 +159,11 @@ def series(mode: str, direction: str, options: argparse.Namespace) -> dict[str, 
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         row = rows[-1]
-        print(f"{mode:15} {direction:17} N={n:6} {row['milliseconds']:10.1f} ms {row['megabytes']:9.1f} MB", flush=True)
+        print(
+            f"{mode:15} {direction:17} N={n:6} {row['milliseconds']:10.1f} ms "
+            f"{row['megabytes']:9.1f} MB",
+            flush=True,
+        )
     slopes = {what: exponent(rows, what) for what in ("milliseconds", "megabytes")}
     return {
         "mode": mode,
@@ -162,8 +190,18 @@ def draw(curves: list[dict], path: Path) -> None:
                 slope = curve["exponent"][what]
                 name = curve["mode"] if slope is None else f"{curve['mode']}: $N^{{{slope:.2f}}}$"
                 values = [max(row[what], 0.1) for row in curve["rows"]]
-                axis.loglog([row["n"] for row in curve["rows"]], values, marker="o", markersize=4, label=name)
-            axis.set(ylabel=label, title=direction if line == 0 else "", xlabel="points N" if line else "")
+                axis.loglog(
+                    [row["n"] for row in curve["rows"]],
+                    values,
+                    marker="o",
+                    markersize=4,
+                    label=name,
+                )
+            axis.set(
+                ylabel=label,
+                title=direction if line == 0 else "",
+                xlabel="points N" if line else "",
+            )
             axis.legend(fontsize=8, frameon=False)
             axis.grid(alpha=0.3)
     figure.tight_layout()
@@ -185,10 +223,17 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--limit", type=float, default=60.0, help="seconds one step, and the repeats of one step, may take"
+        "--limit",
+        type=float,
+        default=60.0,
+        help="seconds one step, and the repeats of one step, may take",
     )
-    parser.add_argument("--one", nargs=3, metavar=("MODE", "N", "DIRECTION"), help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of itnet-modes.json and itnet-modes.png")
+    parser.add_argument(
+        "--one", nargs=3, metavar=("MODE", "N", "DIRECTION"), help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="folder of itnet-modes.json and itnet-modes.png"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.one:
@@ -205,7 +250,9 @@ def main() -> None:
     if options.device == "cuda":
         machine["device"] = torch.cuda.get_device_name()
     options.out.mkdir(parents=True, exist_ok=True)
-    setting = {name: getattr(options, name) for name in ("dim", "heads", "width", "limit", "threads")}
+    setting = {
+        name: getattr(options, name) for name in ("dim", "heads", "width", "limit", "threads")
+    }
     text = json.dumps({"machine": machine, "setting": setting, "curves": curves}, indent=1)
     (options.out / "itnet-modes.json").write_text(text + "\n", encoding="utf-8")
     draw(curves, options.out / "itnet-modes.png")

@@ -1,7 +1,9 @@
-"""How long ITNet's recipes take: ``python -m benchmarks.itnet_recipes [--minutes 0.4] [--threads 2] [--only NAME ...]``.
+"""How long ITNet's recipes take: ``python -m benchmarks.itnet_recipes [--minutes 0.4] [--threads 2]
+[--only NAME ...]``.
 
-Each recipe trains for so many minutes as it stands; a whole run's time is the median step's times all its steps, and its validations.
-Written to docs/results/itnet-recipes.json, one row at a time; ``benchmarks.itnet_report`` shows them. Keep the machine quiet.
+Each recipe trains for so many minutes as it stands; a whole run's time is the median step's times
+all its steps, and its validations. Written to docs/results/itnet-recipes.json, one row at a time;
+``benchmarks.itnet_report`` shows them. Keep the machine quiet.
 """
 
 from __future__ import annotations
@@ -56,12 +58,16 @@ class Clock(pl.Callback):
 
 
 def measure(name: str, minutes: float) -> dict[str, Any]:
-    """Seconds of a training step and of a validation sample, and minutes of the whole recipe; what comes before is not counted."""
+    """Seconds of a training step and of a validation sample, and minutes of the whole recipe; what
+    comes before is not counted.
+    """
     recipe = load_recipe(name, ["init_from=null"])
     data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
     loader, validation = build_loaders(recipe, *data)
     model, clock = build_model(recipe, data[0]), Clock()
-    module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task_of(data[0]))
+    module = Classifier(
+        model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task_of(data[0])
+    )
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
@@ -75,7 +81,11 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
         "min_steps": 4,
     }
     trainer = pl.Trainer(
-        accelerator="cpu", gradient_clip_val=recipe.training.clip_norm, callbacks=[clock], **quiet, **limits
+        accelerator="cpu",
+        gradient_clip_val=recipe.training.clip_norm,
+        callbacks=[clock],
+        **quiet,
+        **limits,
     )
     trainer.fit(module)
     seconds = statistics.median(b - a for a, b in itertools.pairwise(clock.times))
@@ -113,8 +123,15 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     for name in options.only:
         row = measure(name, options.minutes)
-        print(f"{name:20} {row['seconds_per_step']:8.4f} s a step, {row['minutes']:6.1f} minutes", flush=True)
-        found = json.loads(options.out.read_text(encoding="utf-8"))["rows"] if options.out.is_file() else []
+        print(
+            f"{name:20} {row['seconds_per_step']:8.4f} s a step, {row['minutes']:6.1f} minutes",
+            flush=True,
+        )
+        found = (
+            json.loads(options.out.read_text(encoding="utf-8"))["rows"]
+            if options.out.is_file()
+            else []
+        )
         rows = [old for old in found if old["recipe"] != name]
         write_json(options.out, {"machine": describe(), "rows": [*rows, row]})
 

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.itnet_report``: docs/results/itnet.md from the committed results of ``python -m benchmarks.itnet_ablations``."""
+"""``python -m benchmarks.itnet_report``: docs/results/itnet.md from the committed results of
+``python -m benchmarks.itnet_ablations``.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ def table(section: Section, rows: Rows) -> str:
             error = "" if found.error is None else f" ± {scale * found.error:.{digits}f}"
             apart = f"{scale * found.difference:+.{digits}f}{error}"
         score = spread([row[metric] for row in mine], metric)
-        more = [spread([row[label] for row in mine if label in row], metric) for label in section.further]
+        more = [
+            spread([row[label] for row in mine if label in row], metric)
+            for label in section.further
+        ]
         cells = [name, score, *more, str(len(mine)), apart, f"{mine[0]['parameters']:,}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -76,8 +81,13 @@ def claims(found: dict[str, Rows]) -> str:
 
 
 def speed(found: dict[str, Any]) -> str:
-    """Time and memory of the evaluation modes, and where the low-rank one loses to softmax attention."""
-    lines = ["| mode | direction | N | ms | peak MB | exponent in time | in memory |", "|---|---|---|---|---|---|---|"]
+    """Time and memory of the evaluation modes, and where the low-rank one loses to softmax
+    attention.
+    """
+    lines = [
+        "| mode | direction | N | ms | peak MB | exponent in time | in memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for curve in found["curves"]:
         slopes = [
             "" if curve["exponent"][what] is None else f"{curve['exponent'][what]:.2f}"
@@ -96,12 +106,15 @@ def speed(found: dict[str, Any]) -> str:
         if curve["left_out"]:
             missing = ", ".join(f"{n:,}" for n in curve["left_out"])
             lines.append(
-                f"| {curve['mode']} | {curve['direction']} | {missing} | left out: beyond the limit or below S | | | |"
+                f"| {curve['mode']} | {curve['direction']} | {missing} | left out: beyond the "
+                "limit or below S | | | |"
             )
     sizes = found["setting"]
     about = (
-        f"One block of width {sizes['dim']}, {sizes['heads']} heads, kernel width {sizes['width']}, batch 1, float32, "
-        f"{sizes['threads']} threads; a step of more than {sizes['limit']:g} s is left out. {machine_line(found['machine'])}"
+        f"One block of width {sizes['dim']}, {sizes['heads']} heads, kernel width "
+        f"{sizes['width']}, batch 1, float32, "
+        f"{sizes['threads']} threads; a step of more than {sizes['limit']:g} s is left out. "
+        f"{machine_line(found['machine'])}"
     )
     picture = "![Time and memory against N](itnet-modes.png)"
     return (
@@ -118,7 +131,9 @@ def crossover(curves: list[dict[str, Any]]) -> str:
     lines = []
     for direction in dict.fromkeys(curve["direction"] for curve in curves):
         times = {
-            c["mode"]: {r["n"]: r["milliseconds"] for r in c["rows"]} for c in curves if c["direction"] == direction
+            c["mode"]: {r["n"]: r["milliseconds"] for r in c["rows"]}
+            for c in curves
+            if c["direction"] == direction
         }
         base = times.get("SDPA", {})
         for mode, mine in times.items():
@@ -127,17 +142,28 @@ def crossover(curves: list[dict[str, Any]]) -> str:
                 continue
             slower = [n for n in shared if mine[n] > base[n]]
             faster = [n for n in shared if n > max(slower, default=0)]
-            where = f"faster from N = {faster[0]:,} on" if faster else f"slower at every N up to {max(shared):,}"
+            where = (
+                f"faster from N = {faster[0]:,} on"
+                if faster
+                else f"slower at every N up to {max(shared):,}"
+            )
             lines.append(f"- {mode}, {direction}: {where}, against softmax attention.")
     return "\n".join(lines)
 
 
 def current(found: dict[str, Rows]) -> dict[str, Rows]:
-    """The rows that were run with a section's present settings; others are of older ones and are not compared with them."""
+    """The rows that were run with a section's present settings; others are of older ones and are
+    not compared with them.
+    """
     kept = {}
     for name, section in SECTIONS.items():
-        wanted = {variant: [*section.common, *overrides] for variant, overrides in section.variants.items()}
-        kept[name] = [row for row in found.get(name, []) if row["overrides"] == wanted.get(row["variant"])]
+        wanted = {
+            variant: [*section.common, *overrides]
+            for variant, overrides in section.variants.items()
+        }
+        kept[name] = [
+            row for row in found.get(name, []) if row["overrides"] == wanted.get(row["variant"])
+        ]
     return kept
 
 
@@ -150,7 +176,9 @@ def minutes(found: dict[str, Any]) -> str:
     for row in found["rows"]:
         counts = (row["samples"], row["epochs"], row["steps"])
         cells = [f"`{row['recipe']}`", f"{row['parameters']:,}", *(f"{n:,}" for n in counts)]
-        lines.append(f"| {' | '.join(cells)} | {row['seconds_per_step']:.3f} | {row['minutes']:.1f} |")
+        lines.append(
+            f"| {' | '.join(cells)} | {row['seconds_per_step']:.3f} | {row['minutes']:.1f} |"
+        )
     about = "The recipes as they stand, not those of the tables above: the median step's time, times all steps, and the validations."
     command = "`python -m benchmarks.itnet_recipes`"
     return (
@@ -160,7 +188,11 @@ def minutes(found: dict[str, Any]) -> str:
     )
 
 
-def page(found: dict[str, Rows], modes: dict[str, Any] | None = None, recipes: dict[str, Any] | None = None) -> str:
+def page(
+    found: dict[str, Rows],
+    modes: dict[str, Any] | None = None,
+    recipes: dict[str, Any] | None = None,
+) -> str:
     """The whole page."""
     found = current(found)
     parts = [HEAD, "## Claims\n\n" + claims(found) + "\n"]
@@ -169,7 +201,10 @@ def page(found: dict[str, Rows], modes: dict[str, Any] | None = None, recipes: d
         if not rows:
             continue
         command = f"`python -m benchmarks.itnet_ablations {name}`"
-        parts.append(f"## {section.title}\n\n{setting(section)}; the table by {command}.\n\n{table(section, rows)}\n")
+        parts.append(
+            f"## {section.title}\n\n{setting(section)}; the table by "
+            f"{command}.\n\n{table(section, rows)}\n"
+        )
     if recipes is not None:
         parts.append(minutes(recipes))
     if modes is not None:

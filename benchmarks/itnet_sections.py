@@ -1,4 +1,6 @@
-"""What ``python -m benchmarks.itnet_ablations`` runs: a recipe, what all its runs change, and the variants compared."""
+"""What ``python -m benchmarks.itnet_ablations`` runs: a recipe, what all its runs change, and the
+variants compared.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,15 @@ SECTIONS: dict[str, Section] = {
         "Sentences from movie reviews",
         "reviews",
         REVIEWS,
-        groups("full", "no product", "no distance", "no relative", "content only", "position only", "constant"),
+        groups(
+            "full",
+            "no product",
+            "no distance",
+            "no relative",
+            "content only",
+            "position only",
+            "constant",
+        ),
     ),
     "digits": Section(
         "Digits: the kernel network, its features, layers, rank",
@@ -48,9 +58,21 @@ SECTIONS: dict[str, Section] = {
             "learned B": ("operator.learned_frequencies=true",),
             "1 layer": ("model.depth=1",),
             "4 layers": ("model.depth=4",),
-            "low rank, r = 2 a head": ("operator=itnet_low_rank", "operator.rank=2", "operator.width=16"),
-            "low rank, r = 8 a head": ("operator=itnet_low_rank", "operator.rank=8", "operator.width=16"),
-            "low rank, r = 16 a head": ("operator=itnet_low_rank", "operator.rank=16", "operator.width=16"),
+            "low rank, r = 2 a head": (
+                "operator=itnet_low_rank",
+                "operator.rank=2",
+                "operator.width=16",
+            ),
+            "low rank, r = 8 a head": (
+                "operator=itnet_low_rank",
+                "operator.rank=8",
+                "operator.width=16",
+            ),
+            "low rank, r = 16 a head": (
+                "operator=itnet_low_rank",
+                "operator.rank=16",
+                "operator.width=16",
+            ),
         },
     ),
     "samples": Section(
@@ -70,7 +92,9 @@ SECTIONS: dict[str, Section] = {
             "at 8 anchors": ("operator.strategy={name: monte_carlo, samples: 8, anchors: true}",),
         },
     ),
-    "kjv": Section("The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1),
+    "kjv": Section(
+        "The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1
+    ),
     "hidden": Section("Hidden words of Bible verses", "itnet-mlm", (), {"low rank": ()}, seeds=1),
     "paraphrase": Section(
         "The same verse or another, in two translations",
@@ -115,7 +139,11 @@ SECTIONS |= {
         "What lies where in mosaics of 28 x 28 pixels; picture and question in one domain",
         "itnet-mosaics-qa",
         MOSAICS,
-        {**CENTRAL, "uniform measure": ("model.measure=uniform",), "image-heavy, 3:1": ("model.measure=0.75",)},
+        {
+            **CENTRAL,
+            "uniform measure": ("model.measure=uniform",),
+            "image-heavy, 3:1": ("model.measure=0.75",),
+        },
     ),
     "graphs": Section(
         "Solubility of molecules",

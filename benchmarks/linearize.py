@@ -1,9 +1,12 @@
-"""Real conversions: ``python -m benchmarks.linearize [--tasks sentiment …] [--methods luna …] [--seeds 1] [--runs runs/linearize]``.
+"""Real conversions: ``python -m benchmarks.linearize [--tasks sentiment …] [--methods luna …]
+[--seeds 1] [--runs runs/linearize]``.
 
-Each task's pretrained model is fine-tuned once a seed with its own softmax; then every method is put in its place and trained under one
-recipe: stage 1 at one learning rate for all, stage 2 on the task. Scores are those of the test split. A row is written to
-docs/results/luna.json after each conversion; a run that was stopped goes on with the same command, and finished rows are kept.
-``--speed`` times a converted MiniLM against its teacher instead. ``python -m benchmarks.linearize_report`` writes the page.
+Each task's pretrained model is fine-tuned once a seed with its own softmax; then every method is
+put in its place and trained under one recipe: stage 1 at one learning rate for all, stage 2 on the
+task. Scores are those of the test split. A row is written to docs/results/luna.json after each
+conversion; a run that was stopped goes on with the same command, and finished rows are kept.
+``--speed`` times a converted MiniLM against its teacher instead. ``python -m
+benchmarks.linearize_report`` writes the page.
 """
 
 from __future__ import annotations
@@ -37,12 +40,18 @@ METHODS: dict[str, dict[str, Any]] = {
     "linear_infsa": {"to": "linear_infsa"},
 }
 COMPARED = ("luna", "hedgehog", "t2r", "performer")
-"""Methods under one recipe. Run by name: LUNA with a longer stage 1, and InfSA's two forms, which are other operators."""
+"""Methods under one recipe. Run by name: LUNA with a longer stage 1, and InfSA's two forms, which
+are other operators.
+"""
 
 
 def load(path: Path = RESULTS) -> dict[str, Any]:
     """The results so far."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": [], "speed": None}
+    return (
+        json.loads(path.read_text(encoding="utf-8"))
+        if path.is_file()
+        else {"runs": [], "speed": None}
+    )
 
 
 def save(found: dict[str, Any], path: Path = RESULTS) -> None:
@@ -59,12 +68,25 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
     say = lambda line: print(f"teacher: {line}", flush=True)  # noqa: E731
     pair = splits["train"], splits["val"]
     options = {"task": task.kind, "metric": task.metric, "options": task.learn, "seed": seed}
-    fine_tune(model, data=pair, folder=folder, resume=(folder / "progress.json").is_file(), say=say, **options)
+    fine_tune(
+        model,
+        data=pair,
+        folder=folder,
+        resume=(folder / "progress.json").is_file(),
+        say=say,
+        **options,
+    )
     return model
 
 
 def convert(
-    name: str, method: str, seed: int, model: torch.nn.Module, score: float, splits: dict[str, Any], folder: Path
+    name: str,
+    method: str,
+    seed: int,
+    model: torch.nn.Module,
+    score: float,
+    splits: dict[str, Any],
+    folder: Path,
 ) -> dict[str, Any]:
     """One conversion and its scores on the test split; ``score`` is the teacher's there."""
     task, metric, kind = TASKS[name], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
@@ -130,29 +152,46 @@ def main() -> None:
             model = teacher(TASKS[name], splits, args.runs / f"{name}-teacher-{seed}", seed)
             kept = args.runs / f"{name}-teacher-{seed}" / "test.json"
             if not kept.is_file():
-                score = evaluate(model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind))
+                score = evaluate(
+                    model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
+                )
                 kept.write_text(json.dumps(score), encoding="utf-8")
             score = json.loads(kept.read_text(encoding="utf-8"))
-            print(f"{name} seed {seed}: the teacher's {TASKS[name].metric} on the test split {score:.4f}", flush=True)
+            print(
+                f"{name} seed {seed}: the teacher's {TASKS[name].metric} on the test split "
+                f"{score:.4f}",
+                flush=True,
+            )
             for method in wanted:
                 if _known(load(args.out), name, method, seed):  # by another process meanwhile
                     continue
-                row = convert(name, method, seed, model, score, splits, args.runs / f"{name}-{method}-{seed}")
+                row = convert(
+                    name, method, seed, model, score, splits, args.runs / f"{name}-{method}-{seed}"
+                )
                 found = load(args.out)
                 found["machine"] = describe()
                 found["recipe"] = {
                     "distil": dataclasses.asdict(DISTIL),
                     "tune": {key: dataclasses.asdict(task.tune) for key, task in TASKS.items()},
                     "teacher": {key: dataclasses.asdict(task.learn) for key, task in TASKS.items()},
-                    "methods": {key: {k: v for k, v in one.items() if k != "distil"} for key, one in METHODS.items()},
+                    "methods": {
+                        key: {k: v for k, v in one.items() if k != "distil"}
+                        for key, one in METHODS.items()
+                    },
                 }
                 found["runs"].append(row)
                 save(found, args.out)
-                print(f"{name} {method} seed {seed}: {row['scores']}, {row['recovered']:.2f}% recovered", flush=True)
+                print(
+                    f"{name} {method} seed {seed}: {row['scores']}, {row['recovered']:.2f}% "
+                    "recovered",
+                    flush=True,
+                )
 
 
 def _known(found: dict[str, Any], task: str, method: str, seed: int) -> bool:
-    return any((row["task"], row["method"], row["seed"]) == (task, method, seed) for row in found["runs"])
+    return any(
+        (row["task"], row["method"], row["seed"]) == (task, method, seed) for row in found["runs"]
+    )
 
 
 if __name__ == "__main__":

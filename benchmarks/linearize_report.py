@@ -1,4 +1,6 @@
-"""``python -m benchmarks.linearize_report``: docs/results/luna.md from the committed results of ``benchmarks.linearize``."""
+"""``python -m benchmarks.linearize_report``: docs/results/luna.md from the committed results of
+``benchmarks.linearize``.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def of(runs: Found, task: str, method: str | None = None) -> Found:
 def conversions(runs: Found) -> str:
     """A row a task and method: scores and share recovered."""
     lines = [
-        "| task | score | method | teacher | after stage 1 | after stage 2 | recovered (%) | seeds |",
+        "| task | score | method | teacher | after stage 1 | after stage 2 | recovered (%) | seeds "
+        "|",
         "|---|---|---|---|---|---|---|---|",
     ]
     for task in TASKS:
@@ -64,7 +67,14 @@ def conversions(runs: Found) -> str:
             }
             recovered = spread([row["recovered"] for row in rows], 1)
             score = f"{TASKS[task].metric} × 100"
-            cells = [TASKS[task].title, score, LABELS[method], *parts.values(), recovered, str(len(rows))]
+            cells = [
+                TASKS[task].title,
+                score,
+                LABELS[method],
+                *parts.values(),
+                recovered,
+                str(len(rows)),
+            ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -83,13 +93,19 @@ def settings(found: dict[str, Any]) -> str:
             continue
         n, learn, tune = rows[0]["samples"], recipe["teacher"][task], recipe["tune"][task]
         stages = [f"≤ {stage['epochs']}, {stage['lr']:g}" for stage in (learn, tune)]
-        lines.append(f"| {TASKS[task].title} | {n['train']} | {n['val']} | {n['test']} | {' | '.join(stages)} |")
+        lines.append(
+            f"| {TASKS[task].title} | {n['train']} | {n['val']} | {n['test']} | "
+            f"{' | '.join(stages)} |"
+        )
         tests.append(n["test"])
     distil, few = recipe["distil"], min(tests)
     text = (
-        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of {distil['batch_size']} everywhere. Few samples, so "
-        f"that one conversion takes a minute or two on one core: with {few} test samples the standard error of an accuracy near "
-        f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say nothing. Students see the training "
+        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of "
+        f"{distil['batch_size']} everywhere. Few samples, so "
+        f"that one conversion takes a minute or two on one core: with {few} test samples the "
+        "standard error of an accuracy near "
+        f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say "
+        "nothing. Students see the training "
         "samples again in stage 2, so that more than 100% may be the longer training."
     )
     return "\n".join(lines) + "\n\n" + textwrap.fill(text, 118, break_on_hyphens=False)
@@ -100,7 +116,9 @@ def goal(runs: Found) -> str:
     lines = []
     for task in TASKS:
         means = {
-            m: statistics.mean(row["recovered"] for row in of(runs, task, m)) for m in METHODS if of(runs, task, m)
+            m: statistics.mean(row["recovered"] for row in of(runs, task, m))
+            for m in METHODS
+            if of(runs, task, m)
         }
         if "luna" not in means:
             continue
@@ -132,7 +150,9 @@ def divergences(runs: Found) -> str:
             cells = [_pair(layer["before"], layer["after"]) for layer in row["layers"]]
             parts = [[layer[key] for layer in row["layers"]] for key in ("before", "after")]
             means = [None if None in values else statistics.mean(values) for values in parts]
-            lines.append(f"| {LABELS[row['method']]} | {' | '.join(cells)} | {_pair(means[0], means[1])} |")
+            lines.append(
+                f"| {LABELS[row['method']]} | {' | '.join(cells)} | {_pair(means[0], means[1])} |"
+            )
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -156,7 +176,10 @@ def speed(found: dict[str, Any]) -> str:
         parts = []
         for way in WAYS[1:]:
             where = crossover(rows, way, key)
-            parts.append(f"{LABELS[way]} {'at no measured length' if where is None else f'from {where:,} tokens'}")
+            parts.append(
+                f"{LABELS[way]} "
+                f"{'at no measured length' if where is None else f'from {where:,} tokens'}"
+            )
         lines.append(f"{what} than the teacher: {'; '.join(parts)}.")
     lines += ["", machine_line(found["machine"])]
     return "\n".join(lines)
@@ -165,29 +188,52 @@ def speed(found: dict[str, Any]) -> str:
 def page(found: dict[str, Any]) -> str:
     """The whole page."""
     command = "`python -m benchmarks.linearize` runs it and goes on where it stopped; `--tasks`, `--methods` and `--seeds` choose."
-    parts = [HEAD, "## Conversions\n", conversions(found["runs"]), "", settings(found), "", command, ""]
+    parts = [
+        HEAD,
+        "## Conversions\n",
+        conversions(found["runs"]),
+        "",
+        settings(found),
+        "",
+        command,
+        "",
+    ]
     missing = []
     for task in TASKS:
         absent = [LABELS[method] for method in COMPARED if not of(found["runs"], task, method)]
         if absent:
-            missing.append(TASKS[task].title + ("" if len(absent) == len(COMPARED) else f" with {', '.join(absent)}"))
+            missing.append(
+                TASKS[task].title
+                + ("" if len(absent) == len(COMPARED) else f" with {', '.join(absent)}")
+            )
     if missing:
         parts += [f"Not run yet: {'; '.join(missing)}.", ""]
     if goal(found["runs"]):
-        parts += ["Against the aim (LUNA at 99.5% or more, and not behind Hedgehog):\n", goal(found["runs"]), ""]
+        parts += [
+            "Against the aim (LUNA at 99.5% or more, and not behind Hedgehog):\n",
+            goal(found["runs"]),
+            "",
+        ]
     text = "KL(teacher ‖ student) in nats on validation samples, before stage 1 → after it, inputs as the teacher gives them.\n"
     parts += ["## How near each layer's attention comes\n", text, divergences(found["runs"]), ""]
     parts += ["## Speed and memory\n"]
     if found.get("speed"):
         about = "One forward pass of MiniLM (6 layers, 384 features, 12 heads), batch 1; in brackets the growth of peak resident memory.\n"
-        parts += [about, speed(found["speed"]), "", "`python -m benchmarks.linearize --speed` measures it."]
+        parts += [
+            about,
+            speed(found["speed"]),
+            "",
+            "`python -m benchmarks.linearize --speed` measures it.",
+        ]
     else:
         parts += ["Not measured yet: `python -m benchmarks.linearize --speed`."]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.linearize_report", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.linearize_report", description=__doc__
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=RESULTS.with_suffix(".md"))
     args = parser.parse_args()

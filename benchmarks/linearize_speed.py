@@ -1,7 +1,9 @@
-"""A converted MiniLM against its teacher: milliseconds and peak memory of one forward pass of batch 1, against the length.
+"""A converted MiniLM against its teacher: milliseconds and peak memory of one forward pass of batch
+1, against the length.
 
-The maps are as they start: neither time nor memory depends on their values. The position table of 512 is repeated to the length, for
-both, since only the cost is asked here. Every length runs in a process of its own, so that peaks do not mix.
+The maps are as they start: neither time nor memory depends on their values. The position table of
+512 is repeated to the length, for both, since only the cost is asked here. Every length runs in a
+process of its own, so that peaks do not mix.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ def built(way: str, length: int) -> Any:
     if length > table.num_embeddings:
         rows = table.weight.repeat(-(-length // table.num_embeddings), 1)[:length]
         model.embeddings.position_embeddings = torch.nn.Embedding.from_pretrained(rows)
-        model.embeddings.register_buffer("position_ids", torch.arange(length)[None], persistent=False)
-        model.embeddings.register_buffer("token_type_ids", torch.zeros(1, length, dtype=torch.long), persistent=False)
+        model.embeddings.register_buffer(
+            "position_ids", torch.arange(length)[None], persistent=False
+        )
+        model.embeddings.register_buffer(
+            "token_type_ids", torch.zeros(1, length, dtype=torch.long), persistent=False
+        )
     if way == "teacher":
         return model
     torch.manual_seed(0)
@@ -44,7 +50,9 @@ def built(way: str, length: int) -> Any:
 
 
 def one(way: str, length: int, seconds: float) -> dict[str, float]:
-    """Median milliseconds and the growth of peak resident memory over that of a short call, in this process."""
+    """Median milliseconds and the growth of peak resident memory over that of a short call, in this
+    process.
+    """
     import torch
 
     torch.set_num_threads(os.cpu_count() or 1)
@@ -71,12 +79,21 @@ def measure(lengths: tuple[int, ...] = LENGTHS, seconds: float = 1.5) -> dict[st
     for length in lengths:
         row: dict[str, Any] = {"length": length}
         for way in WAYS:
-            command = [sys.executable, "-m", "benchmarks.linearize_speed", way, str(length), str(seconds)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.linearize_speed",
+                way,
+                str(length),
+                str(seconds),
+            ]
             found = subprocess.run(command, check=True, capture_output=True, text=True)
             row[way] = json.loads(found.stdout.splitlines()[-1])
         print(
             f"{length:6d} "
-            + "  ".join(f"{way} {row[way]['ms']:.1f} ms {row[way]['bytes'] / 2**20:.1f} MiB" for way in WAYS),
+            + "  ".join(
+                f"{way} {row[way]['ms']:.1f} ms {row[way]['bytes'] / 2**20:.1f} MiB" for way in WAYS
+            ),
             flush=True,
         )
         rows.append(row)

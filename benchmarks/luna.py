@@ -1,7 +1,8 @@
-"""LUNA's feature map against the literal network per scalar, the layer against plain linear attention, and its exponent in N.
+"""LUNA's feature map against the literal network per scalar, the layer against plain linear
+attention, and its exponent in N.
 
-``python -m benchmarks.luna [--part map|layer|exponent] [--points 16384] [--repeats 5] [--threads 2]``. Answers are checked before
-anything is timed; ways of one thing are timed in turn.
+``python -m benchmarks.luna [--part map|layer|exponent] [--points 16384] [--repeats 5] [--threads
+2]``. Answers are checked before anything is timed; ways of one thing are timed in turn.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ DIM, HEADS = 256, 4
 
 
 class Literal(nn.Module):
-    """The bank as the paper's listing evaluates it: one network 1 → hidden → 1 a channel, at a column of scalars."""
+    """The bank as the paper's listing evaluates it: one network 1 → hidden → 1 a channel, at a
+    column of scalars.
+    """
 
     def __init__(self, bank: Bank):
         super().__init__()
         self.networks = nn.ModuleList()
         for parts in zip(*(x.detach()[0] for x in bank)):
             weight, bias, readout, shift = parts
-            first, last = nn.Linear(1, weight.shape[0]), nn.Linear(weight.shape[0], readout.shape[0])
+            first, last = (
+                nn.Linear(1, weight.shape[0]),
+                nn.Linear(weight.shape[0], readout.shape[0]),
+            )
             with torch.no_grad():
                 first.weight.copy_(weight[:, None])
                 first.bias.copy_(bias)
@@ -49,7 +55,10 @@ class Literal(nn.Module):
     def parts(self) -> list[nn.Parameter]:
         """Parameters in the order of a :class:`Bank`'s fields, network by network."""
         names = [
-            f"{k}.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias") for k in range(len(self.networks))
+            f"{k}.{layer}.{kind}"
+            for layer in (0, 2)
+            for kind in ("weight", "bias")
+            for k in range(len(self.networks))
         ]
         return [self.networks.get_parameter(name) for name in names]
 
@@ -60,24 +69,35 @@ def gradients(output: Tensor, inputs: list[Tensor], direction: Tensor) -> Tensor
 
 
 def check_map(bank: Bank, u: Tensor) -> None:
-    """In float64 values and gradients are the literal ones, or WrongAnswer: float32 sums of the literal way are off by 1e-4."""
-    double, v = Bank(*(x.detach().double().requires_grad_() for x in bank)), u.detach().double().requires_grad_()
+    """In float64 values and gradients are the literal ones, or WrongAnswer: float32 sums of the
+    literal way are off by 1e-4.
+    """
+    double, v = (
+        Bank(*(x.detach().double().requires_grad_() for x in bank)),
+        u.detach().double().requires_grad_(),
+    )
     literal = Literal(double).double()
     found = with_gradients(scalar_bank(v[None, None], double)[0, 0].mT, [v, *double])
     error = difference(found, with_gradients(literal(v), [v, *literal.parts()]))
     if error > 1e-9:
-        raise WrongAnswer(f"piecewise linear form: {error:.1e} from the literal one; refusing to time it")
+        raise WrongAnswer(
+            f"piecewise linear form: {error:.1e} from the literal one; refusing to time it"
+        )
 
 
 def map_cases(scalars: int, repeats: int, channels: int = 8, hidden: int = 64) -> list[Case]:
-    """The map at many scalars, separate networks and one shared network, forward and forward + backward."""
+    """The map at many scalars, separate networks and one shared network, forward and forward +
+    backward.
+    """
     cases = []
     for label, shared in (("separate", False), ("shared", True)):
         torch.manual_seed(0)
         made = LunaMap(64, channels=channels, hidden=hidden, shared=shared).bank
         bank = Bank(*(x.detach().requires_grad_() for x in made))
         literal, u = Literal(bank), torch.randn(scalars)
-        u = torch.where(torch.isin(u, segments(bank)[0]), u + 1e-3, u).requires_grad_()  # a kink has no one derivative
+        u = torch.where(
+            torch.isin(u, segments(bank)[0]), u + 1e-3, u
+        ).requires_grad_()  # a kink has no one derivative
         check_map(bank, u[:20_000])
         fast = lambda b=bank, v=u: scalar_bank(v[None, None], b)[0, 0].mT  # noqa: E731
         slow = lambda m=literal, v=u: m(v)  # noqa: E731
@@ -91,7 +111,9 @@ def map_cases(scalars: int, repeats: int, channels: int = 8, hidden: int = 64) -
             ("both", fast_both, slow_both),
         ):
             ways = {"piecewise": Entry(new), "literal": Entry(old)}
-            cases.append(Case(f"{label} {what}", old, ways, tolerance=1e-3, note=note, repeats=repeats))
+            cases.append(
+                Case(f"{label} {what}", old, ways, tolerance=1e-3, note=note, repeats=repeats)
+            )
     return cases
 
 
@@ -108,13 +130,18 @@ def check_layer(operator: IntegralOperator, points: int = 96) -> None:
     u = torch.randn(1, points, DIM, requires_grad=True)
     inputs = [u, *operator.parameters()]
     error = difference(
-        with_gradients(operator(u), inputs), with_gradients(operator.dense(u, Domain.line(points)), inputs)
+        with_gradients(operator(u), inputs),
+        with_gradients(operator.dense(u, Domain.line(points)), inputs),
     )
     if error > 1e-4:
-        raise WrongAnswer(f"{type(operator).__name__}: {error:.1e} from its definition; refusing to time it")
+        raise WrongAnswer(
+            f"{type(operator).__name__}: {error:.1e} from its definition; refusing to time it"
+        )
 
 
-def alternate(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, tuple[float, float]]:
+def alternate(
+    ways: dict[str, Callable[[], object]], repeats: int
+) -> dict[str, tuple[float, float]]:
     """Median and spread of each way in seconds, timed in turn after one round that does not count."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats + 1):
@@ -138,12 +165,19 @@ def layers() -> dict[str, IntegralOperator]:
 def print_layers(points: int, repeats: int) -> None:
     made, u = layers(), torch.randn(1, points, DIM, requires_grad=True)
     for backward in (False, True):
-        ways = {name: (lambda op=op, b=backward: step(op, u, backward=b)) for name, op in made.items()}
+        ways = {
+            name: (lambda op=op, b=backward: step(op, u, backward=b)) for name, op in made.items()
+        }
         found = alternate(ways, repeats)
         for name, (median, spread) in found.items():
-            ratio, what = median / found["elu + 1"][0], "forward+backward" if backward else "forward"
+            ratio, what = (
+                median / found["elu + 1"][0],
+                "forward+backward" if backward else "forward",
+            )
             print(
-                f"N={points} {what:17} {name:12} {median * 1e3:8.1f} ms ± {spread * 1e3:5.1f}  {ratio:.2f}", flush=True
+                f"N={points} {what:17} {name:12} {median * 1e3:8.1f} ms ± {spread * 1e3:5.1f}  "
+                f"{ratio:.2f}",
+                flush=True,
             )
 
 
@@ -155,12 +189,17 @@ def print_exponent(points: int, repeats: int) -> None:
         logs = []
         for n in sizes:
             u = torch.randn(1, n, DIM, requires_grad=True)
-            found = alternate({"luna": lambda u=u, b=backward: step(operator, u, backward=b)}, repeats)
+            found = alternate(
+                {"luna": lambda u=u, b=backward: step(operator, u, backward=b)}, repeats
+            )
             logs.append((math.log(n), math.log(found["luna"][0])))
         x, y = torch.tensor(logs, dtype=torch.float64).T
         slope = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
         times = ", ".join(f"{n}: {math.exp(t) * 1e3:.1f} ms" for n, (_, t) in zip(sizes, logs))
-        print(f"exponent {slope:.3f} {'forward+backward' if backward else 'forward'}: {times}", flush=True)
+        print(
+            f"exponent {slope:.3f} {'forward+backward' if backward else 'forward'}: {times}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -179,7 +218,8 @@ def main() -> None:
         for case in map_cases(args.scalars, args.repeats):
             for row in run(case):
                 print(
-                    f"{row['case']:18} {row['way']:10} {row['milliseconds']:9.1f} ms  {row['ratio']:6.2f}  {row['note']}",
+                    f"{row['case']:18} {row['way']:10} {row['milliseconds']:9.1f} ms  "
+                    f"{row['ratio']:6.2f}  {row['note']}",
                     flush=True,
                 )
     if "layer" in parts:

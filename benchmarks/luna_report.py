@@ -1,4 +1,6 @@
-"""``python -m benchmarks.luna_report``: docs/results/luna-kernel.md and its runtime curves from the committed results."""
+"""``python -m benchmarks.luna_report``: docs/results/luna-kernel.md and its runtime curves from the
+committed results.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +28,51 @@ def theory(found: dict[str, Any]) -> str:
     grams = ", ".join(f"{name} {value:.0e}" for name, value in found["gram"].items())
     lines = [f"\n## Theory\n\n`{found['command']}`\n"]
     lines.append(
-        "**Gram matrices** of 200 points are positive semi-definite whatever the map, learned or not: their smallest eigenvalue over\n"
+        "**Gram matrices** of 200 points are positive semi-definite whatever the map, learned or "
+        "not: their smallest eigenvalue over\n"
         f"the largest, in float64, is {grams}.\n"
     )
     lines.append(
-        "**Sampling.** The kernel of M directions drawn from N(0, I/d) against its expectation: W is drawn here, not learned, as in\n"
-        "the proposition. Root mean square error over pairs and draws beside σ/√M, and the 95% quantile of the error:\n"
+        "**Sampling.** The kernel of M directions drawn from N(0, I/d) against its expectation: W "
+        "is drawn here, not learned, as in\n"
+        "the proposition. Root mean square error over pairs and draws beside σ/√M, and the 95% "
+        "quantile of the error:\n"
     )
     names = list(dict.fromkeys(row["psi"] for row in found["sampling"]))
     lines.append("| M | " + " | ".join(f"{name}: RMS | σ/√M | 95%" for name in names) + " |")
     lines.append("|---|" + "---|---|---|" * len(names))
     for m in dict.fromkeys(row["m"] for row in found["sampling"]):
-        mine = [next(r for r in found["sampling"] if (r["psi"], r["m"]) == (name, m)) for name in names]
+        mine = [
+            next(r for r in found["sampling"] if (r["psi"], r["m"]) == (name, m)) for name in names
+        ]
         lines.append(
-            f"| {m} | " + " | ".join(f"{r['rms']:.3f} | {r['theory']:.3f} | {r['q95']:.3f}" for r in mine) + " |"
+            f"| {m} | "
+            + " | ".join(f"{r['rms']:.3f} | {r['theory']:.3f} | {r['q95']:.3f}" for r in mine)
+            + " |"
         )
     slopes = ", ".join(
-        f"{luna_theory.slope([r for r in found['sampling'] if r['psi'] == name], 'm', 'rms'):.2f} ({name})"
+        f"{luna_theory.slope([r for r in found['sampling'] if r['psi'] == name], 'm', 'rms'):.2f} "
+        f"({name})"
         for name in names
     )
     lines.append(f"\nSlope of log error over log M: {slopes}; the bounds say −0.5.\n")
     lines.append(
-        "**Parametrisation.** Known functions on N(0, 1) by one scalar network, hidden units as LUNA draws them and the best readout:\n"
+        "**Parametrisation.** Known functions on N(0, 1) by one scalar network, hidden units as "
+        "LUNA draws them and the best readout:\n"
         "relative error against hidden width, median of 20 draws:\n"
     )
     targets = list(dict.fromkeys(row["target"] for row in found["width"]))
     lines += ["| hidden width | " + " | ".join(targets) + " |", "|---|" + "---|" * len(targets)]
     for hidden in dict.fromkeys(row["hidden"] for row in found["width"]):
-        mine = [next(r for r in found["width"] if (r["target"], r["hidden"]) == (name, hidden)) for name in targets]
+        mine = [
+            next(r for r in found["width"] if (r["target"], r["hidden"]) == (name, hidden))
+            for name in targets
+        ]
         lines.append(f"| {hidden} | " + " | ".join(f"{r['error']:.1e}" for r in mine) + " |")
-    lines.append("\n![Sampling error against M, fitting error against hidden width](../images/luna-theory.png)\n")
+    lines.append(
+        "\n![Sampling error against M, fitting error against hidden "
+        "width](../images/luna-theory.png)\n"
+    )
     return "\n".join(lines)
 
 
@@ -64,8 +81,10 @@ def psi(found: dict[str, Any]) -> str:
     facts = found["psi"]
     dead = ", ".join(f"{layer['dead']} in layer {i}" for i, layer in enumerate(facts["layers"], 1))
     return (
-        f"\n## Learned ψ\n\nChannels of {facts['run']} over the histogram of the projections of {facts['samples']} samples\n"
-        f"that training did not see, queries and keys. Channels that are zero on all of that range: {dead}.\n\n"
+        f"\n## Learned ψ\n\nChannels of {facts['run']} over the histogram of the projections of "
+        f"{facts['samples']} samples\n"
+        "that training did not see, queries and keys. Channels that are zero on all of that "
+        f"range: {dead}.\n\n"
         "![Learned channels over the histogram of their input](../images/luna-psi.png)\n"
     )
 
@@ -73,37 +92,63 @@ def psi(found: dict[str, Any]) -> str:
 def maps(found: dict[str, Any]) -> str:
     """What class tokens read."""
     rows = [
-        f"| {name} | {100 * row['digits']:.1f} | {100 * row['reviews']:.1f} |" for name, row in found["maps"].items()
+        f"| {name} | {100 * row['digits']:.1f} | {100 * row['reviews']:.1f} |"
+        for name, row in found["maps"].items()
     ]
     return (
-        "\n## What a class token reads\n\nLast layer, mean over heads, of three small models (`itnet_nano`, width 32) that differ in\n"
-        "their attention alone, one seed each; a pretrained model's maps before and after conversion are another matter. Validation\n"
-        "accuracy in percent:\n\n| attention | digits | reviews |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
-        "![Class token to patches and words under softmax, Hedgehog and LUNA](../images/luna-maps.png)\n"
+        "\n## What a class token reads\n\nLast layer, mean over heads, of three small models "
+        "(`itnet_nano`, width 32) that differ in\n"
+        "their attention alone, one seed each; a pretrained model's maps before and after "
+        "conversion are another matter. Validation\n"
+        "accuracy in percent:\n\n| attention | digits | reviews |\n|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n\n"
+        "![Class token to patches and words under softmax, Hedgehog and "
+        "LUNA](../images/luna-maps.png)\n"
     )
 
 
 def speed(found: dict[str, Any]) -> str:
     """Runtime curves, the map, steps and memory."""
     machine, rows = found["machine"], found["curves"]
-    lines = [f"\n## Speed and memory\n\n`{found['command']}`, {machine['processor']}, {machine['threads']} threads,"]
+    lines = [
+        f"\n## Speed and memory\n\n`{found['command']}`, {machine['processor']}, "
+        f"{machine['threads']} threads,"
+    ]
     lines.append(
-        f"torch {machine['torch']}; batch 1, width {found['dim']}, {found['heads']} heads, 64 features a head. Medians.\n"
+        f"torch {machine['torch']}; batch 1, width {found['dim']}, {found['heads']} heads, 64 "
+        "features a head. Medians.\n"
     )
-    names, longest = list(dict.fromkeys(row["layer"] for row in rows)), max(row["n"] for row in rows)
+    names, longest = (
+        list(dict.fromkeys(row["layer"] for row in rows)),
+        max(row["n"] for row in rows),
+    )
     for backward, title in ((False, "Forward"), (True, "Forward and backward")):
         lengths = sorted({row["n"] for row in rows})
-        lines += [f"{title}, ms:\n", "| layer | " + " | ".join(f"N = {n:,}" for n in lengths) + " | exponent |"]
+        lines += [
+            f"{title}, ms:\n",
+            "| layer | " + " | ".join(f"N = {n:,}" for n in lengths) + " | exponent |",
+        ]
         lines.append("|---|" + "---|" * (len(lengths) + 1))
         for name in names:
-            mine = {row["n"]: row["ms"] for row in rows if (row["layer"], row["backward"]) == (name, backward)}
+            mine = {
+                row["n"]: row["ms"]
+                for row in rows
+                if (row["layer"], row["backward"]) == (name, backward)
+            }
             cells = " | ".join(f"{mine[n]:.1f}" if n in mine else "" for n in lengths)
             lines.append(f"| {name} | {cells} | {luna_speed.exponent(rows, name, backward):.2f} |")
         lines.append("")
     at = 16384 if any(row["n"] == 16384 for row in rows) else longest
     for backward, title in ((False, "forward"), (True, "forward and backward")):
-        mine = {row["layer"]: row["ms"] for row in rows if (row["n"], row["backward"]) == (at, backward)}
-        ratios = ", ".join(f"{mine['luna'] / mine[name]:.2f} of {name}" for name in mine if not name.startswith("luna"))
+        mine = {
+            row["layer"]: row["ms"] for row in rows if (row["n"], row["backward"]) == (at, backward)
+        }
+        ratios = ", ".join(
+            f"{mine['luna'] / mine[name]:.2f} of {name}"
+            for name in mine
+            if not name.startswith("luna")
+        )
         lines.append(f"LUNA's time at N = {at:,}, {title}: {ratios}.")
     lines.append("\n![Time against N](../images/luna-runtime.png)\n")
     lines += [
@@ -114,7 +159,8 @@ def speed(found: dict[str, Any]) -> str:
     for row in found["map"]:
         ratio = row["literal"] / row["piecewise"]
         lines.append(
-            f"| {row['networks']} | {row['what']} | {row['piecewise']:.1f} | {row['literal']:.1f} | {ratio:.1f} |"
+            f"| {row['networks']} | {row['what']} | {row['piecewise']:.1f} | {row['literal']:.1f} "
+            f"| {ratio:.1f} |"
         )
     lines += ["\nA causal step, µs:\n", "| position | time |", "|---|---|"]
     lines += [f"| {row['position']:,} | {row['us']:.0f} |" for row in found["steps"]]
@@ -129,7 +175,11 @@ def plot_runtime(found: dict[str, Any], path: Path) -> None:
         figure = new_figure(9.0, 3.2)
         for axes, backward in zip(figure.subplots(1, 2), (False, True)):
             for i, name in enumerate(dict.fromkeys(row["layer"] for row in found["curves"])):
-                mine = [row for row in found["curves"] if (row["layer"], row["backward"]) == (name, backward)]
+                mine = [
+                    row
+                    for row in found["curves"]
+                    if (row["layer"], row["backward"]) == (name, backward)
+                ]
                 style = {
                     "color": LIGHT.series[i % len(LIGHT.series)],
                     "linestyle": "--" if name in luna_speed.PEERS else "-",
@@ -142,7 +192,9 @@ def plot_runtime(found: dict[str, Any], path: Path) -> None:
                     label=name,
                     **style,
                 )
-            axes.set(xlabel="N", ylabel="ms", title="forward and backward" if backward else "forward")
+            axes.set(
+                xlabel="N", ylabel="ms", title="forward and backward" if backward else "forward"
+            )
         axes.legend(fontsize=6)
         figure.savefig(path, dpi=110, facecolor="white")
 
@@ -156,7 +208,11 @@ def page() -> str:
     """The page from what was measured so far."""
     found, times = load(luna_theory.RESULTS), load(luna_speed.RESULTS)
     parts = [HEAD]
-    parts += [section(found) for key, section in (("gram", theory), ("psi", psi), ("maps", maps)) if key in found]
+    parts += [
+        section(found)
+        for key, section in (("gram", theory), ("psi", psi), ("maps", maps))
+        if key in found
+    ]
     return "".join([*parts, *([speed(times)] if times else [])])
 
 

@@ -1,9 +1,12 @@
-"""LUNA's speed and memory beside other linear attentions: curves in N, the feature map, single steps, what the backward keeps.
+"""LUNA's speed and memory beside other linear attentions: curves in N, the feature map, single
+steps, what the backward keeps.
 
-``python -m benchmarks.luna_speed [--longest 65536] [--seconds 3] [--threads 2]`` checks our layers against their definitions, then writes
-docs/results/luna-speed.json and the page of :mod:`benchmarks.luna_report`. Quiet machine, a few minutes. `performer-pytorch` and
-`linear-attention-transformer` are timed where they can be imported (``pip install --no-deps --target DIR performer-pytorch
-linear-attention-transformer axial-positional-embedding local-attention linformer product-key-memory einops`` and ``PYTHONPATH=DIR``).
+``python -m benchmarks.luna_speed [--longest 65536] [--seconds 3] [--threads 2]`` checks our layers
+against their definitions, then writes docs/results/luna-speed.json and the page of
+:mod:`benchmarks.luna_report`. Quiet machine, a few minutes. `performer-pytorch` and
+`linear-attention-transformer` are timed where they can be imported (``pip install --no-deps
+--target DIR performer-pytorch linear-attention-transformer axial-positional-embedding
+local-attention linformer product-key-memory einops`` and ``PYTHONPATH=DIR``).
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ def performer() -> nn.Module:
 
 
 def linear_transformer() -> nn.Module:
-    """linear-attention-transformer's attention: softmax of queries over features and of keys over points."""
+    """linear-attention-transformer's attention: softmax of queries over features and of keys over
+    points.
+    """
     from linear_attention_transformer.linear_attention_transformer import SelfAttention  # type: ignore[import-not-found]
 
     return SelfAttention(DIM, HEADS, causal=False, dim_head=DIM // HEADS)
@@ -59,7 +64,9 @@ def layers() -> dict[str, nn.Module]:
     made: dict[str, nn.Module] = {
         "softmax": create_operator("softmax", DIM, HEADS),
         "elu + 1": LinearAttention(DIM, HEADS),
-        "performer": LinearAttention(DIM, HEADS, feature_map="performer", feature_options={"features": 64}),
+        "performer": LinearAttention(
+            DIM, HEADS, feature_map="performer", feature_options={"features": 64}
+        ),
         "hedgehog": LinearAttention(DIM, HEADS, feature_map="hedgehog"),
         "t2r": LinearAttention(DIM, HEADS, feature_map="t2r"),
         "luna": LunaAttention(DIM, HEADS),
@@ -85,7 +92,9 @@ def step(layer: nn.Module, u: Tensor, backward: bool) -> object:
 
 
 def in_turn(ways: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
-    """Times of each way in turn, after a round that does not count, until ``seconds`` a way are spent; two rounds at least."""
+    """Times of each way in turn, after a round that does not count, until ``seconds`` a way are
+    spent; two rounds at least.
+    """
     for way in ways.values():
         way()
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -100,7 +109,9 @@ def in_turn(ways: dict[str, Callable[[], object]], seconds: float) -> dict[str, 
 
 
 def curves(longest: int, seconds: float) -> list[dict[str, Any]]:
-    """Milliseconds of every layer at every length, forward and forward + backward: median, and the fastest."""
+    """Milliseconds of every layer at every length, forward and forward + backward: median, and the
+    fastest.
+    """
     made, rows = layers(), []
     for n in (n for n in LENGTHS if n <= longest):
         u = torch.randn(1, n, DIM, requires_grad=True)
@@ -109,8 +120,14 @@ def curves(longest: int, seconds: float) -> list[dict[str, Any]]:
             ways = {k: partial(step, op, u, backward) for k, op in here.items()}
             for name, times in in_turn(ways, seconds).items():
                 found = {"layer": name, "n": n, "backward": backward, "rounds": len(times)}
-                rows.append({**found, "ms": 1e3 * statistics.median(times), "least": 1e3 * min(times)})
-                print(f"N={n} {'both' if backward else 'forward':7} {name:28} {rows[-1]['ms']:9.1f} ms", flush=True)
+                rows.append(
+                    {**found, "ms": 1e3 * statistics.median(times), "least": 1e3 * min(times)}
+                )
+                print(
+                    f"N={n} {'both' if backward else 'forward':7} {name:28} {rows[-1]['ms']:9.1f} "
+                    "ms",
+                    flush=True,
+                )
     return rows
 
 
@@ -123,7 +140,9 @@ def exponent(rows: list[dict[str, Any]], layer: str, backward: bool) -> float:
 
 
 def feature_map(scalars: int, seconds: float) -> list[dict[str, Any]]:
-    """The map at many scalars, 8 channels, against the literal networks; answers checked in float64 first."""
+    """The map at many scalars, 8 channels, against the literal networks; answers checked in float64
+    first.
+    """
     rows = []
     for label, shared in (("one network a channel", False), ("one shared network", True)):
         torch.manual_seed(0)
@@ -135,16 +154,25 @@ def feature_map(scalars: int, seconds: float) -> list[dict[str, Any]]:
         across = along.mT.contiguous().mT
         fast = lambda b=bank, v=u: scalar_bank(v[None, None], b)[0, 0].mT  # noqa: E731
         ways: dict[str, dict[str, Callable[[], object]]] = {
-            "forward": {"piecewise": torch.no_grad()(fast), "literal": torch.no_grad()(lambda m=literal, v=u: m(v))},
+            "forward": {
+                "piecewise": torch.no_grad()(fast),
+                "literal": torch.no_grad()(lambda m=literal, v=u: m(v)),
+            },
             "forward + backward": {
                 "piecewise": lambda f=fast, b=bank, v=u, g=across: gradients(f(), [v, *b], g),
                 "literal": lambda m=literal, v=u, g=along: gradients(m(v), [v, *m.parts()], g),
             },
         }
         for what, both in ways.items():
-            found = {name: 1e3 * statistics.median(times) for name, times in in_turn(both, seconds).items()}
+            found = {
+                name: 1e3 * statistics.median(times)
+                for name, times in in_turn(both, seconds).items()
+            }
             rows.append({"networks": label, "what": what, "scalars": scalars, **found})
-            print(f"map, {label}, {what}: {found['literal'] / found['piecewise']:.1f} times faster", flush=True)
+            print(
+                f"map, {label}, {what}: {found['literal'] / found['piecewise']:.1f} times faster",
+                flush=True,
+            )
     return rows
 
 
@@ -180,16 +208,23 @@ def kept(make: Callable[[], Tensor], known: set[int]) -> int:
 
 
 def memory(points: int) -> list[dict[str, Any]]:
-    """Bytes a token that a layer keeps for its backward, and that the map keeps a scalar, beside the literal networks."""
+    """Bytes a token that a layer keeps for its backward, and that the map keeps a scalar, beside
+    the literal networks.
+    """
     rows = []
     for name, layer in layers().items():
         u = torch.randn(1, points, DIM, requires_grad=True)
         known = {p.untyped_storage().data_ptr() for p in [u, *layer.parameters()]}
-        rows.append({"what": name, "unit": "token", "bytes": kept(lambda: layer(u), known) / points})  # noqa: B023
+        size = kept(lambda: layer(u), known)  # noqa: B023
+        rows.append({"what": name, "unit": "token", "bytes": size / points})
     bank = LunaMap(64).bank
     u = torch.randn(1, 1, points, requires_grad=True)
-    for name, make in {"map, piecewise": scalar_bank, "map, literal networks": scalar_bank_naive}.items():
-        rows.append({"what": name, "unit": "scalar", "bytes": kept(lambda: make(u, bank), set()) / points})  # noqa: B023
+    for name, make in {
+        "map, piecewise": scalar_bank,
+        "map, literal networks": scalar_bank_naive,
+    }.items():
+        size = kept(lambda: make(u, bank), set())  # noqa: B023
+        rows.append({"what": name, "unit": "scalar", "bytes": size / points})
     return rows
 
 

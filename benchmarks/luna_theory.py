@@ -1,8 +1,10 @@
-"""LUNA's theory measured (Props. 1-3) and its pictures: Gram matrices, sampling error against M, error against hidden width, learned ψ
-over the projections it sees, and what a class token reads under softmax, Hedgehog and LUNA.
+"""LUNA's theory measured (Props. 1-3) and its pictures: Gram matrices, sampling error against M,
+error against hidden width, learned ψ over the projections it sees, and what a class token reads
+under softmax, Hedgehog and LUNA.
 
-``python -m benchmarks.luna_theory [--part theory|psi|maps] [--run FOLDER]`` writes docs/results/luna-theory.json, pictures in
-docs/images, and the page of :mod:`benchmarks.luna_report`. Minutes on a core.
+``python -m benchmarks.luna_theory [--part theory|psi|maps] [--run FOLDER]`` writes
+docs/results/luna-theory.json, pictures in docs/images, and the page of
+:mod:`benchmarks.luna_report`. Minutes on a core.
 """
 
 from __future__ import annotations
@@ -38,13 +40,18 @@ TARGETS = {
 }
 ROWS = {
     "softmax": ("softmax", {}),
-    "hedgehog": ("linear_attention", {"feature_map": "hedgehog", "feature_options": {"softmax": True}}),
+    "hedgehog": (
+        "linear_attention",
+        {"feature_map": "hedgehog", "feature_options": {"softmax": True}},
+    ),
     "luna": ("luna", {}),
 }
 
 
 def gram_matrices(points: int = 200, width: int = 16) -> dict[str, float]:
-    """Smallest eigenvalue of each map's Gram matrix over its largest, in float64: 0 but for rounding, whatever the map."""
+    """Smallest eigenvalue of each map's Gram matrix over its largest, in float64: 0 but for
+    rounding, whatever the map.
+    """
     found = {}
     for name in FEATURE_MAPS:
         torch.manual_seed(0)
@@ -58,9 +65,11 @@ def gram_matrices(points: int = 200, width: int = 16) -> dict[str, float]:
 
 
 def sampling_error(width: int = 16) -> list[dict[str, Any]]:
-    """The kernel of M random directions against its expectation: root mean square and 95% quantile of the error, draws of W ~ N(0, I/d).
+    """The kernel of M random directions against its expectation: root mean square and 95% quantile
+    of the error, draws of W ~ N(0, I/d).
 
-    ψ is LUNA's at its start, a bounded one clipped at 1, or the ReLU alone; the expectation is that of ``REFERENCE`` directions.
+    ψ is LUNA's at its start, a bounded one clipped at 1, or the ReLU alone; the expectation is that
+    of ``REFERENCE`` directions.
     """
     torch.manual_seed(0)
     start = LunaMap(width, directions=1, channels=4).bank
@@ -80,26 +89,38 @@ def sampling_error(width: int = 16) -> list[dict[str, Any]]:
             return (a * b).sum(0)
 
         with torch.no_grad():
-            exact = sum(products(2000).double().sum(0) for _ in range(REFERENCE // 2000)) / REFERENCE
+            exact = (
+                sum(products(2000).double().sum(0) for _ in range(REFERENCE // 2000)) / REFERENCE
+            )
             spread = float(products(20_000).double().std(0).square().mean().sqrt())
             for m in DIRECTIONS:
                 errors = torch.stack([products(m).double().mean(0) - exact for _ in range(DRAWS)])
                 rms, tail = errors.square().mean().sqrt(), errors.abs().flatten().quantile(0.95)
                 rows.append(
-                    {"psi": name, "m": m, "rms": float(rms), "q95": float(tail), "theory": spread / math.sqrt(m)}
+                    {
+                        "psi": name,
+                        "m": m,
+                        "rms": float(rms),
+                        "q95": float(tail),
+                        "theory": spread / math.sqrt(m),
+                    }
                 )
     return rows
 
 
 def slope(rows: list[dict[str, Any]], x: str, y: str) -> float:
     """Of log y over log x, by least squares."""
-    a, b = (torch.tensor([math.log(row[key]) for row in rows], dtype=torch.float64) for key in (x, y))
+    a, b = (
+        torch.tensor([math.log(row[key]) for row in rows], dtype=torch.float64) for key in (x, y)
+    )
     return float(((a - a.mean()) * (b - b.mean())).sum() / (a - a.mean()).square().sum())
 
 
 def width_error(draws: int = 20) -> list[dict[str, Any]]:
-    """Known functions on N(0, 1) by a scalar network of each hidden width, hidden units as LUNA draws them and the best readout (least
-    squares): root mean square error relative to the target's, median over draws."""
+    """Known functions on N(0, 1) by a scalar network of each hidden width, hidden units as LUNA
+    draws them and the best readout (least squares): root mean square error relative to the
+    target's, median over draws.
+    """
     u = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096)
     rows = []
     for name, target in TARGETS.items():
@@ -110,7 +131,9 @@ def width_error(draws: int = 20) -> list[dict[str, Any]]:
             for _ in range(draws):
                 bank = LunaMap(1, directions=1, channels=1, hidden=hidden).bank
                 weight, bias = (x.detach().double()[0, 0] for x in (bank.weight, bank.bias))
-                units = torch.cat([torch.relu(weight * u[:, None] + bias), torch.ones_like(wanted)], 1)
+                units = torch.cat(
+                    [torch.relu(weight * u[:, None] + bias), torch.ones_like(wanted)], 1
+                )
                 left = wanted - units @ torch.linalg.lstsq(units, wanted, driver="gelsd").solution
                 errors.append(float((left.square().mean() / wanted.square().mean()).sqrt()))
             rows.append({"target": name, "hidden": hidden, "error": statistics.median(errors)})
@@ -125,7 +148,9 @@ def plot_theory(found: dict[str, Any], path: Path) -> None:
         for i, name in enumerate(dict.fromkeys(row["psi"] for row in found["sampling"])):
             mine = [row for row in found["sampling"] if row["psi"] == name]
             m, colour = [row["m"] for row in mine], LIGHT.series[i]
-            left.loglog(m, [row["rms"] for row in mine], "o-", color=colour, markersize=3, label=name)
+            left.loglog(
+                m, [row["rms"] for row in mine], "o-", color=colour, markersize=3, label=name
+            )
             left.loglog(m, [row["theory"] for row in mine], ":", color=colour, label="σ/√M")
         left.set(xlabel="directions M", ylabel="error of the kernel (RMS)")
         for i, name in enumerate(dict.fromkeys(row["target"] for row in found["width"])):
@@ -139,7 +164,9 @@ def plot_theory(found: dict[str, Any], path: Path) -> None:
 
 
 def trained(run: Path | None, epochs: int) -> tuple[Any, Any, str]:
-    """A model with LUNA's attention and its test or validation samples: of a run, or a small one of digits trained now."""
+    """A model with LUNA's attention and its test or validation samples: of a run, or a small one of
+    digits trained now.
+    """
     if run is None:
         model, val, _ = fit("luna", {}, "digits", epochs)
         return model, val, "itnet_nano on digits"
@@ -151,7 +178,9 @@ def trained(run: Path | None, epochs: int) -> tuple[Any, Any, str]:
 
 
 def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
-    """Learned ψ of each layer over the histogram of the projections that samples give it, which no training saw."""
+    """Learned ψ of each layer over the histogram of the projections that samples give it, which no
+    training saw.
+    """
     model, dataset, name = trained(run, epochs)
     inputs, _ = dataset.batch(range(64))
     layers = []
@@ -159,7 +188,9 @@ def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
         kernel = operator.kernel
         with torch.no_grad():
             seen = [kernel.feature_map.scalars(kernel._heads(u[:, None], part)) for part in (0, 1)]
-        valid = domain.valid[:, None, None].expand(seen[0].shape) if domain.valid is not None else ...
+        valid = (
+            domain.valid[:, None, None].expand(seen[0].shape) if domain.valid is not None else ...
+        )
         layers.append((kernel.feature_map, torch.cat([x[valid].flatten() for x in seen])))
     shown = min(8, layers[0][0].channels)
     facts: dict[str, Any] = {"run": name, "dataset": dataset.name, "samples": 64, "layers": []}
@@ -168,12 +199,16 @@ def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
         grid = figure.subplots(len(layers), shown, squeeze=False)
         for row, (feature_map, u) in enumerate(layers):
             low, high = (
-                (float(u.quantile(q)) for q in (0.001, 0.999)) if len(u) < 2**24 else (float(u.min()), float(u.max()))
+                (float(u.quantile(q)) for q in (0.001, 0.999))
+                if len(u) < 2**24
+                else (float(u.min()), float(u.max()))
             )
             at = torch.linspace(low, high, 400)
             with torch.no_grad():
                 curves = scalar_bank_naive(at[None, None], feature_map.bank)[0, 0]
-            facts["layers"].append({"low": low, "high": high, "dead": int((curves.amax(1) <= 0).sum())})
+            facts["layers"].append(
+                {"low": low, "high": high, "dead": int((curves.amax(1) <= 0).sum())}
+            )
             for channel in range(shown):
                 axes = grid[row][channel]
                 bars = axes.twinx()
@@ -188,8 +223,12 @@ def plot_psi(run: Path | None, path: Path, epochs: int) -> dict[str, Any]:
     return facts
 
 
-def fit(operator: str, options: dict[str, Any], name: str, epochs: int, **sizes: Any) -> tuple[Any, Any, float]:
-    """A small classifier with a class token, AdamW at 2e-3, its data set and its validation accuracy."""
+def fit(
+    operator: str, options: dict[str, Any], name: str, epochs: int, **sizes: Any
+) -> tuple[Any, Any, float]:
+    """A small classifier with a class token, AdamW at 2e-3, its data set and its validation
+    accuracy.
+    """
     torch.manual_seed(0)
     train: Any = data.create_dataset(name, "train")
     val: Any = data.create_dataset(name, "val")
@@ -197,7 +236,11 @@ def fit(operator: str, options: dict[str, Any], name: str, epochs: int, **sizes:
         sizes |= {"image_size": (8, 8), "channels": 1, "patch": 2}
     else:
         train = data.limit_samples(train, 3000)
-        sizes |= {"encoder": "text", "vocabulary": len(train.vocabulary), "max_length": train.max_length}
+        sizes |= {
+            "encoder": "text",
+            "vocabulary": len(train.vocabulary),
+            "max_length": train.max_length,
+        }
     made = {
         "num_classes": len(train.classes),
         "operator": operator,
@@ -222,7 +265,9 @@ def fit(operator: str, options: dict[str, Any], name: str, epochs: int, **sizes:
 
 @torch.no_grad()
 def class_token_map(model: Any, inputs: Tensor) -> Tensor:
-    """What the class token reads of the first sample in the last layer, mean over heads: shares of the real points."""
+    """What the class token reads of the first sample in the last layer, mean over heads: shares of
+    the real points.
+    """
     operator, u, domain = model.trace(inputs)[-1]
     shares = operator.weights(u, domain, rows=[0])[0, :, 0].mean(0)[1:]
     return shares / shares.abs().sum()
@@ -243,13 +288,17 @@ def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
             grid[0][column].imshow(shares, cmap="magma", vmin=0)
             grid[0][column].set_title(f"{name}, validation {100 * accuracy:.0f}%", fontsize=7)
             model, val, text_accuracy = fit(operator, options, "movie-reviews", epochs)
-            index = next(i for i, text in enumerate(val.texts) if 8 <= len(val.vocabulary.encode(text)) <= 11)
+            index = next(
+                i for i, text in enumerate(val.texts) if 8 <= len(val.vocabulary.encode(text)) <= 11
+            )
             numbers, _ = val.batch([index])
             words = val.vocabulary.decode(numbers[0].tolist())
             shares = class_token_map(model, numbers)
             axes = grid[1][column]
             axes.barh(range(len(words)), shares, color=LIGHT.series[0])
-            axes.set_yticks(range(len(words)), words if column == 1 else [""] * len(words), fontsize=6)
+            axes.set_yticks(
+                range(len(words)), words if column == 1 else [""] * len(words), fontsize=6
+            )
             axes.invert_yaxis()
             axes.set_title(f"validation {100 * text_accuracy:.0f}%", fontsize=7)
             axes.tick_params(axis="x", labelsize=5)
@@ -264,10 +313,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.luna_theory", description=__doc__)
     parser.add_argument("--part", action="append", choices=("theory", "psi", "maps"))
     parser.add_argument(
-        "--run", type=Path, help="a run with LUNA's attention for psi, in place of a small model of digits"
+        "--run",
+        type=Path,
+        help="a run with LUNA's attention for psi, in place of a small model of digits",
     )
     parser.add_argument(
-        "--epochs", type=int, default=4, help="of the maps' models on reviews; four times that on digits"
+        "--epochs",
+        type=int,
+        default=4,
+        help="of the maps' models on reviews; four times that on digits",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)

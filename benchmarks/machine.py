@@ -14,7 +14,9 @@ def describe() -> dict[str, object]:
     processor = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            processor = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            processor = next(
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         pass
     return {

@@ -11,7 +11,9 @@ LENGTHS = (1024, 2048, 4096, 8192)
 
 
 def peak_kilobytes() -> int:
-    """Peak resident memory of this process. Not getrusage's: that one also holds the peak of the parent it was forked from."""
+    """Peak resident memory of this process. Not getrusage's: that one also holds the peak of the
+    parent it was forked from.
+    """
     with open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
@@ -48,7 +50,9 @@ def run(operator: str, lengths: tuple[int, ...] = LENGTHS, **options) -> dict[st
     rows = []
     for n in lengths:
         command = [sys.executable, "-m", "benchmarks.memory", operator, str(n), json.dumps(options)]
-        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        rows.append(
+            json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        )
     return {
         "case": f"{operator} memory",
         "lengths": rows,

@@ -1,4 +1,6 @@
-"""Every registered operator against its own dense definition: the speed of an operator nobody wrote a case for."""
+"""Every registered operator against its own dense definition: the speed of an operator nobody wrote
+a case for.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def operators(batch: int = 2, points: int = 196, dim: int = 64, heads: int = 2) 
         dense = torch.no_grad()(lambda op=operator, d=part, v=small: op.dense(v, d))
         forward = torch.no_grad()(lambda op=operator, d=domain, v=u: op(v, d))
 
-        # The dense definition needs N² d² numbers: the first batch entry is checked, the whole batch is timed.
+        # The dense definition needs N² d² numbers: the first batch entry is checked, the whole
+        # batch is timed.
         def checked(f=forward):
             return f()[:1]
 
@@ -33,7 +36,14 @@ def operators(batch: int = 2, points: int = 196, dim: int = 64, heads: int = 2) 
         inputs = [u, *operator.parameters()]
         both = lambda op=operator, d=domain, v=u, i=inputs: _step(op(v, d), i)  # noqa: E731
         plain = lambda op=operator, d=domain, v=u, i=inputs: _step(op.dense(v, d), i)  # noqa: E731
-        yield Case(f"{name} forward+backward", plain, {name: Entry(both)}, tolerance=1e-3, note=size, repeats=5)
+        yield Case(
+            f"{name} forward+backward",
+            plain,
+            {name: Entry(both)},
+            tolerance=1e-3,
+            note=size,
+            repeats=5,
+        )
 
 
 def _step(output: torch.Tensor, inputs: list[torch.Tensor]) -> torch.Tensor:

@@ -1,8 +1,10 @@
-"""The operators beside what users would pick instead, with the same weights wherever both compute the same function.
+"""The operators beside what users would pick instead, with the same weights wherever both compute
+the same function.
 
-The packages of benchmarks/peers.txt are looked for in the environment and in ``.peers`` beside this folder, where ``make bench`` puts them;
-a peer that is not there is left out, and the runner says so. A peer that computes another function for the same job (Performer's random
-features, say) is checked against its own formula, written out here.
+The packages of benchmarks/peers.txt are looked for in the environment and in ``.peers`` beside this
+folder, where ``make bench`` puts them; a peer that is not there is left out, and the runner says
+so. A peer that computes another function for the same job (Performer's random features, say) is
+checked against its own formula, written out here.
 """
 
 from __future__ import annotations
@@ -47,8 +49,12 @@ def peer(name: str) -> Any | None:
         return None
 
 
-def both(name: str, ways: dict[str, tuple[Callable[[], Tensor], list[Tensor]]], **case: Any) -> Iterator[Case]:
-    """A forward case and a forward + backward case of ways that compute the same; the first is ours and the reference."""
+def both(
+    name: str, ways: dict[str, tuple[Callable[[], Tensor], list[Tensor]]], **case: Any
+) -> Iterator[Case]:
+    """A forward case and a forward + backward case of ways that compute the same; the first is ours
+    and the reference.
+    """
     for direction in ("forward", "forward+backward"):
         entries = {}
         for way, (run, inputs) in ways.items():
@@ -57,11 +63,15 @@ def both(name: str, ways: dict[str, tuple[Callable[[], Tensor], list[Tensor]]], 
         reference = _step(trusted[0], trusted[1], direction)
         extra = {key: value for key, value in case.items() if key != "trusted"}
         tolerance = 1e-4 if direction == "forward" else 2e-3
-        yield Case(f"{name} {direction}", reference, entries, tolerance=tolerance, repeats=5, **extra)
+        yield Case(
+            f"{name} {direction}", reference, entries, tolerance=tolerance, repeats=5, **extra
+        )
 
 
 def _step(run: Callable[[], Tensor], inputs: list[Tensor], direction: str) -> Callable[[], Tensor]:
-    """Forward alone, or values and the gradient in the signal: weights of peers are laid out differently."""
+    """Forward alone, or values and the gradient in the signal: weights of peers are laid out
+    differently.
+    """
     if direction == "forward":
         return torch.no_grad()(run)
     return lambda: with_gradients(run(), inputs[:1]) if len(inputs) == 1 else _all(run(), inputs)
@@ -73,11 +83,15 @@ def _all(output: Tensor, inputs: list[Tensor]) -> Tensor:
     return torch.cat([output.detach().flatten(), found[0].flatten()])
 
 
-# --- softmax attention ------------------------------------------------------------------------------------------------
+# --- softmax attention ----------------------------------------------------------------------------
 
 
-def attention_ways(operator: SoftmaxAttention, u: Tensor) -> dict[str, tuple[Callable[[], Tensor], list[Tensor]]]:
-    """Our layer, torch's, and the peers', with its weights (biases are zero: not all peers have them)."""
+def attention_ways(
+    operator: SoftmaxAttention, u: Tensor
+) -> dict[str, tuple[Callable[[], Tensor], list[Tensor]]]:
+    """Our layer, torch's, and the peers', with its weights (biases are zero: not all peers have
+    them).
+    """
     kernel: Any = operator.kernel
     query, key, value, out = kernel.query, kernel.key, kernel.value, operator.projection
     assert out is not None
@@ -91,14 +105,22 @@ def attention_ways(operator: SoftmaxAttention, u: Tensor) -> dict[str, tuple[Cal
         torchs.in_proj_weight.copy_(torch.cat([query.weight, key.weight, value.weight]))
         torchs.in_proj_bias.zero_()
         torchs.out_proj.weight.copy_(out.weight)
-    ways["nn.MultiheadAttention"] = (lambda: torchs(u, u, u, need_weights=False)[0], [u, *torchs.parameters()])
+    ways["nn.MultiheadAttention"] = (
+        lambda: torchs(u, u, u, need_weights=False)[0],
+        [u, *torchs.parameters()],
+    )
     published = _published_attention(operator, u)
     ways["as published"] = (published, [u, *operator.parameters()])
     x_transformers = peer("x_transformers.x_transformers")
     if x_transformers:
         theirs = x_transformers.Attention(dim, dim_head=dim // heads, heads=heads, flash=True)
         with torch.no_grad():
-            for mine, layer in ((query, theirs.to_q), (key, theirs.to_k), (value, theirs.to_v), (out, theirs.to_out)):
+            for mine, layer in (
+                (query, theirs.to_q),
+                (key, theirs.to_k),
+                (value, theirs.to_v),
+                (out, theirs.to_out),
+            ):
                 layer.weight.copy_(mine.weight)
         ways["x-transformers"] = (lambda: theirs(u), [u, *theirs.parameters()])
     bert = _bert(dim, heads)
@@ -107,7 +129,10 @@ def attention_ways(operator: SoftmaxAttention, u: Tensor) -> dict[str, tuple[Cal
             for mine, layer in ((query, bert.query), (key, bert.key), (value, bert.value)):
                 layer.weight.copy_(mine.weight)
                 layer.bias.zero_()
-        ways["transformers BERT"] = (lambda: out(bert(u)[0]), [u, *bert.parameters(), *out.parameters()])
+        ways["transformers BERT"] = (
+            lambda: out(bert(u)[0]),
+            [u, *bert.parameters(), *out.parameters()],
+        )
     return ways
 
 
@@ -117,7 +142,8 @@ def _published_attention(operator: SoftmaxAttention, u: Tensor) -> Callable[[], 
 
     def run() -> Tensor:
         q, k, v = (
-            m(u).unflatten(-1, (operator.heads, -1)).transpose(1, 2) for m in (kernel.query, kernel.key, kernel.value)
+            m(u).unflatten(-1, (operator.heads, -1)).transpose(1, 2)
+            for m in (kernel.query, kernel.key, kernel.value)
         )
         weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
         assert operator.projection is not None
@@ -140,30 +166,43 @@ def _bert(dim: int, heads: int) -> Any | None:
 
 
 @register("attention")
-def attention(lengths: tuple[int, ...] = (196, 1024), dim: int = DIM, heads: int = HEADS) -> Iterator[Case]:
+def attention(
+    lengths: tuple[int, ...] = (196, 1024), dim: int = DIM, heads: int = HEADS
+) -> Iterator[Case]:
     """Softmax attention: the same layer by everybody."""
     for n in lengths:
         torch.manual_seed(0)
         operator, u = SoftmaxAttention(dim, heads), torch.randn(BATCH, n, dim, requires_grad=True)
         ways = attention_ways(operator, u)
-        trusted = (lambda op=operator, v=u, n=n: op.dense(v, Domain.line(n)), [u, *operator.parameters()])
+        trusted = (
+            lambda op=operator, v=u, n=n: op.dense(v, Domain.line(n)),
+            [u, *operator.parameters()],
+        )
         if n > 256:  # the dense definition needs N² e² numbers
             trusted = ways["as published"]
-        yield from both(f"softmax N={n}", ways, trusted=trusted, note=f"B={BATCH} N={n} d={dim} H={heads}")
+        yield from both(
+            f"softmax N={n}", ways, trusted=trusted, note=f"B={BATCH} N={n} d={dim} H={heads}"
+        )
 
 
-# --- linear attention -------------------------------------------------------------------------------------------------
+# --- linear attention -----------------------------------------------------------------------------
 
 
 def quadratic(query: Tensor, key: Tensor, value: Tensor, *, normalised: bool = True) -> Tensor:
-    """The definition of linear attention: N × N weights of features, their rows' sums, the product with the values."""
+    """The definition of linear attention: N × N weights of features, their rows' sums, the product
+    with the values.
+    """
     pairs = query @ key.mT
     return (pairs / pairs.sum(-1, keepdim=True) if normalised else pairs) @ value
 
 
 @register("linear attention")
-def linear(lengths: tuple[int, ...] = (1024, 4096), dim: int = DIM, heads: int = HEADS) -> Iterator[Case]:
-    """Linear attention of the same width by everybody; each peer has features of its own and is checked against its own formula."""
+def linear(
+    lengths: tuple[int, ...] = (1024, 4096), dim: int = DIM, heads: int = HEADS
+) -> Iterator[Case]:
+    """Linear attention of the same width by everybody; each peer has features of its own and is
+    checked against its own formula.
+    """
     e = dim // heads
     for n in lengths:
         torch.manual_seed(0)
@@ -184,42 +223,60 @@ def linear(lengths: tuple[int, ...] = (1024, 4096), dim: int = DIM, heads: int =
             return joined(quadratic(functional.elu(q) + 1, functional.elu(k) + 1, v))
 
         parameters = [u, *operator.parameters()]
-        ways: dict[str, tuple[Any, Any]] = {"fredholm (elu + 1)": (lambda op=operator, v=u: op(v), elu)}
-        performer, lat = peer("performer_pytorch"), peer("linear_attention_transformer.linear_attention_transformer")
+        ways: dict[str, tuple[Any, Any]] = {
+            "fredholm (elu + 1)": (lambda op=operator, v=u: op(v), elu)
+        }
+        performer, lat = (
+            peer("performer_pytorch"),
+            peer("linear_attention_transformer.linear_attention_transformer"),
+        )
         if performer:
             fast = performer.FastAttention(e, nb_features=e, generalized_attention=True)
 
             def relu(fast=fast, split=split, joined=joined, e=e):
                 q, k, v = split()
-                q, k = (functional.relu(e**-0.25 * x @ fast.projection_matrix.mT) + 1e-3 for x in (q, k))
+                q, k = (
+                    functional.relu(e**-0.25 * x @ fast.projection_matrix.mT) + 1e-3 for x in (q, k)
+                )
                 return joined(quadratic(q, k, v))
 
-            ways["performer-pytorch (random ReLU)"] = (lambda f=fast, s=split, j=joined: j(f(*s())), relu)
+            ways["performer-pytorch (random ReLU)"] = (
+                lambda f=fast, s=split, j=joined: j(f(*s())),
+                relu,
+            )
         if lat:
 
             def shares(split=split, joined=joined, e=e):
                 q, k, v = split()
-                return joined(quadratic(q.softmax(-1) * e**-0.5, k.softmax(-2), v, normalised=False))
+                return joined(
+                    quadratic(q.softmax(-1) * e**-0.5, k.softmax(-2), v, normalised=False)
+                )
 
             run = lambda f=lat.linear_attn, s=split, j=joined: j(f(*s()))  # noqa: E731
             ways["linear-attention-transformer (softmaxes)"] = (run, shares)
         ways["as published (N × N)"] = (elu, elu)
         for direction in ("forward", "forward+backward"):
             entries = {
-                name: Entry(_step(run, parameters, direction), reference=_step(own, parameters, direction))
+                name: Entry(
+                    _step(run, parameters, direction), reference=_step(own, parameters, direction)
+                )
                 for name, (run, own) in ways.items()
             }
             trusted = _step(elu, parameters, direction)
             note = f"B=1 N={n} d={dim} H={heads}, {e} features"
-            yield Case(f"linear N={n} {direction}", trusted, entries, tolerance=2e-3, note=note, repeats=5)
+            yield Case(
+                f"linear N={n} {direction}", trusted, entries, tolerance=2e-3, note=note, repeats=5
+            )
 
 
-# --- convolution and recurrence ---------------------------------------------------------------------------------------
+# --- convolution and recurrence -------------------------------------------------------------------
 
 
 @register("classical")
 def classical(n: int = 1024, dim: int = 64) -> Iterator[Case]:
-    """The baselines of a comparison beside torch's own layers, and a whole encoder layer beside torch's."""
+    """The baselines of a comparison beside torch's own layers, and a whole encoder layer beside
+    torch's.
+    """
     torch.manual_seed(0)
     u = torch.randn(BATCH, n, dim, requires_grad=True)
     convolution: Any = Convolution(dim)
@@ -228,7 +285,9 @@ def classical(n: int = 1024, dim: int = 64) -> Iterator[Case]:
     theirs = lambda: functional.conv1d(u.mT, weight, bias, padding=3).mT  # noqa: E731
     inputs = [u, weight, bias]
     ways = {"fredholm": (lambda: convolution(u, line), inputs), "nn.Conv1d": (theirs, inputs)}
-    yield from both("convolution, 7 taps", ways, trusted=ways["nn.Conv1d"], note=f"B={BATCH} N={n} d={dim}")
+    yield from both(
+        "convolution, 7 taps", ways, trusted=ways["nn.Conv1d"], note=f"B={BATCH} N={n} d={dim}"
+    )
     for cell in ("gru", "lstm"):
         recurrence: Any = Recurrence(cell, dim, causal=True)
         inputs, causal = [u, *recurrence.parameters()], Domain.line(n, causal=True)
@@ -237,7 +296,9 @@ def classical(n: int = 1024, dim: int = 64) -> Iterator[Case]:
             "fredholm": (lambda r=recurrence, d=causal: r(u, d), inputs),
             f"nn.{cell.upper()}": (lambda l=layer, p=project: p(l(u)[0]), inputs),
         }
-        yield from both(cell, ways, trusted=ways[f"nn.{cell.upper()}"], note=f"B={BATCH} N={n} d={dim}")
+        yield from both(
+            cell, ways, trusted=ways[f"nn.{cell.upper()}"], note=f"B={BATCH} N={n} d={dim}"
+        )
     yield from _encoder(256, dim)
 
 
@@ -260,7 +321,7 @@ def _encoder(n: int, dim: int) -> Iterator[Case]:
     yield from both("encoder, 2 layers", ways, trusted=trusted, note=f"B={BATCH} N={n} d={dim} H=4")
 
 
-# --- kernels of positions ---------------------------------------------------------------------------------------------
+# --- kernels of positions -------------------------------------------------------------------------
 
 
 class DiagonalKernel(Kernel):
@@ -282,7 +343,9 @@ class DiagonalKernel(Kernel):
 
 @register("graph neural operator")
 def graph_operator(n: int = 256, dim: int = 32, width: int = 64) -> Iterator[Case]:
-    """Positions alone, all pairs, mean over points: neuraloperator's IntegralTransform and the same kernel here."""
+    """Positions alone, all pairs, mean over points: neuraloperator's IntegralTransform and the same
+    kernel here.
+    """
     module = peer("neuralop.layers.integral_transform")
     torch.manual_seed(0)
     points, u = torch.rand(n, 2), torch.randn(1, n, dim, requires_grad=True)
@@ -290,10 +353,15 @@ def graph_operator(n: int = 256, dim: int = 32, width: int = 64) -> Iterator[Cas
     operator = IntegralOperator(dim, dim, kernel=kernel, residual=False, projection=False)
     inputs = [u, *operator.parameters()]
     literal = lambda: _whole_kernel(kernel, points, u)  # noqa: E731
-    ways: dict[str, Any] = {"fredholm": (lambda: operator(u, domain), inputs), "whole kernel": (literal, inputs)}
+    ways: dict[str, Any] = {
+        "fredholm": (lambda: operator(u, domain), inputs),
+        "whole kernel": (literal, inputs),
+    }
     if module:
         layers = [4, width, dim]
-        theirs = module.IntegralTransform(channel_mlp_layers=layers, reduction="mean", use_torch_scatter=False)
+        theirs = module.IntegralTransform(
+            channel_mlp_layers=layers, reduction="mean", use_torch_scatter=False
+        )
         with torch.no_grad():
             for mine, layer in zip((kernel.first, kernel.last), theirs.channel_mlp.fcs):
                 layer.weight.copy_(mine.weight)
@@ -315,7 +383,9 @@ def _whole_kernel(kernel: DiagonalKernel, points: Tensor, u: Tensor) -> Tensor:
 
 @register("keops")
 def keops(n: int = 4096, dim: int = 64, heads: int = 4) -> Iterator[Case]:
-    """Softmax attention of memory O(N): KeOps' reduction between the same projections. The first call compiles it, which is not timed."""
+    """Softmax attention of memory O(N): KeOps' reduction between the same projections. The first
+    call compiles it, which is not timed.
+    """
     module = peer("pykeops.torch")
     if module is None:
         return
@@ -328,7 +398,10 @@ def keops(n: int = 4096, dim: int = 64, heads: int = 4) -> Iterator[Case]:
             m(u).unflatten(-1, (heads, -1)).transpose(1, 2)[0].contiguous()
             for m in (kernel.query, kernel.key, kernel.value)
         )
-        queries, keys = module.LazyTensor(q[:, :, None] * q.shape[-1] ** -0.5), module.LazyTensor(k[:, None])
+        queries, keys = (
+            module.LazyTensor(q[:, :, None] * q.shape[-1] ** -0.5),
+            module.LazyTensor(k[:, None]),
+        )
         out = (queries | keys).sumsoftmaxweight(module.LazyTensor(v[:, None]), axis=2)
         assert operator.projection is not None
         return operator.projection(out[None].transpose(1, 2).flatten(2))
@@ -340,6 +413,15 @@ def keops(n: int = 4096, dim: int = 64, heads: int = 4) -> Iterator[Case]:
         print(f"pykeops: left out, its reduction cannot be compiled here: {error}", file=sys.stderr)
         return
     literal = torch.no_grad()(_published_attention(operator, u))
-    entries = {"fredholm": Entry(torch.no_grad()(lambda: operator(u))), "pykeops": Entry(torch.no_grad()(reduced))}
+    entries = {
+        "fredholm": Entry(torch.no_grad()(lambda: operator(u))),
+        "pykeops": Entry(torch.no_grad()(reduced)),
+    }
     entries["as published"] = Entry(literal)
-    yield Case(f"softmax N={n} forward, memory O(N)", literal, entries, note=f"B=1 N={n} d={dim} H={heads}", repeats=5)
+    yield Case(
+        f"softmax N={n} forward, memory O(N)",
+        literal,
+        entries,
+        note=f"B=1 N={n} d={dim} H={heads}",
+        repeats=5,
+    )

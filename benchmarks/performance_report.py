@@ -1,6 +1,8 @@
-"""``python -m benchmarks.performance_report``: docs/results/performance.md and the performance section of README.md from committed results.
+"""``python -m benchmarks.performance_report``: docs/results/performance.md and the performance
+section of README.md from committed results.
 
-Every number comes from benchmarks/results/{cpu,roofline}.json; ratios are times of the other way over ours, so that below 1 we lose.
+Every number comes from benchmarks/results/{cpu,roofline}.json; ratios are times of the other way
+over ours, so that below 1 we lose.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from .report import ROOT, load, machine_line, memory_table
 from .roofline import share
 
 PAGE, README = ROOT / "docs" / "results" / "performance.md", ROOT / "README.md"
-BEGIN, END = "<!-- performance: written by `python -m benchmarks.performance_report` -->", "<!-- end of performance -->"
+BEGIN, END = (
+    "<!-- performance: written by `python -m benchmarks.performance_report` -->",
+    "<!-- end of performance -->",
+)
 PEERS = ("attention", "linear attention", "classical", "graph neural operator", "keops")
 PUBLISHED = ("hidden-first", "ckconv", "published")
 
@@ -22,7 +27,10 @@ def duels(cases: list[dict[str, Any]], groups: tuple[str, ...]) -> list[dict[str
     for row in cases:
         ours.setdefault(row["case"], row)
     found = [row for row in cases if row["group"] in groups and row is not ours[row["case"]]]
-    return [{**row, "ours": ours[row["case"]]["milliseconds"], "our way": ours[row["case"]]["way"]} for row in found]
+    return [
+        {**row, "ours": ours[row["case"]]["milliseconds"], "our way": ours[row["case"]]["way"]}
+        for row in found
+    ]
 
 
 def duel_table(rows: list[dict[str, Any]]) -> str:
@@ -34,7 +42,10 @@ def duel_table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         ratio = f"**{row['ratio']:.2f}**" if row["ratio"] < 1 else f"{row['ratio']:.2f}"
         times = f"{row['milliseconds']:.2f} ± {row['spread']:.2f} | {row['ours']:.2f}"
-        lines.append(f"| {ratio} | {row['case']} | {row['note']} | {row['way']} | {times} | {row['difference']:.0e} |")
+        lines.append(
+            f"| {ratio} | {row['case']} | {row['note']} | {row['way']} | {times} | "
+            f"{row['difference']:.0e} |"
+        )
     return "\n".join(lines)
 
 
@@ -42,13 +53,22 @@ def operator_table(cases: list[dict[str, Any]]) -> str:
     """Milliseconds of every operator at one size."""
     mine = [row for row in cases if row["group"] == "operators"]
     names = dict.fromkeys(row["way"] for row in mine)
-    found = {(row["way"], row["case"].removeprefix(f"{row['way']} ")): row["milliseconds"] for row in mine}
+    found = {
+        (row["way"], row["case"].removeprefix(f"{row['way']} ")): row["milliseconds"]
+        for row in mine
+    }
     softmax = found.get(("softmax", "forward+backward"))
-    lines = ["| operator | forward (ms) | forward + backward (ms) | / softmax |", "|---|---|---|---|"]
+    lines = [
+        "| operator | forward (ms) | forward + backward (ms) | / softmax |",
+        "|---|---|---|---|",
+    ]
     for name in names:
         one, two = found.get((name, "forward")), found.get((name, "forward+backward"))
         cells = ["" if x is None else f"{x:.2f}" for x in (one, two)]
-        lines.append(f"| {name} | {' | '.join(cells)} | {f'{two / softmax:.1f}' if two and softmax else ''} |")
+        lines.append(
+            f"| {name} | {' | '.join(cells)} | {f'{two / softmax:.1f}' if two and softmax else ''} "
+            "|"
+        )
     size = f" {mine[0]['note']}." if mine else ""
     return "\n".join(lines) + f"\n\nSize:{size}"
 
@@ -83,11 +103,17 @@ def page() -> str:
     """docs/results/performance.md."""
     cpu = load("cpu.json")
     theirs, literal = duels(cpu["cases"], PEERS), duels(cpu["cases"], PUBLISHED)
-    roof = load("roofline.json") if (ROOT / "benchmarks" / "results" / "roofline.json").is_file() else None
+    roof = (
+        load("roofline.json")
+        if (ROOT / "benchmarks" / "results" / "roofline.json").is_file()
+        else None
+    )
     rates = ""
     if roof:
         rate = roof["rates"]
-        products, functions, memory = (rate[key] / 1e9 for key in ("matrix_flops", "functions", "bytes"))
+        products, functions, memory = (
+            rate[key] / 1e9 for key in ("matrix_flops", "functions", "bytes")
+        )
         rates = f"""## How near to the machine
 
 A cost model predicts each operator's FLOPs (held to torch's counter by a test), evaluations of elementary functions, and bytes.
@@ -152,7 +178,11 @@ def readme_section() -> str:
         for row in cpu["cases"]
         if row["case"].endswith(" forward+backward") and row["group"] == "operators"
     }
-    slower = [f"{name} {ms / softmax['softmax']:.1f}x" for name, ms in softmax.items() if ms > 1.5 * softmax["softmax"]]
+    slower = [
+        f"{name} {ms / softmax['softmax']:.1f}x"
+        for name, ms in softmax.items()
+        if ms > 1.5 * softmax["softmax"]
+    ]
     note = next(row["note"] for row in cpu["cases"] if row["group"] == "operators")
     names = ", ".join(slower)
     return f"""{BEGIN}

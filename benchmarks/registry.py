@@ -14,9 +14,12 @@ class Entry:
     """One way of computing a case's answer.
 
     Attributes:
-        run: one evaluation; it returns what is compared with the reference, or anything where ``checked`` is set.
-        flops: multiply-adds times two that the way must do, for the share of the machine's matrix-product rate; or None.
-        reference: the trusted answer of a way that computes another function for the same job; None: the case's.
+        run: one evaluation; it returns what is compared with the reference, or anything where
+            ``checked`` is set.
+        flops: multiply-adds times two that the way must do, for the share of the machine's
+            matrix-product rate; or None.
+        reference: the trusted answer of a way that computes another function for the same job;
+            None: the case's.
     """
 
     run: Callable[[], object]
@@ -66,6 +69,8 @@ def makers() -> dict[str, Maker]:
 
 
 def with_gradients(output: Tensor, inputs: list[Tensor]) -> Tensor:
-    """One tensor of an output's values and the gradients of its sum of squares: what a training step must get right."""
+    """One tensor of an output's values and the gradients of its sum of squares: what a training
+    step must get right.
+    """
     found = torch.autograd.grad(output.square().sum(), inputs)
     return torch.cat([output.detach().flatten(), *(g.flatten() for g in found)])

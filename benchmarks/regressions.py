@@ -1,4 +1,6 @@
-"""Whether ratios got worse: times of two machines differ, ratios between ways of one case much less."""
+"""Whether ratios got worse: times of two machines differ, ratios between ways of one case much
+less.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ def advantage(rows: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     return {(row["case"], row["way"]): row["ratio"] for row in rows if row["ratio"] != 1.0}
 
 
-def compare_ratios(before: list[dict[str, Any]], after: list[dict[str, Any]], allowed: float = ALLOWED) -> list[str]:
-    """One line for every way that was so much slower than ours, and is less so now, by more than ``allowed``.
+def compare_ratios(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], allowed: float = ALLOWED
+) -> list[str]:
+    """One line for every way that was so much slower than ours, and is less so now, by more than
+    ``allowed``.
 
-    Cases that are not in both are passed over. Ratios are taken against a case's first way, which is ours.
+    Cases that are not in both are passed over. Ratios are taken against a case's first way, which
+    is ours.
 
     Example:
         >>> row = {"case": "softmax", "way": "peer", "ratio": 3.0}
@@ -26,7 +32,8 @@ def compare_ratios(before: list[dict[str, Any]], after: list[dict[str, Any]], al
     """
     old, new = advantage(before), advantage(after)
     return [
-        f"{case}, {way}: took {old[case, way]:.2f} times as long as ours, now {ratio:.2f}: ours got slower against it"
+        f"{case}, {way}: took {old[case, way]:.2f} times as long as ours, now {ratio:.2f}: ours "
+        "got slower against it"
         for (case, way), ratio in new.items()
         if (case, way) in old and ratio * allowed < old[case, way]
     ]

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.report``: docs/results/foundation.md from the committed results, so that no number is typed by hand."""
+"""``python -m benchmarks.report``: docs/results/foundation.md from the committed results, so that
+no number is typed by hand.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,19 @@ def load(name: str) -> dict[str, Any]:
 
 def machine_line(machine: dict[str, Any]) -> str:
     """One sentence about the machine."""
-    rate = f", sgemm {machine['sgemm_gflops']:.0f} GFLOP/s at the start" if "sgemm_gflops" in machine else ""
+    rate = (
+        f", sgemm {machine['sgemm_gflops']:.0f} GFLOP/s at the start"
+        if "sgemm_gflops" in machine
+        else ""
+    )
     return f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}{rate}."
 
 
 def accuracy_table(runs: dict[str, Any]) -> str:
     """Test accuracies of the recipes, every operator beside the others."""
     lines = [
-        "| data | run | operator | test accuracy (%) | seeds | parameters | epochs | minutes a run |",
+        "| data | run | operator | test accuracy (%) | seeds | parameters | epochs | minutes a run "
+        "|",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in runs["runs"]:
@@ -60,9 +67,7 @@ def speed_table(cases: list[dict[str, Any]]) -> str:
     ]
     for row in cases:
         share = f"{row['matrix_rate_share']:.0%}" if row["matrix_rate_share"] else ""
-        figures = (
-            f"{row['ratio']:.2f} | {row['milliseconds']:.2f} | {row['spread']:.2f} | {share} | {row['difference']:.0e}"
-        )
+        figures = f"{row['ratio']:.2f} | {row['milliseconds']:.2f} | {row['spread']:.2f} | {share} | {row['difference']:.0e}"
         lines.append(f"| {row['case']} | {row['note']} | {row['way']} | {figures} |")
     return "\n".join(lines)
 
@@ -77,7 +82,8 @@ def memory_table(found: list[dict[str, Any]]) -> str:
     for entry in found:
         numbers = " | ".join(f"{row['megabytes']:.0f} MB" for row in entry["lengths"])
         lines.append(
-            f"| {entry['case'].removesuffix(' memory')} ({entry['note']}) | {numbers} | {entry['exponent']:.2f} |"
+            f"| {entry['case'].removesuffix(' memory')} ({entry['note']}) | {numbers} | "
+            f"{entry['exponent']:.2f} |"
         )
     return "\n".join(lines)
 

@@ -1,7 +1,9 @@
-"""Every operator at several lengths against what this machine could do: its matrix products, its exponentials, its memory.
+"""Every operator at several lengths against what this machine could do: its matrix products, its
+exponentials, its memory.
 
-``python -m benchmarks.roofline`` writes benchmarks/results/roofline.json and docs/images/roofline.svg; a minute on a quiet machine. Each
-operator is checked against its dense definition at few points before it is timed.
+``python -m benchmarks.roofline`` writes benchmarks/results/roofline.json and
+docs/images/roofline.svg; a minute on a quiet machine. Each operator is checked against its dense
+definition at few points before it is timed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from .machine import describe, matrix_rate, median_and_spread
 from .runner import WrongAnswer, difference
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PICTURE = ROOT / "benchmarks" / "results" / "roofline.json", ROOT / "docs" / "images" / "roofline.svg"
+RESULTS, PICTURE = (
+    ROOT / "benchmarks" / "results" / "roofline.json",
+    ROOT / "docs" / "images" / "roofline.svg",
+)
 LENGTHS, DIM, HEADS = (256, 1024, 4096), 128, 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "itnet": {"width": 32},
@@ -35,7 +40,9 @@ LIMIT = 4.0  # seconds of one evaluation
 
 
 def rates() -> dict[str, float]:
-    """FLOP/s of a matrix product, exponentials a second, bytes a second of a copy, each the best of a few, measured now."""
+    """FLOP/s of a matrix product, exponentials a second, bytes a second of a copy, each the best of
+    a few, measured now.
+    """
     small, big = torch.randn(1 << 16), torch.randn(1 << 24)
     target, copied = torch.empty_like(small), torch.empty_like(big)
 
@@ -68,7 +75,9 @@ def check(name: str) -> float:
 
 def _make(name: str, n: int = 48) -> Any:
     length = {"length": n} if name == "ckconv" else {}
-    return create_operator(name, DIM, 1 if name == "ckconv" else HEADS, **OPTIONS.get(name, {}), **length)
+    return create_operator(
+        name, DIM, 1 if name == "ckconv" else HEADS, **OPTIONS.get(name, {}), **length
+    )
 
 
 @torch.no_grad()
@@ -82,13 +91,21 @@ def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
                 continue
             operator, u, domain = _make(name, n), torch.randn(1, n, DIM), Domain.line(n)
             heads = 1 if name == "ckconv" else HEADS
-            options = {key: value for key, value in OPTIONS.get(name, {}).items() if key != "origin"}
+            options = {
+                key: value for key, value in OPTIONS.get(name, {}).items() if key != "origin"
+            }
             cost = COSTS[name](n, DIM, heads, **options)
             once = partial(operator, u, domain)
             once()
             seconds, spread = median_and_spread([_seconds(once) for _ in range(repeats)])
             before = n
-            found = {"operator": name, "n": n, "flops": cost.flops, "functions": cost.functions, "bytes": cost.bytes}
+            found = {
+                "operator": name,
+                "n": n,
+                "flops": cost.flops,
+                "functions": cost.functions,
+                "bytes": cost.bytes,
+            }
             rows.append(found | {"seconds": seconds, "spread": spread, "difference": error})
     return rows
 
@@ -121,7 +138,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
         xs = [max(xs[0], 0.5), *xs[1:]]
         roof = [min(rate["matrix_flops"], rate["bytes"] * x) / 1e9 for x in xs]
         axes.plot(xs, roof, color="black", linewidth=1.2, label="matrix products, memory")
-        axes.set(xscale="log", yscale="log", xlabel="FLOPs a byte (predicted)", ylabel="GFLOP/s (measured time)")
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="FLOPs a byte (predicted)",
+            ylabel="GFLOP/s (measured time)",
+        )
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         axes.grid(alpha=0.3)
         figure.savefig(path, metadata={"Date": None})
@@ -137,11 +159,22 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    result = {"machine": describe(), "rates": rates(), "dim": DIM, "heads": HEADS, "options": OPTIONS}
+    result = {
+        "machine": describe(),
+        "rates": rates(),
+        "dim": DIM,
+        "heads": HEADS,
+        "options": OPTIONS,
+    }
     result["rows"] = measure(tuple(args.lengths), args.repeats)
     for row in result["rows"]:
-        figures = f"{row['seconds'] * 1e3:9.2f} ms {row['flops'] / row['seconds'] / 1e9:7.1f} GFLOP/s"
-        print(f"{row['operator']:18} N={row['n']:5} {figures}  {share(row, result['rates']):.0%} of the least time")
+        figures = (
+            f"{row['seconds'] * 1e3:9.2f} ms {row['flops'] / row['seconds'] / 1e9:7.1f} GFLOP/s"
+        )
+        print(
+            f"{row['operator']:18} N={row['n']:5} {figures}  {share(row, result['rates']):.0%} of "
+            "the least time"
+        )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     draw(result, args.picture)

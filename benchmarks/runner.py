@@ -18,7 +18,10 @@ class WrongAnswer(Exception):
 
 def difference(actual: Tensor, expected: Tensor) -> float:
     """Largest difference relative to the largest expected magnitude; NaN counts as infinite."""
-    error = float((actual.detach().double() - expected.detach().double()).abs().max() / expected.detach().abs().max())
+    error = float(
+        (actual.detach().double() - expected.detach().double()).abs().max()
+        / expected.detach().abs().max()
+    )
     return math.inf if math.isnan(error) else error
 
 
@@ -29,7 +32,9 @@ def check(case: Case) -> dict[str, float]:
         expected = common if entry.reference is None else entry.reference()
         answer = entry.run()
         if not isinstance(answer, Tensor) or answer.shape != expected.shape:
-            raise WrongAnswer(f"{case.name}/{name}: the answer has another shape than the reference")
+            raise WrongAnswer(
+                f"{case.name}/{name}: the answer has another shape than the reference"
+            )
         errors[name] = difference(answer, expected)
         if errors[name] > case.tolerance:
             got = f"{errors[name]:.1e} from the reference, allowed {case.tolerance:.0e}"
@@ -38,7 +43,9 @@ def check(case: Case) -> dict[str, float]:
 
 
 def run(case: Case) -> list[dict[str, object]]:
-    """One row a way: median and spread over alternated rounds, ratio to the first way, share of the matrix-product rate."""
+    """One row a way: median and spread over alternated rounds, ratio to the first way, share of the
+    matrix-product rate.
+    """
     errors = check(case)
     times: dict[str, list[float]] = {name: [] for name in case.entries}
     rates = []

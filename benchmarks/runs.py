@@ -1,4 +1,5 @@
-"""Results of training runs and sweeps as one committed file: ``python -m benchmarks.runs RUN_OR_SWEEP... --out FILE``.
+"""Results of training runs and sweeps as one committed file: ``python -m benchmarks.runs
+RUN_OR_SWEEP... --out FILE``.
 
 Reads what ``fredholm train``, ``evaluate`` and ``sweep`` wrote; nothing is trained here.
 """
@@ -39,9 +40,13 @@ def gather_sweep(folder: Path) -> list[dict[str, Any]]:
     """One row for each combination of a sweep: mean and sd over its seeds."""
     rows = []
     for row in _read(folder / "table.json"):
-        cell = next(c for c in _read(folder / "cells.json") if c["cell"] == row["cell"] and "error" not in c)
+        cell = next(
+            c for c in _read(folder / "cells.json") if c["cell"] == row["cell"] and "error" not in c
+        )
         run = gather_run(folder / Path(cell["folder"]).name)
-        rows.append(run | {"run": row["cell"], "accuracy": row["mean"], "sd": row["sd"], "seeds": row["n"]})
+        rows.append(
+            run | {"run": row["cell"], "accuracy": row["mean"], "sd": row["sd"], "seeds": row["n"]}
+        )
         rows[-1]["minutes"] = row["minutes"]
     return rows
 
@@ -59,11 +64,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--threads", type=int, required=True, help="threads that the runs were trained with")
+    parser.add_argument(
+        "--threads", type=int, required=True, help="threads that the runs were trained with"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rows = [row for folder in args.folders for row in gather(folder)]
-    args.out.write_text(json.dumps({"machine": describe(), "runs": rows}, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(
+        json.dumps({"machine": describe(), "runs": rows}, indent=1) + "\n", encoding="utf-8"
+    )
     print(f"{len(rows)} rows written to {args.out}")
 
 

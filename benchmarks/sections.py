@@ -1,7 +1,8 @@
-"""Tables of trained runs: a recipe, what all its runs change, the variants compared, and the runner that fills a file of results.
+"""Tables of trained runs: a recipe, what all its runs change, the variants compared, and the runner
+that fills a file of results.
 
-Each run is trained, evaluated on the test split and added to the file at once; rows that are there are not run again, an unfinished run is
-resumed, and several processes may share the work.
+Each run is trained, evaluated on the test split and added to the file at once; rows that are there
+are not run again, an unfinished run is resumed, and several processes may share the work.
 """
 
 from __future__ import annotations
@@ -23,12 +24,25 @@ from fredholm.training import evaluate, load_recipe, train
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
 
-SHOWN = ("accuracy", "loss", "n", "bits", "pearson", "spearman", "absolute_error", "variance", "f1", "matthews")
+SHOWN = (
+    "accuracy",
+    "loss",
+    "n",
+    "bits",
+    "pearson",
+    "spearman",
+    "absolute_error",
+    "variance",
+    "f1",
+    "matthews",
+)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that are ``common``."""
+    """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that
+    are ``common``.
+    """
 
     title: str
     recipe: str
@@ -93,13 +107,19 @@ def claimed(lock: Path, wait: bool = False) -> Iterator[bool]:
 def run(
     name: str, row: dict[str, Any], runs: Path, further: dict[str, tuple[str, ...]] | None = None
 ) -> dict[str, Any]:
-    """Train and evaluate one run; the row with its numbers, and those of ``further`` evaluations by their names."""
+    """Train and evaluate one run; the row with its numbers, and those of ``further`` evaluations by
+    their names.
+    """
     label = label_of(name, row)
     recipe = load_recipe(row["recipe"], [*row["overrides"], f"seed={row['seed']}", f"name={label}"])
     place = RunFolder(runs / label)
     resume = place.finished or any(place.checkpoints.glob("step-*.ckpt"))
     done = train(
-        recipe, place.root, resume, overwrite=place.started and not resume, report=lambda x: print(x, flush=True)
+        recipe,
+        place.root,
+        resume,
+        overwrite=place.started and not resume,
+        report=lambda x: print(x, flush=True),
     )
     found = evaluate(place.root)
     scores = {name: found[name] for name in SHOWN if name in found}
@@ -117,7 +137,9 @@ def main(sections: dict[str, Section], results: Path, prog: str, text: str | Non
     parser.add_argument("--runs", type=Path, default=Path("runs") / results.stem)
     parser.add_argument("--seeds", type=int, help="of every section (default: its own)")
     parser.add_argument("--out", type=Path, default=results)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many minutes")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no run after so many minutes"
+    )
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     for name in options.sections:

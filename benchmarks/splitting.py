@@ -1,4 +1,5 @@
-"""``python -m benchmarks.splitting [--only orders|speed] [--quick]``: orders of the splitting schemes and what they cost.
+"""``python -m benchmarks.splitting [--only orders|speed] [--quick]``: orders of the splitting
+schemes and what they cost.
 
 Writes splitting.json and splitting.svg. Keep the machine quiet for the timings of encoders.
 """
@@ -34,11 +35,18 @@ from .registry import Case, Entry, register
 from .runner import run
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
-SCHEMES = {"Lie": "lie", "Strang": "strang", "parallel": "parallel", "hybrid": Hybrid(((0, 2), (1, 3)))}
+SCHEMES = {
+    "Lie": "lie",
+    "Strang": "strang",
+    "parallel": "parallel",
+    "hybrid": Hybrid(((0, 2), (1, 3))),
+}
 
 
 def smooth_evolution(dim: int = 16, knots: int = 4, *, substep: str = "auto") -> Evolution:
-    """Attention, network, linear term and soft constraint with controls linear in time: a smooth equation on [0, 1]."""
+    """Attention, network, linear term and soft constraint with controls linear in time: a smooth
+    equation on [0, 1].
+    """
     torch.manual_seed(0)
     groups = [
         [
@@ -57,7 +65,9 @@ def smooth_evolution(dim: int = 16, knots: int = 4, *, substep: str = "auto") ->
 
 @torch.no_grad()
 def orders(steps: tuple[int, ...] = (8, 16, 32, 64, 128, 256)) -> list[dict[str, Any]]:
-    """Errors and order of every scheme against the unsplit equation by a Runge-Kutta method of order 4 with twice the most steps."""
+    """Errors and order of every scheme against the unsplit equation by a Runge-Kutta method of
+    order 4 with twice the most steps.
+    """
     evolution = smooth_evolution()
     u, domain = torch.randn(2, 12, 16, dtype=torch.float64), Domain.grid(12, dtype=torch.float64)
     reference = evolution.integrate(u, domain, steps=2 * steps[-1])
@@ -65,7 +75,9 @@ def orders(steps: tuple[int, ...] = (8, 16, 32, 64, 128, 256)) -> list[dict[str,
     for name, scheme in SCHEMES.items():
         rows.append(
             {"scheme": name}
-            | asdict(convergence(evolution, u, domain, scheme=scheme, steps=steps, reference=reference))
+            | asdict(
+                convergence(evolution, u, domain, scheme=scheme, steps=steps, reference=reference)
+            )
         )
     euler = smooth_evolution(substep="euler")
     found = convergence(euler, u, domain, scheme="strang", steps=steps, reference=reference)
@@ -82,9 +94,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
     for row, marker in zip(rows, "osD^v"):
-        axes.loglog(row["steps"], row["errors"], marker=marker, label=f"{row['scheme']}: order {row['order']:.2f}")
+        axes.loglog(
+            row["steps"],
+            row["errors"],
+            marker=marker,
+            label=f"{row['scheme']}: order {row['order']:.2f}",
+        )
     ticks = rows[0]["steps"]
-    axes.set(xlabel="steps on [0, 1]", ylabel="relative error of u(1)", xticks=ticks, xticklabels=ticks)
+    axes.set(
+        xlabel="steps on [0, 1]", ylabel="relative error of u(1)", xticks=ticks, xticklabels=ticks
+    )
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend()
@@ -92,7 +111,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-# --- speed ----------------------------------------------------------------------------------------------------------------
+# --- speed ----------------------------------------------------------------------------------------
 
 
 @register("splitting")
@@ -104,7 +123,9 @@ def recovery(
     batch: int = 4,
     repeats: int = 15,
 ) -> Iterator[Case]:
-    """A step of 1 against ``torch.nn.TransformerEncoder`` with the same weights, forward and backward."""
+    """A step of 1 against ``torch.nn.TransformerEncoder`` with the same weights, forward and
+    backward.
+    """
     for n in lengths:
         encoder = _encoder(dim, heads, layers)
         u, domain = torch.randn(batch, n, dim, requires_grad=True), Domain.line(n)
@@ -112,22 +133,33 @@ def recovery(
         for scheme in ("lie", "relaxed"):
             entries[scheme] = _training_step(from_encoder(encoder, scheme=scheme), u, domain)
         note = f"B={batch} d={dim} H={heads} {layers} layers"
-        yield Case(f"encoder N={n}", entries["nn.TransformerEncoder"].run, entries, 1e-3, note, repeats)
+        yield Case(
+            f"encoder N={n}", entries["nn.TransformerEncoder"].run, entries, 1e-3, note, repeats
+        )
 
 
 @register("strang")
 def strang(
     n: int = 196, dim: int = 256, heads: int = 8, layers: int = 6, batch: int = 4, repeats: int = 7
 ) -> Iterator[Case]:
-    """Strang's steps beside Lie's, same weights, forward and backward; each is checked against a composition written out here."""
+    """Strang's steps beside Lie's, same weights, forward and backward; each is checked against a
+    composition written out here.
+    """
     for norm in ("post", "pre"):
         torch.manual_seed(0)
-        evolution = Evolution([encoder_terms(dim, heads, 4 * dim, norm=norm, activation="gelu") for _ in range(layers)])
+        evolution = Evolution(
+            [
+                encoder_terms(dim, heads, 4 * dim, norm=norm, activation="gelu")
+                for _ in range(layers)
+            ]
+        )
         u, domain = torch.randn(batch, n, dim, requires_grad=True), Domain.line(n)
         note = f"B={batch} N={n} d={dim} H={heads} {layers} steps"
         for scheme, reference in (("lie", _lie), ("strang", _strang)):
             module = Evolution([list(knot) for knot in evolution.knots], scheme=scheme)
-            expected = _training_step(module, u, domain, forward=lambda v, d, r=reference, m=module: r(m, v, d))
+            expected = _training_step(
+                module, u, domain, forward=lambda v, d, r=reference, m=module: r(m, v, d)
+            )
             entry = _training_step(module, u, domain)
             yield Case(f"{norm}-norm {scheme}", expected.run, {scheme: entry}, 1e-3, note, repeats)
 
@@ -135,7 +167,9 @@ def strang(
 def _encoder(dim: int, heads: int, layers: int) -> nn.TransformerEncoder:
     torch.manual_seed(0)
     # GELU: single entries of a gradient jump where float32's rounding crosses the kink of a ReLU
-    layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout=0.0, batch_first=True, activation="gelu")
+    layer = nn.TransformerEncoderLayer(
+        dim, heads, 4 * dim, dropout=0.0, batch_first=True, activation="gelu"
+    )
     encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
     for parameter in encoder.parameters():  # layers start as copies of one
         parameter.data.add_(0.02 * torch.randn_like(parameter))
@@ -143,9 +177,11 @@ def _encoder(dim: int, heads: int, layers: int) -> nn.TransformerEncoder:
 
 
 def _training_step(module: nn.Module, u: Tensor, *arguments, forward=None) -> Entry:
-    """Forward, and backward to the input and all parameters; the outputs and the input's gradient are compared.
+    """Forward, and backward to the input and all parameters; the outputs and the input's gradient
+    are compared.
 
-    The direction of the gradient is random: a sum of squares is constant behind a normalisation, and its gradient denormal and slow.
+    The direction of the gradient is random: a sum of squares is constant behind a normalisation,
+    and its gradient denormal and slow.
     """
     wanted = [u, *module.parameters()]
     direction = torch.randn(u.shape, generator=torch.Generator().manual_seed(1), dtype=u.dtype)
@@ -184,10 +220,14 @@ def _strang(evolution: Evolution, u: Tensor, domain: Domain) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.splitting", description=__doc__)
     parser.add_argument(
-        "--only", choices=["orders", "speed"], help="measure this; the rest of the file stays as it was"
+        "--only",
+        choices=["orders", "speed"],
+        help="measure this; the rest of the file stays as it was",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes and few rounds: whether it runs, not how fast"
+        "--quick",
+        action="store_true",
+        help="small sizes and few rounds: whether it runs, not how fast",
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=FOLDER)
@@ -195,7 +235,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "splitting.json"
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if args.only and path.is_file() else {}
+    result: dict[str, Any] = (
+        json.loads(path.read_text(encoding="utf-8")) if args.only and path.is_file() else {}
+    )
     if args.only != "speed":
         result["orders"] = orders((8, 16, 32)) if args.quick else orders()
         draw(result["orders"], args.out / "splitting.svg")

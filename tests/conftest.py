@@ -1,4 +1,6 @@
-"""Shape checks for every test, and the options that bring a user's operator into the contract suite."""
+"""Shape checks for every test, and the options that bring a user's operator into the contract
+suite.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-# Without a GPU, Triton kernels run on the CPU. Triton asks for this when a kernel is defined, so it is set before any is.
+# Without a GPU, Triton kernels run on the CPU. Triton asks for this when a kernel is defined, so it
+# is set before any is.
 if torch.cuda.is_available():
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products need
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # what deterministic matrix products need
 else:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so what compiles or exports is
-# tested by a script in a process of its own.
+# jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so
+# what compiles or exports is tested by a script in a process of its own.
 # A bare GPU machine, which tests kernels, may lack the checker.
 if find_spec("beartype"):
     from jaxtyping import install_import_hook
@@ -30,11 +35,15 @@ if find_spec("beartype"):
 
 
 class TritonKernels(MetaPathFinder):
-    """Modules of Triton kernels are compiled from their source, which must stay as it is written: no checks."""
+    """Modules of Triton kernels are compiled from their source, which must stay as it is written:
+    no checks.
+    """
 
     def find_spec(self, fullname, path=None, target=None):
         return (
-            PathFinder.find_spec(fullname, path, target) if re.search(r"^fredholm\.ops\..*\.triton", fullname) else None
+            PathFinder.find_spec(fullname, path, target)
+            if re.search(r"^fredholm\.ops\..*\.triton", fullname)
+            else None
         )
 
 
@@ -50,7 +59,12 @@ def pytest_addoption(parser):
         dest="user_files",
         help="Python files whose operators join the contract suite",
     )
-    parser.addoption("--operator", action="append", default=[], help="run the contract suite for these operators only")
+    parser.addoption(
+        "--operator",
+        action="append",
+        default=[],
+        help="run the contract suite for these operators only",
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,6 @@
-"""Domain: what each constructor builds, what it refuses, and the ways of cutting, batching and joining domains."""
+"""Domain: what each constructor builds, what it refuses, and the ways of cutting, batching and
+joining domains.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def ones(*shape, dtype=torch.bool):
     return torch.ones(*shape, dtype=dtype)
 
 
-# --- constructors -----------------------------------------------------------------------------------------------------
+# --- constructors ---------------------------------------------------------------------------------
 
 
 def test_line():
@@ -76,7 +78,10 @@ def test_padded_timestamps_weigh_like_unpadded_ones(causal, front):
     padded[0], valid[0] = torch.arange(7.0), True
     padded[1, front : front + 4], valid[1, front : front + 4] = t, True
     domain = Domain.timestamps(padded, causal=causal, valid=valid).validate()
-    assert domain.measure[1, front : front + 4].tolist() == Domain.timestamps(t, causal=causal).measure.tolist()
+    assert (
+        domain.measure[1, front : front + 4].tolist()
+        == Domain.timestamps(t, causal=causal).measure.tolist()
+    )
     assert domain.measure[~valid].tolist() == [0.0] * 3
     assert domain.measure[0].tolist() == [1.0] * 7
 
@@ -84,7 +89,9 @@ def test_padded_timestamps_weigh_like_unpadded_ones(causal, front):
 def test_timestamps_give_gradients():
     t = torch.rand(5, dtype=torch.float64).cumsum(0).requires_grad_()
     for causal in (True, False):
-        assert torch.autograd.gradcheck(lambda t, c=causal: Domain.timestamps(t, causal=c).measure, (t,))
+        assert torch.autograd.gradcheck(
+            lambda t, c=causal: Domain.timestamps(t, causal=c).measure, (t,)
+        )
     valid = tensor([[False, True, True, True, False]])
     (g,) = torch.autograd.grad(Domain.timestamps(t, causal=False, valid=valid).measure.sum(), t)
     assert g.isfinite().all()
@@ -95,7 +102,9 @@ def test_graph():
     domain = Domain.graph(tensor([[0, 2], [1, 1]]), 3)
     assert domain.pairs.tolist() == [[True, False, False], [True, True, True], [False, False, True]]
     assert domain.positions.tolist() == [[0.0]] * 3
-    bare = Domain.graph(torch.empty(2, 0, dtype=torch.int64), 2, self_loops=False, positions=torch.rand(2, 4))
+    bare = Domain.graph(
+        torch.empty(2, 0, dtype=torch.int64), 2, self_loops=False, positions=torch.rand(2, 4)
+    )
     assert not bare.pairs.any()
     assert bare.dim == 4
 
@@ -110,7 +119,8 @@ def test_graph():
         (lambda: Domain.points(torch.rand(0, 2)), DomainError, "at least one point, got 0"),
         (lambda: Domain.points(torch.rand(3)), ShapeError, r"\(N, p\) or \(B, N, p\), got \(3,\)"),
         (lambda: Domain.points(torch.rand(3, 0)), ShapeError, r"got \(3, 0\)"),
-        (lambda: Domain.points(ones(3, 1, dtype=torch.int64)), ShapeError, r"floating point, got torch.int64.*float\(\)"),
+        (lambda: Domain.points(ones(3, 1, dtype=torch.int64)), ShapeError, r"floating point, got "
+                                                                           r"torch.int64.*float\(\)"),
         (lambda: Domain.points(torch.rand(3, 1), valid=ones(1, 4)), ShapeError, r"boolean \(B, 3\)"),
         (lambda: Domain.points(torch.rand(3, 1), valid=torch.ones(1, 3)), ShapeError, "got torch.float32"),
         (lambda: Domain.points(torch.rand(2, 3, 1), valid=ones(3, 3)), ShapeError, "one batch size"),
@@ -124,16 +134,20 @@ def test_graph():
             ShapeError,
             "one device.*meta.*domain.to",
         ),
-        (lambda: Domain.line(3, measure="unifrom"), DomainError, "'unifrom'.*did you mean 'uniform'"),
-        (lambda: Domain.line(3, measure="weighted"), DomainError, "unknown measure 'weighted'.*tensor of masses"),
+        (lambda: Domain.line(3, measure="unifrom"), DomainError, "'unifrom'.*did you mean "
+                                                                 "'uniform'"),
+        (lambda: Domain.line(3, measure="weighted"), DomainError, "unknown measure "
+                                                                  "'weighted'.*tensor of masses"),
         (lambda: Domain.points(torch.rand(3, 1), measure="spacing"), DomainError, "unknown measure 'spacing' here"),
         (lambda: Domain.line(3, measure=[1.0, 2.0, 3.0]), DomainError, "tensor of masses"),
         (lambda: Domain.timestamps(torch.rand(0)), DomainError, "N >= 1"),
         (lambda: Domain.timestamps(torch.rand(1, 2, 3)), DomainError, r"got \(1, 2, 3\)"),
         (lambda: Domain.timestamps(torch.arange(3)), ShapeError, "floating point"),
-        (lambda: Domain.timestamps(torch.rand(3), step=0.0), DomainError, "positive time unit, got 0"),
+        (lambda: Domain.timestamps(torch.rand(3), step=0.0), DomainError, "positive time unit, got "
+                                                                          "0"),
         (lambda: Domain.timestamps(torch.rand(3), valid=ones(1, 4)), ShapeError, "valid must be boolean"),
-        (lambda: Domain.graph(tensor([[0], [3]]), 3), DomainError, "nodes 0 to 2, got indices from 0 to 3"),
+        (lambda: Domain.graph(tensor([[0], [3]]), 3), DomainError, "nodes 0 to 2, got indices from "
+                                                                   "0 to 3"),
         (lambda: Domain.graph(tensor([[-1], [0]]), 3), DomainError, "from -1 to 0"),
         (lambda: Domain.graph(torch.rand(2, 4), 3), DomainError, "integer edge_index"),
         (lambda: Domain.graph(tensor([0, 1]), 3), DomainError, r"\(2, E\)"),
@@ -163,7 +177,8 @@ def test_constructors_refuse(call, error, message):
         (lambda: Domain.timestamps(tensor([0.0, 3.0, 1.0, 4.0]), causal=False), DomainError, "increase strictly"),
         (lambda: Domain.line(2, pairs=tensor([[0.0, NAN], [0.0, 0.0]])), DomainError, "pairs contain NaN"),
         (lambda: Domain.line(3)[:0], DomainError, "at least one point"),
-        (lambda: Domain.line(3).replace(measure=torch.ones(4)), ShapeError, r"shape \(3,\) or \(B, 3\), got \(4,\)"),
+        (lambda: Domain.line(3).replace(measure=torch.ones(4)), ShapeError, r"shape \(3,\) or \(B, "
+                                                                            r"3\), got \(4,\)"),
         (lambda: Domain.line(3).replace(measure=torch.ones(3, device="meta")), ShapeError, "one device"),
         (lambda: Domain.line(3).replace(valid=ones(1, 3).to("meta")), ShapeError, "one device"),
     ],
@@ -182,7 +197,7 @@ def test_validate_accepts_every_constructor():
         assert domain.validate() is domain
 
 
-# --- cutting, moving --------------------------------------------------------------------------------------------------
+# --- cutting, moving ------------------------------------------------------------------------------
 
 
 def test_a_slice_is_the_prefix():
@@ -192,10 +207,14 @@ def test_a_slice_is_the_prefix():
     assert prefix.positions.tolist() == domain.positions[:3].tolist()
     assert prefix.pairs.tolist() == pairs[:3, :3].tolist()
     assert prefix.shape == (3,)
-    torch.testing.assert_close(prefix.quadrature().weights(), domain.quadrature().weights()[..., :3, :3])
+    torch.testing.assert_close(
+        prefix.quadrature().weights(), domain.quadrature().weights()[..., :3, :3]
+    )
     assert domain[1::2].shape is None
     assert Domain.grid(2, 2)[:3].shape is None
-    batch = Domain.points(torch.rand(2, 4, 1), valid=tensor([[True] * 4, [True, True, False, False]]))
+    batch = Domain.points(
+        torch.rand(2, 4, 1), valid=tensor([[True] * 4, [True, True, False, False]])
+    )
     assert batch[:3].valid.tolist() == [[True] * 3, [True, True, False]]
     assert batch[:3].measure.shape == (3,)
 
@@ -213,7 +232,9 @@ def test_to_keeps_masks_boolean():
     assert (double.valid.dtype, double.pairs.dtype) == (torch.bool, torch.bool)
     assert double.valid.tolist() == domain.valid.tolist()
     meta = domain.to("meta")
-    assert {x.device.type for x in (meta.positions, meta.measure, meta.valid, meta.pairs)} == {"meta"}
+    assert {x.device.type for x in (meta.positions, meta.measure, meta.valid, meta.pairs)} == {
+        "meta"
+    }
     assert Domain.line(2, pairs=torch.zeros(2, 2)).to(torch.float64).pairs.dtype == torch.float64
 
 
@@ -238,7 +259,7 @@ def test_replace_and_frozen():
         domain.causal = True
 
 
-# --- batches and unions -----------------------------------------------------------------------------------------------
+# --- batches and unions ---------------------------------------------------------------------------
 
 
 def several() -> dict[str, list[Domain]]:
@@ -254,8 +275,15 @@ def several() -> dict[str, list[Domain]]:
         "windows": [Domain.line(n, causal=True, pairs=w) for n, w in zip((2, 4), window)],
         "some pairs": [Domain.line(2, pairs=ones(2, 2).tril()), Domain.line(4)],
         "bias and none": [Domain.line(2, pairs=torch.randn(2, 2)), Domain.line(4)],
-        "bias and mask": [Domain.line(2, pairs=torch.randn(2, 2)), Domain.line(4, pairs=ones(4, 4).tril())],
-        "per head": [Domain.line(2), Domain.line(4, pairs=heads), Domain.line(3, pairs=torch.randn(3, 3))],
+        "bias and mask": [
+            Domain.line(2, pairs=torch.randn(2, 2)),
+            Domain.line(4, pairs=ones(4, 4).tril()),
+        ],
+        "per head": [
+            Domain.line(2),
+            Domain.line(4, pairs=heads),
+            Domain.line(3, pairs=torch.randn(3, 3)),
+        ],
     }
 
 
@@ -305,7 +333,10 @@ def test_join_concatenates():
     assert (union.kind, union.shape, union.valid) == ("uniform", None, None)
     torch.testing.assert_close(union.quadrature().weights().flatten(), torch.full((3,), 1 / 3))
     assert (
-        Domain.join(a, Domain.points(torch.rand(1, 1), measure=tensor([0.5])), balance=(0.5, 0.5)).kind == "probability"
+        Domain.join(
+            a, Domain.points(torch.rand(1, 1), measure=tensor([0.5])), balance=(0.5, 0.5)
+        ).kind
+        == "probability"
     )
 
 
@@ -313,7 +344,10 @@ def test_join_balances_masses_under_padding_and_batch():
     valid = tensor([[True, True, False], [True, False, False]])
     a = Domain.points(torch.rand(2, 3, 1), valid=valid)
     b = Domain.points(torch.rand(2, 1), measure=tensor([1.0, 3.0]))
-    for union, left in ((Domain.join(a, b, balance=(0.25, 0.75)), 3), (Domain.join(b, a, balance=(0.75, 0.25)), 2)):
+    for union, left in (
+        (Domain.join(a, b, balance=(0.25, 0.75)), 3),
+        (Domain.join(b, a, balance=(0.75, 0.25)), 2),
+    ):
         weights = union.validate().quadrature().weights()[:, 0, 0]
         sides = weights[:, :left].sum(-1), weights[:, left:].sum(-1)
         if left == 2:
@@ -336,7 +370,12 @@ def test_join_of_a_side_with_no_mass():
         (Domain.line(2), Domain.grid(2, 2), DomainError, "dimension 1 and 2"),
         (Domain.line(2, causal=True), Domain.line(2), DomainError, "without order or pairs"),
         (Domain.line(2), Domain.line(2, pairs=ones(2, 2)), DomainError, "without order or pairs"),
-        (Domain.points(torch.rand(2, 3, 1)), Domain.points(torch.rand(3, 3, 1)), ShapeError, "batch size, got 2 and 3"),
+        (
+            Domain.points(torch.rand(2, 3, 1)),
+            Domain.points(torch.rand(3, 3, 1)),
+            ShapeError,
+            "batch size, got 2 and 3",
+        ),
         (
             Domain.line(2),
             Domain.line(2, measure="counting"),

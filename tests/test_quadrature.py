@@ -64,7 +64,11 @@ def test_probability_is_renormalised_over_the_visible():
     assert weights(domain).flatten().tolist() == [0.125, 0.375, 0.5]
     causal = weights(domain.replace(causal=True))[0, 0]
     assert causal.tolist() == [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.125, 0.375, 0.5]]
-    assert weights(Domain.line(3).with_masses(tensor([1.0, 3.0, 4.0]))).flatten().tolist() == [1.0, 3.0, 4.0]
+    assert weights(Domain.line(3).with_masses(tensor([1.0, 3.0, 4.0]))).flatten().tolist() == [
+        1.0,
+        3.0,
+        4.0,
+    ]
 
 
 def test_window_in_a_causal_domain_is_the_mean_of_the_window():
@@ -79,7 +83,8 @@ def test_float_pairs_are_a_log_density_and_minus_infinity_hides():
     counting = weights(Domain.line(2, measure="counting", pairs=bias))[0, 0]
     assert_close(counting, bias.exp())
     uniform = Domain.line(2, pairs=bias).quadrature()
-    # The mass a query sees counts keys, not their density: the density is K's factor, not the measure's.
+    # The mass a query sees counts keys, not their density: the density is K's factor, not the
+    # measure's.
     assert_close(uniform.weights()[0, 0], bias.exp() / tensor([[2.0], [1.0]]))
     assert uniform.visible()[0, 0].tolist() == [[True, True], [False, True]]
 
@@ -107,7 +112,9 @@ def test_order_across_two_domains_compares_times():
     keys = Domain.line(4, length=4.0, causal=True)
     queries = Domain.points(tensor([[0.25], [-1.0], [9.0]]))
     assert_close(
-        weights(keys, queries)[0, 0], tensor([[0.5, 0.5, 0.0, 0.0], [0.0] * 4, [0.25] * 4]), "mean over not later keys"
+        weights(keys, queries)[0, 0],
+        tensor([[0.5, 0.5, 0.0, 0.0], [0.0] * 4, [0.25] * 4]),
+        "mean over not later keys",
     )
 
 
@@ -140,7 +147,11 @@ def test_rows_are_rows_of_the_dense_weights(name):
     for index in (rows, tensor(rows)):
         assert quadrature.weights(index).equal(expected)
     problem = Problem(
-        torch.rand(1, 5, 1), torch.rand(1, 5, 1), torch.rand(2, 3, 5, 2), torch.rand(2, 3, 5, 2), quadrature
+        torch.rand(1, 5, 1),
+        torch.rand(1, 5, 1),
+        torch.rand(2, 3, 5, 2),
+        torch.rand(2, 3, 5, 2),
+        quadrature,
     )
     assert problem.rows(rows).quadrature.weights().equal(expected)
     seen = quadrature.visible(rows)
@@ -161,16 +172,22 @@ def test_row_t_is_what_query_t_sees(name):
 @given(
     st.integers(1, 6), st.integers(1, 3), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 999)
 )  # fmt: skip
-def test_renormalised_rows_sum_to_one_wherever_something_is_visible(n, batch, causal, padded, masked, masses, seed):
+def test_renormalised_rows_sum_to_one_wherever_something_is_visible(
+    n, batch, causal, padded, masked, masses, seed
+):
     g = torch.Generator().manual_seed(seed)
     valid = torch.rand(batch, n, generator=g) > 0.3 if padded else None
     pairs = torch.rand(batch, 2, n, n, generator=g) > 0.5 if masked else None
-    domain = Domain.points(torch.rand(batch, n, 1, generator=g), valid=valid, pairs=pairs, causal=causal)
+    domain = Domain.points(
+        torch.rand(batch, n, 1, generator=g), valid=valid, pairs=pairs, causal=causal
+    )
     if masses:
         domain = domain.with_masses(torch.rand(batch, n, generator=g) + 0.01, normalised=True)
     quadrature = domain.quadrature()
     dense, visible = quadrature.weights().expand(batch, 2, n, n), quadrature.visible()
-    visible = torch.ones_like(dense, dtype=torch.bool) if visible is None else visible.expand_as(dense)
+    visible = (
+        torch.ones_like(dense, dtype=torch.bool) if visible is None else visible.expand_as(dense)
+    )
     expected = torch.ones(n, n).tril().bool() if causal else torch.ones(n, n).bool()
     expected = expected.expand(batch, 2, n, n)
     expected = expected if valid is None else expected & valid[:, None, None]

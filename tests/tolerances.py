@@ -8,13 +8,20 @@ RELATIVE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 def assert_close(
-    actual: torch.Tensor, expected: torch.Tensor, what: str = "values", dtype: torch.dtype | None = None
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    what: str = "values",
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Maximum difference relative to the largest expected magnitude, within the table; NaN fails."""
-    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    assert actual.shape == expected.shape, (
+        f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    )
     tolerance = RELATIVE[dtype or expected.dtype]
     scale = max(float(expected.detach().abs().max()) if expected.numel() else 0.0, 1e-3)
     error = (
-        float((actual.detach().double() - expected.detach().double()).abs().max()) / scale if expected.numel() else 0.0
+        float((actual.detach().double() - expected.detach().double()).abs().max()) / scale
+        if expected.numel()
+        else 0.0
     )
     assert error <= tolerance, f"{what}: relative difference {error:.2e}, allowed {tolerance:.0e}"

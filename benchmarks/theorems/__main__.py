@@ -1,5 +1,6 @@
-"""``python -m benchmarks.theorems theorem4|theorem5``: measure, and write docs/results/NAME.json, its table in
-docs/unification.md and docs/images/NAME.png."""
+"""``python -m benchmarks.theorems theorem4|theorem5``: measure, and write docs/results/NAME.json,
+its table in docs/unification.md and docs/images/NAME.png.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON")
     parser.add_argument("--images", type=Path, default=IMAGES, help="folder of the picture")
     parser.add_argument("--page", type=Path, default=PAGE, help="page whose table is written")
-    parser.add_argument("--tiny", action="store_true", help="a few seconds' worth, to see that it runs")
+    parser.add_argument(
+        "--tiny", action="store_true", help="a few seconds' worth, to see that it runs"
+    )
     parser.add_argument("--draw", action="store_true", help="only draw the results that are there")
     args = parser.parse_args(arguments)
     theorem = importlib.import_module(f".{args.name}", __package__)

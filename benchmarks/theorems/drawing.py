@@ -77,8 +77,17 @@ def write_block(page: Path, name: str, block: str) -> None:
     page.write_text(insert(page.read_text(encoding="utf-8"), name, block), encoding="utf-8")
 
 
-def band(axes: Any, x: Sequence[float], points: Sequence[dict[str, float]], colour: str, label: str, **style: Any):
-    """Mean over seeds with one standard deviation around it; on a logarithmic axis the band may leave the picture below."""
+def band(
+    axes: Any,
+    x: Sequence[float],
+    points: Sequence[dict[str, float]],
+    colour: str,
+    label: str,
+    **style: Any,
+):
+    """Mean over seeds with one standard deviation around it; on a logarithmic axis the band may
+    leave the picture below.
+    """
     low = [max(p["mean"] - p["sd"], 1e-3 * p["mean"]) for p in points]
     high = [p["mean"] + p["sd"] for p in points]
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)

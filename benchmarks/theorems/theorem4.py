@@ -1,14 +1,17 @@
-r"""Theorem 4 and Proposition 9 measured: error against the kernel's width, against quadrature points, and against depth.
+r"""Theorem 4 and Proposition 9 measured: error against the kernel's width, against quadrature
+points, and against depth.
 
-The operator to be approximated is a bilateral filter without its normaliser, whose kernel is known in closed form:
+The operator to be approximated is a bilateral filter without its normaliser, whose kernel is known
+in closed form:
 
 .. math:: (T u)(x) = \int_0^1 K\,u(y)\,dy, \qquad
     K = \exp\!\Big(-\frac{|x-y|^2}{2\ell^2} - \frac{(u(x)-u(y))^2}{2 s^2}\Big)
       = \mathbb E_{\omega}\cos\big(\omega_1 |x-y| + \omega_2 (u(x) - u(y))\big),
 
-with :math:`\omega_1 \sim N(0, \ell^{-2})`, :math:`\omega_2 \sim N(0, s^{-2})`: the second form is a network of infinite width and finite
-Barron norm. Three networks of width w stand against it: units drawn from that law and averaged (Barron's own construction), units drawn
-and their readout fitted by least squares, and the same with GELU units that know nothing of the target.
+with :math:`\omega_1 \sim N(0, \ell^{-2})`, :math:`\omega_2 \sim N(0, s^{-2})`: the second form is a
+network of infinite width and finite Barron norm. Three networks of width w stand against it: units
+drawn from that law and averaged (Barron's own construction), units drawn and their readout fitted
+by least squares, and the same with GELU units that know nothing of the target.
 """
 
 from __future__ import annotations
@@ -65,14 +68,22 @@ def _operator(kernel: Kernel) -> IntegralOperator:
 
 
 @torch.no_grad()
-def network(way: str, width: int, seed: int, target: Any = None, groups: tuple[str, ...] = GROUPS) -> IntegralOperator:
-    """An operator with an MLP kernel of one hidden layer; ``target`` = (u, domain, T u) where the readout is fitted."""
+def network(
+    way: str, width: int, seed: int, target: Any = None, groups: tuple[str, ...] = GROUPS
+) -> IntegralOperator:
+    """An operator with an MLP kernel of one hidden layer; ``target`` = (u, domain, T u) where the
+    readout is fitted.
+    """
     generator = torch.Generator().manual_seed(1000 + seed)
-    kernel = MLPKernel(1, 1, width=width, groups=groups, activation="gelu" if way == "gelu" else "sin").double()
+    kernel = MLPKernel(
+        1, 1, width=width, groups=groups, activation="gelu" if way == "gelu" else "sin"
+    ).double()
     draw = torch.randn(width, 3, generator=generator, dtype=torch.float64)
     if way == "gelu":
         size = kernel.weight1.shape[-1]
-        scale = torch.tensor([1 / LENGTH if g == "distance" else 1 / SCALE for g in groups], dtype=torch.float64)
+        scale = torch.tensor(
+            [1 / LENGTH if g == "distance" else 1 / SCALE for g in groups], dtype=torch.float64
+        )
         kernel.weight1.copy_((draw[:, :size] * scale)[None])
         kernel.bias1.copy_(2 * torch.randn(1, width, generator=generator, dtype=torch.float64))
     else:
@@ -92,9 +103,19 @@ def fit(kernel: MLPKernel, u: Tensor, domain: Domain, output: Tensor) -> None:
     rows = []
     for one in u.split(4):  # hidden units of all pairs of a few signals at a time
         x, weights = domain.positions[None, None], domain.quadrature().weights().to(u.dtype)
-        hidden = kernel.hidden(x[:, :, :, None], x[:, :, None], one[:, None, :, None], one[:, None, None])
+        hidden = kernel.hidden(
+            x[:, :, :, None], x[:, :, None], one[:, None, :, None], one[:, None, None]
+        )
         mass = weights[..., None] * one[:, None, None]  # w_ij u_j
-        rows.append(torch.cat([(hidden * mass).sum(-2)[:, 0], mass.sum(-2)[:, 0].expand(len(one), domain.size, 1)], -1))
+        rows.append(
+            torch.cat(
+                [
+                    (hidden * mass).sum(-2)[:, 0],
+                    mass.sum(-2)[:, 0].expand(len(one), domain.size, 1),
+                ],
+                -1,
+            )
+        )
     design = torch.cat(rows).flatten(0, 1)
     found = torch.linalg.lstsq(design, output.flatten(0, 1), driver="gelsd").solution[:, 0]
     kernel.weight2.copy_(found[:-1].view_as(kernel.weight2))
@@ -102,14 +123,22 @@ def fit(kernel: MLPKernel, u: Tensor, domain: Domain, output: Tensor) -> None:
 
 
 def errors(found: Tensor, expected: Tensor) -> tuple[float, float]:
-    """Root mean square, and the largest difference, both over signals and points, relative to the target's rms."""
+    """Root mean square, and the largest difference, both over signals and points, relative to the
+    target's rms.
+    """
     size = expected.pow(2).mean().sqrt()
-    return float((found - expected).pow(2).mean().sqrt() / size), float((found - expected).abs().max() / size)
+    return float((found - expected).pow(2).mean().sqrt() / size), float(
+        (found - expected).abs().max() / size
+    )
 
 
 @torch.no_grad()
-def against_width(widths: list[int], seeds: int, points: int = 32, number: int = 192) -> dict[str, Any]:
-    """Same quadrature on both sides, so that only the kernel's error is left; signals held out from the fit."""
+def against_width(
+    widths: list[int], seeds: int, points: int = 32, number: int = 192
+) -> dict[str, Any]:
+    """Same quadrature on both sides, so that only the kernel's error is left; signals held out from
+    the fit.
+    """
     domain = Domain.grid(points, dtype=torch.float64)
     truth = _operator(BilateralKernel())
     train, test = (sample(signals(number, s), domain.positions) for s in (1, 2))
@@ -117,17 +146,28 @@ def against_width(widths: list[int], seeds: int, points: int = 32, number: int =
     result: dict[str, Any] = {"widths": widths, "seeds": seeds, "points": points, "signals": number}
     for way in WAYS:
         runs = [
-            [errors(network(way, w, s, (train, domain, goal))(test, domain), expected) for s in range(seeds)]
+            [
+                errors(network(way, w, s, (train, domain, goal))(test, domain), expected)
+                for s in range(seeds)
+            ]
             for w in widths
         ]
         rms, largest = ([summary([run[i] for run in row]) for row in runs] for i in (0, 1))
-        result[way] = {"rms": rms, "largest": largest, "rate": slope(widths, [p["mean"] for p in rms])}
+        result[way] = {
+            "rms": rms,
+            "largest": largest,
+            "rate": slope(widths, [p["mean"] for p in rms]),
+        }
     return result
 
 
 @torch.no_grad()
-def against_points(counts: list[int], seeds: int, fine: int = 4096, number: int = 16) -> dict[str, Any]:
-    """The exact kernel with N points against ``fine`` ones, at 33 fixed queries: cell centres, left ends, random points."""
+def against_points(
+    counts: list[int], seeds: int, fine: int = 4096, number: int = 16
+) -> dict[str, Any]:
+    """The exact kernel with N points against ``fine`` ones, at 33 fixed queries: cell centres, left
+    ends, random points.
+    """
     truth = _operator(BilateralKernel())
     queries = Domain.points(torch.linspace(0, 1, 33, dtype=torch.float64)[:, None])
 
@@ -135,7 +175,11 @@ def against_points(counts: list[int], seeds: int, fine: int = 4096, number: int 
         if rule == "random":
             generator = torch.Generator().manual_seed(seed)
             return Domain.points(torch.rand(n, 1, generator=generator, dtype=torch.float64))
-        return Domain.grid(n, dtype=torch.float64) if rule == "centres" else Domain.line(n, dtype=torch.float64)
+        return (
+            Domain.grid(n, dtype=torch.float64)
+            if rule == "centres"
+            else Domain.line(n, dtype=torch.float64)
+        )
 
     result: dict[str, Any] = {"points": counts, "seeds": seeds, "fine": fine}
     for rule in RULES:
@@ -147,7 +191,9 @@ def against_points(counts: list[int], seeds: int, fine: int = 4096, number: int 
                 at = sample(signal, queries.positions)
 
                 def respond(domain: Domain, signal=signal, at=at) -> Tensor:
-                    return truth(sample(signal, domain.positions), domain, query=at, query_domain=queries)
+                    return truth(
+                        sample(signal, domain.positions), domain, query=at, query_domain=queries
+                    )
 
                 exact = respond(Domain.grid(fine, dtype=torch.float64))
                 found.append(errors(respond(makes(n, rule, seed)), exact)[0])
@@ -157,11 +203,15 @@ def against_points(counts: list[int], seeds: int, fine: int = 4096, number: int 
 
 
 @torch.no_grad()
-def against_depth(widths: list[int], seeds: int, points: int = 24, number: int = 384) -> dict[str, Any]:
-    r"""The operator u ↦ (∫u)², which is no single integral of :math:`K(x, y, u(x), u(y))\,u(y)`: one layer and two.
+def against_depth(
+    widths: list[int], seeds: int, points: int = 24, number: int = 384
+) -> dict[str, Any]:
+    r"""The operator u ↦ (∫u)², which is no single integral of :math:`K(x, y, u(x), u(y))\,u(y)`:
+    one layer and two.
 
-    Seen from a query whose own u(x) is held, one layer answers to the union of two pieces of a signal with the sum of its answers;
-    the square does not. Two layers: the mean first, then a kernel that reads it at the query.
+    Seen from a query whose own u(x) is held, one layer answers to the union of two pieces of a
+    signal with the sum of its answers; the square does not. Two layers: the mean first, then a
+    kernel that reads it at the query.
     """
     domain = Domain.grid(points, dtype=torch.float64)
     train, test = (sample(signals(number, s), domain.positions) for s in (3, 4))
@@ -206,7 +256,10 @@ def table(found: dict[str, Any]) -> str:
 
     def add(label: str, part: dict[str, Any]) -> None:
         cells = [
-            f"{part['rms'][i]['mean']:.1e} ± {part['rms'][i]['sd']:.0e}" if i < len(part["rms"]) else "" for i in shown
+            f"{part['rms'][i]['mean']:.1e} ± {part['rms'][i]['sd']:.0e}"
+            if i < len(part["rms"])
+            else ""
+            for i in shown
         ]
         rate = f"{part['rate']:.2f}" if "rate" in part else ""
         lines.append(f"| {label} | {' | '.join(cells)} | {rate} |")
@@ -230,15 +283,27 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
     for colour, (way, label) in zip(theme.series, WAYS.items()):
         text = f"{label}: slope {width[way]['rate']:.2f}"
         band(panels[0], width["widths"], width[way]["rms"], colour, text, marker="o", markersize=3)
-    _guide(panels[0], theme, width["widths"], width["averaged"]["rms"][0]["mean"], -0.5, "slope −0.5")
+    _guide(
+        panels[0], theme, width["widths"], width["averaged"]["rms"][0]["mean"], -0.5, "slope −0.5"
+    )
     panels[0].set_title("error against the kernel's width")
     for colour, (rule, label) in zip(theme.series, RULES.items()):
         text = f"{label}: slope {points[rule]['rate']:.2f}"
-        band(panels[1], points["points"], points[rule]["rms"], colour, text, marker="o", markersize=3)
+        band(
+            panels[1], points["points"], points[rule]["rms"], colour, text, marker="o", markersize=3
+        )
     panels[1].set_title("error against quadrature points")
     for colour, layers in zip(theme.series, (1, 2)):
         label = "one layer" if layers == 1 else "two layers"
-        band(panels[2], depth["widths"], depth[f"layers {layers}"]["rms"], colour, label, marker="o", markersize=3)
+        band(
+            panels[2],
+            depth["widths"],
+            depth[f"layers {layers}"]["rms"],
+            colour,
+            label,
+            marker="o",
+            markersize=3,
+        )
     panels[2].set_title("u ↦ (∫u)², which needs depth")
     for axes, name in zip(panels, ("width w", "points N", "width w")):
         axes.set_xscale("log", base=2)
@@ -249,4 +314,6 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
 
 
 def _guide(axes: Any, theme: Any, x: list[int], start: float, rate: float, label: str) -> None:
-    axes.plot(x, [start * (v / x[0]) ** rate for v in x], color=theme.faint, linestyle=":", label=label)
+    axes.plot(
+        x, [start * (v / x[0]) ** rate for v in x], color=theme.faint, linestyle=":", label=label
+    )

@@ -1,9 +1,12 @@
-r"""Theorem 5 measured: on translation-invariant data the kernel's gradient outside the translation-invariant kernels averages to zero.
+r"""Theorem 5 measured: on translation-invariant data the kernel's gradient outside the
+translation-invariant kernels averages to zero.
 
-A ring of n points carries pairs (u, y) of a process that knows its place: noise under a window, answered by a smoothing whose gain
-depends on the place. *Fixed* data are these pairs; *shifted* data are the same pairs turned together by a random angle, fresh at
-every step, and *all shifts* puts every turn of a pair into the batch: the average over the group, exactly. Only the last two are
-translation-invariant distributions. A kernel matrix splits into the mean along its wrapped diagonals, :math:`K_{TI}`, and the rest,
+A ring of n points carries pairs (u, y) of a process that knows its place: noise under a window,
+answered by a smoothing whose gain depends on the place. *Fixed* data are these pairs; *shifted*
+data are the same pairs turned together by a random angle, fresh at every step, and *all shifts*
+puts every turn of a pair into the batch: the average over the group, exactly. Only the last two are
+translation-invariant distributions. A kernel matrix splits into the mean along its wrapped
+diagonals, :math:`K_{TI}`, and the rest,
 :math:`K_\perp`.
 """
 
@@ -31,7 +34,9 @@ class TableKernel(Kernel):
 
     def __init__(self, n: int, scale: float, generator: torch.Generator):
         super().__init__(1, 1)
-        self.table = torch.nn.Parameter(scale * torch.randn(n, n, generator=generator, dtype=torch.float64))
+        self.table = torch.nn.Parameter(
+            scale * torch.randn(n, n, generator=generator, dtype=torch.float64)
+        )
 
     def matrix(self, problem: Problem) -> Tensor:
         table = self.table if problem.index is None else self.table[problem.index]
@@ -75,7 +80,9 @@ def pairs(number: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def batch(data: str, number: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One fresh batch of a kind of data; ``orbit`` has all n shifts of number / n pairs (at least one)."""
+    """One fresh batch of a kind of data; ``orbit`` has all n shifts of number / n pairs (at least
+    one).
+    """
     if data == "orbit":
         u, y = pairs(max(1, number // n), n, generator)
         return tuple(torch.cat([t.roll(s, 1) for s in range(n)]) for t in (u, y))  # type: ignore[return-value]
@@ -88,13 +95,21 @@ def batch(data: str, number: int, n: int, generator: torch.Generator) -> tuple[T
 
 
 def make_kernel(kind: str, start: str, n: int, seed: int) -> Kernel:
-    """A free table, or a network of the two absolute positions on the circle, which nothing ties to displacements."""
+    """A free table, or a network of the two absolute positions on the circle, which nothing ties to
+    displacements.
+    """
     generator = torch.Generator().manual_seed(100 + seed)
     if kind == "table":
         return TableKernel(n, 0.0 if start == "zero" else 3.0, generator)
     torch.manual_seed(100 + seed)
     kernel = MLPKernel(
-        1, 1, position_dim=2, width=64, groups=("query_position", "key_position"), frequencies=16, sigma=0.5
+        1,
+        1,
+        position_dim=2,
+        width=64,
+        groups=("query_position", "key_position"),
+        frequencies=16,
+        sigma=0.5,
     ).double()
     with torch.no_grad():
         kernel.weight1.normal_(std=0.3)
@@ -121,7 +136,9 @@ def respond(matrix: Tensor, u: Tensor, domain: Domain) -> Tensor:
 def train(
     kind: str, start: str, data: str, *, n: int, steps: int, every: int, seed: int, size: int = 64
 ) -> dict[str, list[float]]:
-    """Plain gradient descent on the mean square error; |K_⊥|/|K_TI| and the loss at every ``every``-th step."""
+    """Plain gradient descent on the mean square error; |K_⊥|/|K_TI| and the loss at every
+    ``every``-th step.
+    """
     generator = torch.Generator().manual_seed(seed)
     domain, kernel = ring(n), make_kernel(kind, start, n, seed)
     operator = IntegralOperator(1, kernel=kernel, residual=False, projection=False).double()
@@ -165,7 +182,10 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
     for kind in ("table", "network"):
         for start in STARTS:
             for data in DATA:
-                runs = [train(kind, start, data, n=n, steps=steps, every=every, seed=s) for s in range(seeds)]
+                runs = [
+                    train(kind, start, data, n=n, steps=steps, every=every, seed=s)
+                    for s in range(seeds)
+                ]
                 training[f"{kind} {start} {data}"] = {
                     part: [summary(values) for values in zip(*(run[part] for run in runs))]
                     for part in ("ratio", "loss")
@@ -174,7 +194,9 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Shares outside the translation-invariant kernels, with standard deviations over seeds, for the page."""
+    """Shares outside the translation-invariant kernels, with standard deviations over seeds, for
+    the page.
+    """
     gradient, training = found["gradient"], found["training"]
     middle = len(training["steps"]) // 5
     few, many = gradient["samples"][0], gradient["samples"][-1]
@@ -188,7 +210,11 @@ def table(found: dict[str, Any]) -> str:
     for kind, title in (("table", "free table"), ("network", "network")):
         for start in STARTS:
             for data, label in DATA.items():
-                ends = [gradient[data]["ratio"][i] for i in (0, -1)] if (kind, start) == ("table", "zero") else []
+                ends = (
+                    [gradient[data]["ratio"][i] for i in (0, -1)]
+                    if (kind, start) == ("table", "zero")
+                    else []
+                )
                 run = training[f"{kind} {start} {data}"]["ratio"]
                 cells = [cell(p) for p in ends] or ["", ""]
                 cells += [cell(run[i]) for i in (0, middle, -1)]
@@ -198,7 +224,9 @@ def table(found: dict[str, Any]) -> str:
 
 
 def draw(theme: Any, found: dict[str, Any]) -> Any:
-    """The gradient at a translation-invariant kernel, then the kernel while it learns: a free table, and a network."""
+    """The gradient at a translation-invariant kernel, then the kernel while it learns: a free
+    table, and a network.
+    """
     from fredholm.explain.style import WIDTH, new_figure
 
     figure = new_figure(WIDTH, 3.5)
@@ -213,7 +241,9 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
     panels[0].set_xlabel("samples m averaged")
     panels[0].set_ylabel("|outside| / |inside| the invariant kernels")
     panels[0].set_title("gradient at K = 0")
-    for axes, kind, title in zip(panels[1:], ("table", "network"), ("free table", "network of positions")):
+    for axes, kind, title in zip(
+        panels[1:], ("table", "network"), ("free table", "network of positions")
+    ):
         for colour, (data, label) in zip(theme.series, DATA.items()):
             for start, line in zip(STARTS, ("-", "--")):
                 x, points = training["steps"][1:], training[f"{kind} {start} {data}"]["ratio"][1:]

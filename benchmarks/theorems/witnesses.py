@@ -1,5 +1,6 @@
-"""Operators that convolution or attention provably cannot be, and an integral operator is; those of recurrences are in
-``benchmarks.unification.witnesses_recurrence``."""
+"""Operators that convolution or attention provably cannot be, and an integral operator is; those of
+recurrences are in ``benchmarks.unification.witnesses_recurrence``.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ DOUBLE = {"dtype": torch.float64}
 
 @dataclass(frozen=True)
 class Similarity:
-    """Of u ↦ σ(⟨u(x), u(x₀)⟩) u(x). All relative: our operator's error; how far the map is from additive and from shift-equivariant,
-    both zero for every convolution; the error of the best convolution with taps as long as the signal, on new signals."""
+    """Of u ↦ σ(⟨u(x), u(x₀)⟩) u(x). All relative: our operator's error; how far the map is from
+    additive and from shift-equivariant, both zero for every convolution; the error of the best
+    convolution with taps as long as the signal, on new signals.
+    """
 
     operator: float
     additive: float
@@ -27,8 +30,9 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Of Gaussian smoothing that is not normalised, on a constant signal: our operator's error, and the relative spread of the output
-    over the points, of the smoothing and of attention."""
+    """Of Gaussian smoothing that is not normalised, on a constant signal: our operator's error, and
+    the relative spread of the output over the points, of the smoothing and of attention.
+    """
 
     operator: float
     spread: float
@@ -37,7 +41,9 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class Distance:
-    """Of weighting by distance: our operator's error, and how far exchanging features is from exchanging outputs."""
+    """Of weighting by distance: our operator's error, and how far exchanging features is from
+    exchanging outputs.
+    """
 
     operator: float
     exchange: float
@@ -45,9 +51,11 @@ class Distance:
 
 
 class SimilarityKernel(Kernel):
-    r"""σ(⟨u(x), u(y)⟩) u(x) u(y)ᵀ / |u(y)|²: under a unit mass at x₀ alone it answers σ(⟨u(x), u(x₀)⟩) u(x).
+    r"""σ(⟨u(x), u(y)⟩) u(x) u(y)ᵀ / |u(y)|²: under a unit mass at x₀ alone it answers σ(⟨u(x),
+    u(x₀)⟩) u(x).
 
-    A function of its four arguments, where the paper's own kernel (Eq. 40) reads u(x₀) beside them and needs a Dirac delta.
+    A function of its four arguments, where the paper's own kernel (Eq. 40) reads u(x₀) beside them
+    and needs a Dirac delta.
     """
 
     def __init__(self, dim: int):
@@ -81,7 +89,9 @@ class DistanceKernel(Kernel):
         super().__init__(1, dim)
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(x - y, dim=-1)[..., None, None] * torch.eye(self.d_in, **DOUBLE)
+        return torch.linalg.vector_norm(x - y, dim=-1)[..., None, None] * torch.eye(
+            self.d_in, **DOUBLE
+        )
 
 
 def similarity(n: int = 12, dim: int = 3, place: int = 4) -> Similarity:
@@ -103,7 +113,9 @@ def similarity(n: int = 12, dim: int = 3, place: int = 4) -> Similarity:
     train, test = signals[:300], signals[300:]
     u, v = signals[:50], signals[50:100]
     return Similarity(
-        operator=_relative(operator(test, Domain.line(n, **DOUBLE).with_masses(mass)), witness(test)),
+        operator=_relative(
+            operator(test, Domain.line(n, **DOUBLE).with_masses(mass)), witness(test)
+        ),
         additive=_relative(witness(u) + witness(v), witness(u + v)),
         equivariant=_relative(witness(u.roll(1, 1)), witness(u).roll(1, 1)),
         convolution=_best_convolution(train, witness(train), test, witness(test)),
@@ -112,7 +124,8 @@ def similarity(n: int = 12, dim: int = 3, place: int = 4) -> Similarity:
 
 @torch.no_grad()
 def smoothing(n: int = 24, scale: float = 0.3) -> Smoothing:
-    """ITNet D.5: attention averages, so it maps a constant to a constant; a smoothing that is not normalised falls off at the ends.
+    """ITNet D.5: attention averages, so it maps a constant to a constant; a smoothing that is not
+    normalised falls off at the ends.
 
     Example:
         >>> found = smoothing()
@@ -124,12 +137,15 @@ def smoothing(n: int = 24, scale: float = 0.3) -> Smoothing:
     x = domain.positions
     expected = torch.exp(-0.5 * (x - x.mT) ** 2 / scale**2) @ u / n
     answer = _operator(GaussianKernel(4, scale))(u, domain)
-    return Smoothing(_relative(answer, expected), _spread(answer), _spread(_attention(4)(u, u, u)[0]))
+    return Smoothing(
+        _relative(answer, expected), _spread(answer), _spread(_attention(4)(u, u, u)[0])
+    )
 
 
 @torch.no_grad()
 def distance(n: int = 8) -> Distance:
-    """ITNet D.6: attention without position codes answers exchanged features with exchanged outputs; distances stay where they are.
+    """ITNet D.6: attention without position codes answers exchanged features with exchanged
+    outputs; distances stay where they are.
 
     Example:
         >>> found = distance()
@@ -165,7 +181,9 @@ def _attention(dim: int) -> nn.MultiheadAttention:
 
 
 def _best_convolution(u: Tensor, y: Tensor, new: Tensor, expected: Tensor) -> float:
-    """Least squares over all taps, channels and a bias of a circular convolution as long as the signal."""
+    """Least squares over all taps, channels and a bias of a circular convolution as long as the
+    signal.
+    """
 
     def design(signal: Tensor) -> Tensor:
         shifts = torch.cat([signal.roll(s, 1) for s in range(signal.shape[1])], -1)

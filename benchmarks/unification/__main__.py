@@ -1,4 +1,6 @@
-"""``python -m benchmarks.unification``: measure every configuration, write the results, their tables and the kernels' pictures."""
+"""``python -m benchmarks.unification``: measure every configuration, write the results, their
+tables and the kernels' pictures.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def write(found: dict[str, Any]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unification", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="only write the pages from the results that are there")
+    parser.add_argument(
+        "--write", action="store_true", help="only write the pages from the results that are there"
+    )
     parser.add_argument("--pictures", action="store_true", help="only draw the kernels")
     args = parser.parse_args(arguments)
     numbers = RESULTS / "unification.json"
@@ -44,7 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
         for configuration in configurations():
             rows.append(run(configuration))
             worst = max(rows[-1]["float64"].values()) if "float64" in rows[-1] else None
-            print(f"{configuration!s:90} {'needs ' + rows[-1]['requires'] if worst is None else f'{worst:.0e}'}")
+            print(
+                f"{configuration!s:90} "
+                f"{'needs ' + rows[-1]['requires'] if worst is None else f'{worst:.0e}'}"
+            )
         save_numbers({"machine": describe(), "configurations": rows}, numbers)
     if not args.pictures:
         write(json.loads(numbers.read_text(encoding="utf-8")))

@@ -1,4 +1,6 @@
-"""Attention as an integral operator: PyTorch's, timm's, Hugging Face's, rotary positions and linear attention written out plainly."""
+"""Attention as an integral operator: PyTorch's, timm's, Hugging Face's, rotary positions and linear
+attention written out plainly.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def signal(n: int = N, dim: int = DIM) -> tuple[Tensor, ...]:
     return (torch.randn(B, n, dim),)
 
 
-# --- what the domain says, and the same in the module's own arguments ---------------------------------------------------
+# --- what the domain says, and the same in the module's own arguments -----------------------------
 
 _GENERATOR = torch.Generator().manual_seed(0)
 FUTURE = torch.ones(N, N).triu(1).bool()
@@ -39,7 +41,10 @@ ALIBI = -SLOPES[:, None, None] * (torch.arange(N)[:, None] - torch.arange(N)).ab
 
 def line(u: Tensor, **options: Any) -> Domain:
     """A line of as many points as u, with masks in u's precision."""
-    options = {k: v.to(u.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in options.items()}
+    options = {
+        k: v.to(u.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
+        for k, v in options.items()
+    }
     domain = Domain.line(u.shape[1], dtype=u.dtype, causal=options.pop("causal", False))
     return domain.replace(**options)
 
@@ -49,7 +54,7 @@ def real(y: Tensor, valid: Tensor | None) -> Tensor:
     return y if valid is None else torch.where(valid[..., None], y, torch.zeros((), dtype=y.dtype))
 
 
-# --- plain modules ------------------------------------------------------------------------------------------------------
+# --- plain modules --------------------------------------------------------------------------------
 
 
 def _heads(u: Tensor) -> Tensor:
@@ -57,7 +62,9 @@ def _heads(u: Tensor) -> Tensor:
 
 
 class RotaryAttention(nn.Module):
-    """Attention whose queries and keys are rotated pair by pair as complex numbers, Su et al. 2021, Eq. 14."""
+    """Attention whose queries and keys are rotated pair by pair as complex numbers, Su et al. 2021,
+    Eq. 14.
+    """
 
     def __init__(self):
         super().__init__()
@@ -79,7 +86,9 @@ class RotaryAttention(nn.Module):
 @register_converter(f"{__name__}.RotaryAttention")
 def rotary_attention(module: Any) -> IntegralOperator:
     layers = (module.query, module.key, module.value)
-    kernel = SoftmaxKernel(DIM, HEADS, projections=layers, rotary=Rotary(4, base=100.0, interleaved=True))
+    kernel = SoftmaxKernel(
+        DIM, HEADS, projections=layers, rotary=Rotary(4, base=100.0, interleaved=True)
+    )
     return IntegralOperator(DIM, HEADS, kernel=kernel, residual=False, projection=module.out)
 
 
@@ -121,11 +130,14 @@ def elu_features(x: Tensor) -> Tensor:
     return nn.functional.elu(x) + 1
 
 
-# --- configurations -----------------------------------------------------------------------------------------------------
+# --- configurations -------------------------------------------------------------------------------
 
 
 def configuration(
-    label: str, build: Callable[[], nn.Module], domain: Callable[[Tensor], Domain] | None = None, **rest: Any
+    label: str,
+    build: Callable[[], nn.Module],
+    domain: Callable[[Tensor], Domain] | None = None,
+    **rest: Any,
 ):
     """A self attention whose operator is called on ``domain(u)``, or on its default domain."""
     apply = (lambda call, u: call(u)) if domain is None else (lambda call, u: call(u, domain(u)))
@@ -134,7 +146,12 @@ def configuration(
 
 
 def torch_attention(
-    label: str, masks: dict[str, Any] | None = None, *, heads: int = HEADS, bias: bool = True, **domain: Any
+    label: str,
+    masks: dict[str, Any] | None = None,
+    *,
+    heads: int = HEADS,
+    bias: bool = True,
+    **domain: Any,
 ):
     """``nn.MultiheadAttention`` with its mask arguments, and the domain that says the same."""
     masks, valid = masks or {}, domain.get("valid")
@@ -172,7 +189,9 @@ _TIMM: list[torch.library.Library] = []
 
 
 def timm_layers() -> Any:
-    """``timm.layers``; where torchvision has no compiled operators for this torch, two schemas it needs are declared first."""
+    """``timm.layers``; where torchvision has no compiled operators for this torch, two schemas it
+    needs are declared first.
+    """
     try:
         return importlib.import_module("timm.layers")
     except RuntimeError:
@@ -189,7 +208,9 @@ def hugging_face(model: str, kind: str, **options: Any) -> Callable[..., nn.Modu
     def build() -> nn.Module:
         package = importlib.import_module(f"transformers.models.{model}")
         code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
-        config = next(getattr(package, name) for name in dir(package) if name.lower() == f"{model}config")
+        config = next(
+            getattr(package, name) for name in dir(package) if name.lower() == f"{model}config"
+        )
         arguments = {name: options[name] for name in ("is_causal", "layer_idx") if name in options}
         sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "attn_implementation": "sdpa"}
         rest = {name: value for name, value in options.items() if name not in arguments}
@@ -220,9 +241,16 @@ CONFIGURATIONS = [
     torch_attention("causal", {"attn_mask": FUTURE}, causal=True),
     torch_attention("boolean mask", {"attn_mask": ~SEEN}, pairs=SEEN),
     torch_attention("float mask", {"attn_mask": BIAS}, pairs=BIAS),
-    torch_attention("float mask, one a head and sample", {"attn_mask": HEAD_BIAS.flatten(0, 1)}, pairs=HEAD_BIAS),
+    torch_attention(
+        "float mask, one a head and sample", {"attn_mask": HEAD_BIAS.flatten(0, 1)}, pairs=HEAD_BIAS
+    ),
     torch_attention("key padding", {"key_padding_mask": ~VALID}, valid=VALID),
-    torch_attention("causal, key padding", {"attn_mask": FUTURE, "key_padding_mask": ~VALID}, causal=True, valid=VALID),
+    torch_attention(
+        "causal, key padding",
+        {"attn_mask": FUTURE, "key_padding_mask": ~VALID},
+        causal=True,
+        valid=VALID,
+    ),
     torch_attention("window of 3", {"attn_mask": ~BAND}, pairs=BAND),
     torch_attention("causal window of 2", {"attn_mask": ~BAND | FUTURE}, pairs=BAND, causal=True),
     torch_attention(
@@ -231,10 +259,14 @@ CONFIGURATIONS = [
         pairs=ALIBI[None],
         causal=True,
     ),
-    configuration("sequence first", lambda: nn.MultiheadAttention(DIM, HEADS), reference=sequence_first),
+    configuration(
+        "sequence first", lambda: nn.MultiheadAttention(DIM, HEADS), reference=sequence_first
+    ),
     configuration(
         "attention of nn.TransformerEncoderLayer",
-        lambda: nn.TransformerEncoderLayer(DIM, HEADS, dim_feedforward=4, batch_first=True).self_attn,
+        lambda: (
+            nn.TransformerEncoderLayer(DIM, HEADS, dim_feedforward=4, batch_first=True).self_attn
+        ),
         reference=lambda m, u: m(u, u, u)[0],
     ),
     across("cross attention"),
@@ -249,17 +281,28 @@ CONFIGURATIONS = [
     configuration("linear attention, elu + 1", lambda: LinearAttention(elu_features)),
     configuration("linear attention, learned exponentials", lambda: LinearAttention(Exponential())),
     configuration(
-        "causal linear attention", lambda: LinearAttention(elu_features, True), lambda u: line(u, causal=True)
+        "causal linear attention",
+        lambda: LinearAttention(elu_features, True),
+        lambda u: line(u, causal=True),
     ),
-    configuration("timm Attention", lambda: timm_layers().Attention(DIM, HEADS, qkv_bias=True), requires="timm"),
+    configuration(
+        "timm Attention",
+        lambda: timm_layers().Attention(DIM, HEADS, qkv_bias=True),
+        requires="timm",
+    ),
     configuration(
         "timm Attention, normalised queries and keys",
-        lambda: timm_layers().Attention(DIM, HEADS, qk_norm=True, norm_layer=nn.LayerNorm, attn_head_dim=3),
+        lambda: timm_layers().Attention(
+            DIM, HEADS, qk_norm=True, norm_layer=nn.LayerNorm, attn_head_dim=3
+        ),
         requires="timm",
     ),
     configuration("BERT", hugging_face("bert", "BertSelfAttention"), reference=first, requires=HF),
     configuration(
-        "BERT as decoder", hugging_face("bert", "BertSelfAttention", is_causal=True), reference=first, requires=HF
+        "BERT as decoder",
+        hugging_face("bert", "BertSelfAttention", is_causal=True),
+        reference=first,
+        requires=HF,
     ),
     configuration(
         "BERT, cross attention",
@@ -269,7 +312,9 @@ CONFIGURATIONS = [
         apply=lambda call, u, query: call(u, query=query),
         requires=HF,
     ),
-    configuration("ViT", hugging_face("vit", "ViTAttention", qkv_bias=False), reference=first, requires=HF),
+    configuration(
+        "ViT", hugging_face("vit", "ViTAttention", qkv_bias=False), reference=first, requires=HF
+    ),
     configuration("GPT-2", hugging_face("gpt2", "GPT2Attention"), reference=first, requires=HF),
     configuration(
         "GPT-2, scaled by layer",
@@ -287,7 +332,10 @@ CONFIGURATIONS = [
 
 
 def _speed(
-    label: str, build: Callable[[], nn.Module], shape: tuple[int, int, int], reference: Callable[..., Tensor] = first
+    label: str,
+    build: Callable[[], nn.Module],
+    shape: tuple[int, int, int],
+    reference: Callable[..., Tensor] = first,
 ):
     return label, build, lambda: torch.randn(shape), reference, lambda call, u: call(u)
 

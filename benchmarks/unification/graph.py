@@ -14,7 +14,9 @@ from .measure import Configuration
 EDGES, NODES, DIM = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 5], [1, 2, 3, 4, 0, 3, 0, 5]]), 6, 3
 
 
-def on_graph(name: str, label: str, edges: Tensor = EDGES, loops: bool = True, **options) -> Configuration:
+def on_graph(
+    name: str, label: str, edges: Tensor = EDGES, loops: bool = True, **options
+) -> Configuration:
     """A layer of ``torch_geometric`` on its edges, and its operator on the domain they make."""
 
     def build() -> nn.Module:
@@ -24,7 +26,9 @@ def on_graph(name: str, label: str, edges: Tensor = EDGES, loops: bool = True, *
 
     def apply(call, u: Tensor) -> Tensor:
         places = torch.zeros(NODES, 1, dtype=u.dtype)
-        return call(u, Domain.graph(edges, NODES, positions=places, self_loops=loops, measure="counting"))
+        return call(
+            u, Domain.graph(edges, NODES, positions=places, self_loops=loops, measure="counting")
+        )
 
     return Configuration(
         "graph",
@@ -48,18 +52,42 @@ def weighted(label: str, **options) -> Configuration:
         return call(u, Domain.points(places, pairs=dense.log().to(u.dtype), measure="counting"))
 
     plain = on_graph("GCNConv", label, **options)
-    return replace(plain, apply=apply, reference=lambda module, u: module(u[0], EDGES, weights.to(u.dtype))[None])
+    return replace(
+        plain,
+        apply=apply,
+        reference=lambda module, u: module(u[0], EDGES, weights.to(u.dtype))[None],
+    )
 
 
 CONFIGURATIONS = [
     on_graph("GATConv", "3→4", out_channels=4),
-    on_graph("GATConv", "3→2×2, no bias, slope 0.1", out_channels=2, heads=2, bias=False, negative_slope=0.1),
     on_graph(
-        "GATConv", "no self loops", EDGES[:, :-1], False, out_channels=2, heads=3, dropout=0.5, add_self_loops=False
+        "GATConv",
+        "3→2×2, no bias, slope 0.1",
+        out_channels=2,
+        heads=2,
+        bias=False,
+        negative_slope=0.1,
+    ),
+    on_graph(
+        "GATConv",
+        "no self loops",
+        EDGES[:, :-1],
+        False,
+        out_channels=2,
+        heads=3,
+        dropout=0.5,
+        add_self_loops=False,
     ),
     on_graph("GCNConv", "3→4", out_channels=4),
     on_graph(
-        "GCNConv", "no bias, no self loops", EDGES[:, :-2], False, out_channels=2, bias=False, add_self_loops=False
+        "GCNConv",
+        "no bias, no self loops",
+        EDGES[:, :-2],
+        False,
+        out_channels=2,
+        bias=False,
+        add_self_loops=False,
     ),
     on_graph("GCNConv", "not normalised", loops=False, out_channels=2, normalize=False),
     weighted("with edge weights", out_channels=4),

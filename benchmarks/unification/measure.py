@@ -46,7 +46,9 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest differences relative to the largest value: of the fast path, its gradients, and the explicit kernel's output."""
+    """Largest differences relative to the largest value: of the fast path, its gradients, and the
+    explicit kernel's output.
+    """
 
     output: float
     inputs: float
@@ -58,15 +60,23 @@ class Errors:
         return max(self.output, self.inputs, self.weights, self.kernel)
 
 
-def measure(configuration: Configuration, dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Errors:
-    """The operator against its module on one random input, parameters moved off their initial values."""
+def measure(
+    configuration: Configuration, dtype: torch.dtype = torch.float64, *, seed: int = 0
+) -> Errors:
+    """The operator against its module on one random input, parameters moved off their initial
+    values.
+    """
     torch.manual_seed(seed)
     module = configuration.build().to(dtype).eval()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    inputs = tuple(x.to(dtype).requires_grad_() if x.is_floating_point() else x for x in configuration.inputs())
-    options = configuration.options(module) if callable(configuration.options) else configuration.options
+    inputs = tuple(
+        x.to(dtype).requires_grad_() if x.is_floating_point() else x for x in configuration.inputs()
+    )
+    options = (
+        configuration.options(module) if callable(configuration.options) else configuration.options
+    )
     operator = as_operator(module, **options)
     leaves = [x for x in inputs if x.requires_grad]
     named = [p for p in module.parameters() if p.requires_grad]
@@ -75,7 +85,9 @@ def measure(configuration: Configuration, dtype: torch.dtype = torch.float64, *,
     actual = configuration.apply(operator, *inputs)
     explicit = configuration.apply(operator.dense, *inputs)
     if actual.shape != expected.shape:
-        raise AssertionError(f"{configuration}: operator gives {tuple(actual.shape)}, module {tuple(expected.shape)}")
+        raise AssertionError(
+            f"{configuration}: operator gives {tuple(actual.shape)}, module {tuple(expected.shape)}"
+        )
     right = _gradients(expected, leaves + named, weights)
     wrong = [_gradients(y, leaves + named, weights) for y in (actual, explicit)]
     k = len(leaves)
@@ -93,9 +105,13 @@ def _gradients(output: Tensor, leaves: list[Tensor], weights: Tensor) -> list[Te
 
 
 def _largest(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """Relative to the largest gradient of the group: a gradient that is exactly zero (a key bias) has no scale of its own."""
+    """Relative to the largest gradient of the group: a gradient that is exactly zero (a key bias)
+    has no scale of its own.
+    """
     scale = max((x.abs().max().item() for x in expected), default=0.0)
-    return max(((a - b).abs().max().item() for a, b in zip(actual, expected)), default=0.0) / (scale or 1.0)
+    return max(((a - b).abs().max().item() for a, b in zip(actual, expected)), default=0.0) / (
+        scale or 1.0
+    )
 
 
 def _relative(actual: Tensor, expected: Tensor) -> float:
@@ -108,5 +124,7 @@ def configurations() -> list[Configuration]:
     found: list[Configuration] = []
     for module in pkgutil.iter_modules([str(p) for p in importlib.import_module(package).__path__]):
         if module.name not in ("measure", "__main__"):
-            found += getattr(importlib.import_module(f"{package}.{module.name}"), "CONFIGURATIONS", [])
+            found += getattr(
+                importlib.import_module(f"{package}.{module.name}"), "CONFIGURATIONS", []
+            )
     return found

@@ -1,4 +1,6 @@
-"""Kernels of converted layers side by side: a row is a query, a column a key, random weights from a fixed seed."""
+"""Kernels of converted layers side by side: a row is a query, a column a key, random weights from a
+fixed seed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ N, DIM = 20, 6
 class Panel:
     """One kernel: a layer, where it lives (None: its default), its conversion's options.
 
-    ``signed`` shows the entry of the first channels with its sign, otherwise the weight of a pair, first head.
+    ``signed`` shows the entry of the first channels with its sign, otherwise the weight of a pair,
+    first head.
     """
 
     title: str
@@ -95,7 +98,9 @@ def ring(n: int) -> Callable[[], Domain]:
     """A ring of n nodes with some chords."""
     nodes = torch.arange(n)
     chords = torch.tensor([[0, 5, 11], [9, 14, 3]])
-    edges = torch.cat([torch.stack([nodes, (nodes + 1) % n]), torch.stack([(nodes + 1) % n, nodes]), chords], 1)
+    edges = torch.cat(
+        [torch.stack([nodes, (nodes + 1) % n]), torch.stack([(nodes + 1) % n, nodes]), chords], 1
+    )
     return lambda: Domain.graph(edges, n, measure="counting")
 
 
@@ -111,8 +116,20 @@ PANELS: dict[str, list[Panel]] = {
         Panel("circular", _conv(padding=2, padding_mode="circular"), 1, signed=True),
         Panel("dilation 3", _conv(padding=6, dilation=3), 1, signed=True),
         Panel("stride 2", _conv(padding=2, stride=2), 1, signed=True),
-        Panel("transposed, stride 2", lambda: nn.ConvTranspose1d(1, 1, 4, stride=2, padding=1), 1, signed=True),
-        Panel("Conv2d 3×3 on 6×6", lambda: nn.Conv2d(1, 1, 3, padding=1), 1, image(6, 6), size=36, signed=True),
+        Panel(
+            "transposed, stride 2",
+            lambda: nn.ConvTranspose1d(1, 1, 4, stride=2, padding=1),
+            1,
+            signed=True,
+        ),
+        Panel(
+            "Conv2d 3×3 on 6×6",
+            lambda: nn.Conv2d(1, 1, 3, padding=1),
+            1,
+            image(6, 6),
+            size=36,
+            signed=True,
+        ),
         Panel("AvgPool1d, 4", lambda: nn.AvgPool1d(4), 1, signed=True, options={"dim": 1}),
         Panel("MaxPool1d, 4", lambda: nn.MaxPool1d(4), 1, signed=True, options={"dim": 1}),
     ],
@@ -156,7 +173,9 @@ def draw(theme: Theme, panels: list[Panel]) -> Any:
     """Small multiples, each on its own scale; blue positive, orange negative where signed."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    signed = LinearSegmentedColormap.from_list("signed", [theme.content, theme.paper, theme.position])
+    signed = LinearSegmentedColormap.from_list(
+        "signed", [theme.content, theme.paper, theme.position]
+    )
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(WIDTH * columns / 4, 2.45 * rows)

@@ -19,8 +19,14 @@ def pooling(label: str, build: Callable[[], nn.Module], *shape: int) -> Configur
 
 CONFIGURATIONS = [
     pooling("AvgPool1d 2", lambda: nn.AvgPool1d(2), 7),
-    pooling("AvgPool1d 3, stride 2, padding 1, ceil", lambda: nn.AvgPool1d(3, 2, 1, ceil_mode=True), 8),
-    pooling("AvgPool1d without padding counted", lambda: nn.AvgPool1d(3, 1, 1, count_include_pad=False), 5),
+    pooling(
+        "AvgPool1d 3, stride 2, padding 1, ceil", lambda: nn.AvgPool1d(3, 2, 1, ceil_mode=True), 8
+    ),
+    pooling(
+        "AvgPool1d without padding counted",
+        lambda: nn.AvgPool1d(3, 1, 1, count_include_pad=False),
+        5,
+    ),
     pooling("AvgPool2d 3×2, padding 1", lambda: nn.AvgPool2d((3, 2), (2, 1), 1), 5, 4),
     pooling(
         "AvgPool2d ceil, padding not counted",
@@ -28,14 +34,21 @@ CONFIGURATIONS = [
         6,
         5,
     ),
-    pooling("AvgPool2d divisor 5", lambda: nn.AvgPool2d(2, 2, ceil_mode=True, divisor_override=5), 3, 4),
+    pooling(
+        "AvgPool2d divisor 5", lambda: nn.AvgPool2d(2, 2, ceil_mode=True, divisor_override=5), 3, 4
+    ),
     pooling("AvgPool3d ceil", lambda: nn.AvgPool3d(2, ceil_mode=True), 3, 2, 3),
     pooling("AdaptiveAvgPool1d 3", lambda: nn.AdaptiveAvgPool1d(3), 8),
     pooling("AdaptiveAvgPool2d 1", lambda: nn.AdaptiveAvgPool2d(1), 3, 4),
     pooling("AdaptiveAvgPool2d keeps an axis", lambda: nn.AdaptiveAvgPool2d((None, 5)), 3, 4),
     pooling("AdaptiveAvgPool3d 2", lambda: nn.AdaptiveAvgPool3d(2), 3, 2, 3),
     pooling("MaxPool1d 3, dilation 2", lambda: nn.MaxPool1d(3, 1, 1, dilation=2), 7),
-    pooling("MaxPool2d 3, stride 2, padding 1, ceil", lambda: nn.MaxPool2d(3, 2, 1, ceil_mode=True), 5, 4),
+    pooling(
+        "MaxPool2d 3, stride 2, padding 1, ceil",
+        lambda: nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+        5,
+        4,
+    ),
     pooling("MaxPool3d 2", lambda: nn.MaxPool3d(2, 1), 3, 2, 3),
     Configuration(
         "linear",

@@ -1,4 +1,6 @@
-"""torch's recurrences, every option: RNN with tanh and relu, LSTM, GRU; and the sizes whose speed is compared."""
+"""torch's recurrences, every option: RNN with tanh and relu, LSTM, GRU; and the sizes whose speed
+is compared.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def recurrence(
     width: int = WIDTH,
     **options: Any,
 ) -> Configuration:
-    """One layer. ``initial``: one state for all (``"shared"``) or one for each element of the batch (``"batch"``)."""
+    """One layer. ``initial``: one state for all (``"shared"``) or one for each element of the batch
+    (``"batch"``).
+    """
 
     def build() -> nn.Module:
         layer = getattr(nn, kind)(dim, width, **options)
@@ -35,16 +39,22 @@ def recurrence(
             rows = layer.num_layers * (2 if layer.bidirectional else 1)
             batch = () if initial == "shared" else (BATCH,)
             widths = (layer.proj_size or width, width)[: 1 + (kind == "LSTM")]
-            layer.start = nn.ParameterList([nn.Parameter(torch.randn(rows, *batch, w)) for w in widths])
+            layer.start = nn.ParameterList(
+                [nn.Parameter(torch.randn(rows, *batch, w)) for w in widths]
+            )
         return layer
 
     def reference(layer: Any, u: Tensor) -> Tensor:
         state = None
         if initial:
-            state = tuple(s if s.dim() == 3 else s[:, None].repeat(1, u.shape[0], 1) for s in layer.start)
+            state = tuple(
+                s if s.dim() == 3 else s[:, None].repeat(1, u.shape[0], 1) for s in layer.start
+            )
             state = state if kind == "LSTM" else state[0]
         if padded:
-            packed = pack_padded_sequence(u, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(
+                u, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False
+            )
             return pad_packed_sequence(layer(packed, state)[0], batch_first=True)[0]
         if layer.batch_first:
             return layer(u, state)[0]
@@ -125,7 +135,12 @@ def _speed(label: str, kind: str, shape: tuple[int, int, int], width: int, **opt
 SPEED = [
     _speed("LSTM 128→256, B=8, N=256", "LSTM", (8, 256, 128), 256),
     _speed(
-        "GRU 64→128, 2 layers, bidirectional, B=16, N=128", "GRU", (16, 128, 64), 128, num_layers=2, bidirectional=True
+        "GRU 64→128, 2 layers, bidirectional, B=16, N=128",
+        "GRU",
+        (16, 128, 64),
+        128,
+        num_layers=2,
+        bidirectional=True,
     ),
     _speed("RNN 32→64, B=4, N=512", "RNN", (4, 512, 32), 64),
 ]

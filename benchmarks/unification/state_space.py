@@ -22,16 +22,23 @@ FAMILY = "state space"
 TIMES = torch.tensor([0.0, 0.4, 0.5, 1.3, 2.0], dtype=torch.float64)
 
 
-# --- recurrences as a textbook writes them ----------------------------------------------------------------------------
+# --- recurrences as a textbook writes them --------------------------------------------------------
 
 
 class LoopedSystem(nn.Module):
-    """h_t = Ā h_{t-1} + B̄ u_t + b, y_t = C h_t + D u_t, one step after the other; Ā and B̄ by the rule's own formula."""
+    """h_t = Ā h_{t-1} + B̄ u_t + b, y_t = C h_t + D u_t, one step after the other; Ā and B̄ by the
+    rule's own formula.
+    """
 
-    def __init__(self, size: int, inputs: int, outputs: int, rule: str | None, *, rnn: bool = False):
+    def __init__(
+        self, size: int, inputs: int, outputs: int, rule: str | None, *, rnn: bool = False
+    ):
         super().__init__()
         self.rule, self.rnn = rule, rnn
-        self.a, self.b = nn.Parameter(0.3 * torch.randn(size, size)), nn.Parameter(torch.randn(size, inputs))
+        self.a, self.b = (
+            nn.Parameter(0.3 * torch.randn(size, size)),
+            nn.Parameter(torch.randn(size, inputs)),
+        )
         self.c = nn.Parameter(torch.randn(outputs, size))
         self.initial = nn.Parameter(torch.randn(size))
         self.bias = nn.Parameter(torch.randn(size)) if rnn else None
@@ -47,7 +54,9 @@ class LoopedSystem(nn.Module):
         if self.rule == "bilinear":
             inverse = torch.linalg.inv(one - a / 2)
             return inverse @ (one + a / 2), inverse @ self.b * self.step
-        return torch.linalg.matrix_exp(a), torch.linalg.inv(self.a) @ (torch.linalg.matrix_exp(a) - one) @ self.b
+        return torch.linalg.matrix_exp(a), torch.linalg.inv(self.a) @ (
+            torch.linalg.matrix_exp(a) - one
+        ) @ self.b
 
     def forward(self, u: Tensor) -> Tensor:
         a, b = self.recurrence()
@@ -130,8 +139,14 @@ def _system(module: LoopedSystem) -> IntegralOperator:
     m = module
     if m.rnn:
         kernel = StateSpaceKernel(m.a, m.b, m.c, initial_state=m.initial, bias=m.bias)
-        return IntegralOperator(kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False)
-    options: Any = {"discretization": m.rule, "step": 1.0 if m.step is None else m.step, "initial_state": m.initial}
+        return IntegralOperator(
+            kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+        )
+    options: Any = {
+        "discretization": m.rule,
+        "step": 1.0 if m.step is None else m.step,
+        "initial_state": m.initial,
+    }
     return linear_system(m.a, m.b, m.c, m.d, **options)
 
 
@@ -149,15 +164,18 @@ def _diagonal(module: LoopedDiagonal) -> IntegralOperator:
 
 @register_converter(f"{__name__}.LoopedSelective")
 def _selective(module: LoopedSelective) -> IntegralOperator:
-    return IntegralOperator(module.kernel.d_in, kernel=module.kernel, residual=False, projection=False)
+    return IntegralOperator(
+        module.kernel.d_in, kernel=module.kernel, residual=False, projection=False
+    )
 
 
-# --- Mamba ------------------------------------------------------------------------------------------------------------
+# --- Mamba ----------------------------------------------------------------------------------------
 
 
 class WithoutCasts(TorchFunctionMode):
-    """``x.float()`` leaves x as it is: the mixers cast parts of a float64 scan to float32, and an error of 1e-10 cannot be seen
-    through that. In float32 nothing changes."""
+    """``x.float()`` leaves x as it is: the mixers cast parts of a float64 scan to float32, and an
+    error of 1e-10 cannot be seen through that. In float32 nothing changes.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is Tensor.float and args[0].is_floating_point():
@@ -204,7 +222,9 @@ CONFIGURATIONS = [
         _case(f"dense system, {rule}, learned step", partial(LoopedSystem, 4, 2, 3, rule), 2)
         for rule in ("zoh", "bilinear", "euler")
     ),
-    _case("linear RNN with bias and initial state", lambda: LoopedSystem(4, 3, 2, None, rnn=True), 3),
+    _case(
+        "linear RNN with bias and initial state", lambda: LoopedSystem(4, 3, 2, None, rnn=True), 3
+    ),
     _case(
         "linear system in real time, irregular timestamps",
         lambda: LoopedTimes(3, 2, 2),
@@ -212,7 +232,10 @@ CONFIGURATIONS = [
         points=5,
         apply=lambda call, u: call(u, times(u)),
     ),
-    *(_case(f"S4D, {rule}", partial(LoopedDiagonal, 3, 4, rule), 3) for rule in ("zoh", "bilinear", "euler")),
+    *(
+        _case(f"S4D, {rule}", partial(LoopedDiagonal, 3, 4, rule), 3)
+        for rule in ("zoh", "bilinear", "euler")
+    ),
     _case("selective scan, zoh", lambda: LoopedSelective(5, 3, "zoh"), 5),
     _case("selective scan, ΔB", lambda: LoopedSelective(5, 3, "simplified"), 5),
     _mamba(
@@ -233,8 +256,15 @@ CONFIGURATIONS = [
         4,
         "transformers",
     ),
-    _mamba("MambaBlock (mamba.py), parallel scan", lambda: block(5, d_state=3, bias=True), 5, "mambapy"),
-    _mamba("MambaBlock (mamba.py), sequential scan", lambda: block(5, d_state=3, pscan=False), 5, "mambapy"),
+    _mamba(
+        "MambaBlock (mamba.py), parallel scan", lambda: block(5, d_state=3, bias=True), 5, "mambapy"
+    ),
+    _mamba(
+        "MambaBlock (mamba.py), sequential scan",
+        lambda: block(5, d_state=3, pscan=False),
+        5,
+        "mambapy",
+    ),
 ]
 
 SPEED = [

@@ -1,4 +1,6 @@
-"""The measured errors as tables: of families in docs/unification.md, of all configurations in docs/results/unification.md."""
+"""The measured errors as tables: of families in docs/unification.md, of all configurations in
+docs/results/unification.md.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from typing import Any
 
 COLUMNS = ("output", "inputs", "weights", "kernel")
 
-# Family to the formula of its kernel under a mass of one a point (attention: as a density), for the overview.
+# Family to the formula of its kernel under a mass of one a point (attention: as a density), for the
+# overview.
 FORMULAS = {
     "linear": r"$A\,\delta(x-y)$",
     "convolution": r"$\kappa(x-y)$, the tap at $x-y$; strided: queries on a sub-grid",
@@ -27,7 +30,9 @@ def families(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def overview(found: dict[str, Any]) -> str:
-    """A line a family: its formula, its picture, how many configurations were measured, their worst errors."""
+    """A line a family: its formula, its picture, how many configurations were measured, their worst
+    errors.
+    """
     lines = [
         "| family | kernel | measured | output | gradients | explicit kernel | float32 |",
         "|---|---|---|---|---|---|---|",
@@ -36,10 +41,25 @@ def overview(found: dict[str, Any]) -> str:
         rows = [row for row in found["configurations"] if row["family"] == name]
         done = [row for row in rows if "float64" in row]
         count = f"{len(done)} of {len(rows)}" if len(done) < len(rows) else str(len(rows))
-        worst = {c: _number(max((row["float64"][c] for row in done), default=None)) for c in COLUMNS}
-        gradients = _number(max((max(row["float64"][c] for c in ("inputs", "weights")) for row in done), default=None))
+        worst = {
+            c: _number(max((row["float64"][c] for row in done), default=None)) for c in COLUMNS
+        }
+        gradients = _number(
+            max(
+                (max(row["float64"][c] for c in ("inputs", "weights")) for row in done),
+                default=None,
+            )
+        )
         single = _number(max((max(row["float32"].values()) for row in done), default=None))
-        cells = (name, FORMULAS.get(name, ""), count, worst["output"], gradients, worst["kernel"], single)
+        cells = (
+            name,
+            FORMULAS.get(name, ""),
+            count,
+            worst["output"],
+            gradients,
+            worst["kernel"],
+            single,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _machine(found)])
 
@@ -49,10 +69,13 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Results: every classical layer as an integral operator",
         "",
-        "<!-- Written by `python -m benchmarks.unification` from docs/results/unification.json; edit that script, not this page. -->",
+        "<!-- Written by `python -m benchmarks.unification` from docs/results/unification.json; "
+        "edit that script, not this page. -->",
         "",
-        "Largest difference between operator and layer over the largest value, on random weights and inputs: of the output, of the input",
-        "gradients, of the weight gradients, and of output and all gradients through the explicit kernel. The last column is the worst",
+        "Largest difference between operator and layer over the largest value, on random weights "
+        "and inputs: of the output, of the input",
+        "gradients, of the weight gradients, and of output and all gradients through the explicit "
+        "kernel. The last column is the worst",
         "of the four in float32.",
     ]
     for name in families(found["configurations"]):

@@ -1,4 +1,6 @@
-"""What recurrences cannot do and an integral operator can: see both sides of a point, and remember more than its state."""
+"""What recurrences cannot do and an integral operator can: see both sides of a point, and remember
+more than its state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ DOUBLE = {"dtype": torch.float64}
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Relative errors (root mean square, white noise): our operator, the best causal operator there is, a fitted state space model."""
+    """Relative errors (root mean square, white noise): our operator, the best causal operator there
+    is, a fitted state space model.
+    """
 
     operator: float
     causal: float
@@ -24,8 +28,10 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class Memory:
-    """Relative errors on what the future takes from the past: our operator; by state size, the smallest that any recurrence of that
-    size can have, and that of a fitted one, linear and free to change at every step."""
+    """Relative errors on what the future takes from the past: our operator; by state size, the
+    smallest that any recurrence of that size can have, and that of a fitted one, linear and free to
+    change at every step.
+    """
 
     operator: float
     bound: dict[int, float]
@@ -46,7 +52,9 @@ class TwoSided(Kernel):
 
 
 class Expansion(Kernel):
-    """φ_1(x) φ_1(y) + ... + φ_R(x) φ_R(y) with cosines φ, orthogonal on each half of the unit interval as well."""
+    """φ_1(x) φ_1(y) + ... + φ_R(x) φ_R(y) with cosines φ, orthogonal on each half of the unit
+    interval as well.
+    """
 
     reads_query = False
 
@@ -63,11 +71,14 @@ class Expansion(Kernel):
         return (self.features(x) * self.features(y)).sum(-1)[..., None, None]
 
 
-def two_sided_smoothing(n: int = 48, scale: float = 6.0, *, states: int = 4, steps: int = 40) -> Smoothing:
+def two_sided_smoothing(
+    n: int = 48, scale: float = 6.0, *, states: int = 4, steps: int = 40
+) -> Smoothing:
     """Exponential smoothing over both sides (ITNet E.9), against causal systems.
 
-    For white noise the best causal operator of any kind keeps the kernel's causal half: each missing entry is an independent error.
-    The reference is the classical filter of two passes, which needs the whole signal before its first output.
+    For white noise the best causal operator of any kind keeps the kernel's causal half: each
+    missing entry is an independent error. The reference is the classical filter of two passes,
+    which needs the whole signal before its first output.
 
     Example:
         >>> found = two_sided_smoothing(16, steps=2)
@@ -109,8 +120,9 @@ def two_passes(u: Tensor, scale: float) -> Tensor:
 def state_against_rank(rank: int = 6, n: int = 24, *, steps: int = 200) -> Memory:
     """A kernel of rank R against recurrences of N < R states (ITNet E.10).
 
-    All that the outputs after a point take from the inputs before it passes through the N numbers of the state, so that block of
-    the kernel has rank N at most, whatever the recurrence: its error is at least the block's singular values beyond N.
+    All that the outputs after a point take from the inputs before it passes through the N numbers
+    of the state, so that block of the kernel has rank N at most, whatever the recurrence: its error
+    is at least the block's singular values beyond N.
 
     Example:
         >>> found = state_against_rank(3, 12, steps=3)
@@ -131,7 +143,9 @@ def state_against_rank(rank: int = 6, n: int = 24, *, steps: int = 200) -> Memor
 
 
 def _fit_recurrence(target: Tensor, size: int, steps: int) -> float:
-    """Error of h_t = A_t h_{t-1} + b_t u_t, y_t = c_t h_t on the block of later outputs and earlier inputs, all A, b, c learned."""
+    """Error of h_t = A_t h_{t-1} + b_t u_t, y_t = c_t h_t on the block of later outputs and earlier
+    inputs, all A, b, c learned.
+    """
     later, earlier = target.shape
     generator = torch.Generator().manual_seed(size)
     moves = torch.eye(size, **DOUBLE).repeat(later + earlier, 1, 1).requires_grad_()

@@ -1,6 +1,7 @@
 """Where a signal lives: positions, measure, padding, order and pair masks.
 
-Longer than other files: eight constructors, each with its formula and an example, belong to one class.
+Longer than other files: eight constructors, each with its formula and an example, belong to one
+class.
 """
 
 from __future__ import annotations
@@ -32,22 +33,26 @@ MEASURES = {
 class Domain:
     r"""A sampled domain: points, the mass of each, which are real, and who sees whom.
 
-    An operator integrates over it, :math:`\int f(x, y)\,d\mu(y) \approx \sum_j w_j f(x, y_j)`; :meth:`quadrature` makes the
-    weights. ``__init__`` checks nothing, so that traced code may build domains; the constructors (:meth:`line`, :meth:`grid`,
-    :meth:`points`, :meth:`timestamps`, :meth:`graph`, :meth:`join`) check shapes, and :meth:`validate` checks values.
+    An operator integrates over it, :math:`\int f(x, y)\,d\mu(y) \approx \sum_j w_j f(x, y_j)`;
+    :meth:`quadrature` makes the weights. ``__init__`` checks nothing, so that traced code may build
+    domains; the constructors (:meth:`line`, :meth:`grid`,
+    :meth:`points`, :meth:`timestamps`, :meth:`graph`, :meth:`join`) check shapes, and
+    :meth:`validate` checks values.
 
     Attributes:
         positions: coordinates, (N, p) or (B, N, p).
         measure: mass of each point, (N,) or (B, N).
         valid: points that are no padding, (B, N), or None.
-        pairs: who sees whom: a boolean mask, or a float *log-density* of the pair measure (an additive attention bias; -inf
-            hides a pair; values beyond ±80 leave float32's range), (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk), or None.
-        causal: within the domain a point sees the points up to its own index; from another domain, those whose first
-            coordinate (time) is not later.
+        pairs: who sees whom: a boolean mask, or a float *log-density* of the pair measure (an
+            additive attention bias; -inf hides a pair; values beyond ±80 leave float32's range),
+            (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk), or None.
+        causal: within the domain a point sees the points up to its own index; from another domain,
+            those whose first coordinate (time) is not later.
         shape: extents of a regular grid in row-major order, or None.
-        kind: the measure's name. ``uniform``: equal masses, total mass 1 over what a query sees; ``counting``: mass 1 a point;
-            ``spacing``: the distance to the neighbours, never renormalised; ``weighted``: masses as given; ``probability``:
-            masses as given, renormalised over what a query sees.
+        kind: the measure's name. ``uniform``: equal masses, total mass 1 over what a query sees;
+            ``counting``: mass 1 a point; ``spacing``: the distance to the neighbours, never
+            renormalised; ``weighted``: masses as given; ``probability``: masses as given,
+            renormalised over what a query sees.
 
     Example:
         >>> domain = Domain.grid(2, 3)
@@ -63,11 +68,20 @@ class Domain:
     shape: tuple[int, ...] | None = None
     kind: str = "uniform"
 
-    # --- construction -------------------------------------------------------------------------------------------------
+    # --- construction -----------------------------------------------------------------------------
 
     @classmethod
-    def line(cls, n: int, *, length: float | None = None, causal: bool = False, measure="uniform", **options) -> Domain:
-        """n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a prefix keeps its positions.
+    def line(
+        cls,
+        n: int,
+        *,
+        length: float | None = None,
+        causal: bool = False,
+        measure="uniform",
+        **options,
+    ) -> Domain:
+        """n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a prefix
+        keeps its positions.
 
         Example:
             >>> Domain.line(4).positions.squeeze(-1).tolist()
@@ -77,7 +91,10 @@ class Domain:
         if length is not None and not length > 0:
             raise DomainError(f"line(length=...) needs a positive scale, got {length}")
         step = 1.0 / (n if length is None else length)
-        device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
+        device, dtype = (
+            options.pop("device", None),
+            options.pop("dtype", None) or torch.get_default_dtype(),
+        )
         positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
         return cls._build(positions, measure, step, causal=causal, shape=(n,), **options)
 
@@ -91,14 +108,27 @@ class Domain:
         """
         for n in shape or (0,):
             positive(n, f"grid{shape}")
-        device, dtype = options.pop("device", None), options.pop("dtype", None) or torch.get_default_dtype()
+        device, dtype = (
+            options.pop("device", None),
+            options.pop("dtype", None) or torch.get_default_dtype(),
+        )
         axes = [(torch.arange(n, device=device, dtype=dtype) + 0.5) / n for n in shape]
         positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
-        return cls._build(positions, measure, 1.0 / positions.shape[0], causal=causal, shape=tuple(shape), **options)
+        return cls._build(
+            positions,
+            measure,
+            1.0 / positions.shape[0],
+            causal=causal,
+            shape=tuple(shape),
+            **options,
+        )
 
     @classmethod
-    def points(cls, positions: Tensor, *, measure="uniform", valid: Tensor | None = None, **options) -> Domain:
-        """Any points: ``positions`` (N, p) or (B, N, p); ``measure`` a name or a tensor of masses taken as they are.
+    def points(
+        cls, positions: Tensor, *, measure="uniform", valid: Tensor | None = None, **options
+    ) -> Domain:
+        """Any points: ``positions`` (N, p) or (B, N, p); ``measure`` a name or a tensor of masses
+        taken as they are.
 
         Example:
             >>> Domain.points(torch.rand(2, 5, 3)).size
@@ -108,12 +138,20 @@ class Domain:
 
     @classmethod
     def timestamps(
-        cls, t: Tensor, *, step: float = 1.0, causal: bool = True, valid: Tensor | None = None, **options
+        cls,
+        t: Tensor,
+        *,
+        step: float = 1.0,
+        causal: bool = True,
+        valid: Tensor | None = None,
+        **options,
     ) -> Domain:
-        r"""Irregular samples at times ``t`` (N,) or (B, N), sorted; measure = *spacing*, the inverse sample density.
+        r"""Irregular samples at times ``t`` (N,) or (B, N), sorted; measure = *spacing*, the
+        inverse sample density.
 
-        Causal: :math:`\mu_i = (t_i - t_{i-1}) / step`, :math:`\mu_0 = 1`; otherwise half the distance between a point's two
-        neighbours (Voronoi cells, the outer ones doubled). ``step`` is the time unit of one training sample.
+        Causal: :math:`\mu_i = (t_i - t_{i-1}) / step`, :math:`\mu_0 = 1`; otherwise half the
+        distance between a point's two neighbours (Voronoi cells, the outer ones doubled). ``step``
+        is the time unit of one training sample.
 
         Reference: CKConv, Eq. 8.
 
@@ -122,7 +160,9 @@ class Domain:
             [1.0, 1.0, 2.0]
         """
         if t.dim() not in (1, 2) or t.shape[-1] == 0:
-            raise DomainError(f"timestamps need a tensor (N,) or (B, N) with N >= 1, got {tuple(t.shape)}")
+            raise DomainError(
+                f"timestamps need a tensor (N,) or (B, N) with N >= 1, got {tuple(t.shape)}"
+            )
         if step <= 0:
             raise DomainError(f"timestamps(step=...) needs a positive time unit, got {step}")
         real = torch.ones_like(t, dtype=torch.bool) if valid is None else valid
@@ -134,11 +174,19 @@ class Domain:
 
     @classmethod
     def graph(
-        cls, edge_index: Tensor, n: int, *, positions: Tensor | None = None, self_loops: bool = True, **options
+        cls,
+        edge_index: Tensor,
+        n: int,
+        *,
+        positions: Tensor | None = None,
+        self_loops: bool = True,
+        **options,
     ) -> Domain:
-        """n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a target sees.
+        """n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a target
+        sees.
 
-        Without ``positions`` every node sits at the origin: a graph has no coordinates of its own. Memory O(n²).
+        Without ``positions`` every node sits at the origin: a graph has no coordinates of its own.
+        Memory O(n²).
 
         Example:
             >>> Domain.graph(torch.tensor([[0], [1]]), 2).pairs.tolist()
@@ -147,10 +195,14 @@ class Domain:
         positive(n, "graph(n)")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
             got = f"{tuple(edge_index.shape)} {edge_index.dtype}"
-            raise DomainError(f"graph needs integer edge_index (2, E), rows (source, target); got {got}")
+            raise DomainError(
+                f"graph needs integer edge_index (2, E), rows (source, target); got {got}"
+            )
         if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= n):
             low, high = int(edge_index.min()), int(edge_index.max())
-            raise DomainError(f"graph edges must name nodes 0 to {n - 1}, got indices from {low} to {high}")
+            raise DomainError(
+                f"graph edges must name nodes 0 to {n - 1}, got indices from {low} to {high}"
+            )
         pairs = torch.zeros(n, n, dtype=torch.bool, device=edge_index.device)
         pairs[edge_index[1], edge_index[0]] = True
         if self_loops:
@@ -161,10 +213,11 @@ class Domain:
 
     @classmethod
     def join(cls, a: Domain, b: Domain, *, balance: tuple[float, float] | None = None) -> Domain:
-        """The union of two domains in one space, points of ``a`` first. ``balance`` gives the total mass of each side.
+        """The union of two domains in one space, points of ``a`` first. ``balance`` gives the total
+        mass of each side.
 
-        Without ``balance`` masses are concatenated as they are, and two uniform domains become one uniform domain; measures that are
-        renormalised do not mix without it.
+        Without ``balance`` masses are concatenated as they are, and two uniform domains become one
+        uniform domain; measures that are renormalised do not mix without it.
 
         Example:
             >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
@@ -172,9 +225,13 @@ class Domain:
             0.5
         """
         if a.dim != b.dim:
-            raise DomainError(f"join needs one space, got positions of dimension {a.dim} and {b.dim}")
+            raise DomainError(
+                f"join needs one space, got positions of dimension {a.dim} and {b.dim}"
+            )
         if a.causal or b.causal or a.pairs is not None or b.pairs is not None:
-            raise DomainError("join takes domains without order or pairs; set them on the union with replace(...)")
+            raise DomainError(
+                "join takes domains without order or pairs; set them on the union with replace(...)"
+            )
         if None not in (a.batch, b.batch) and a.batch != b.batch:
             raise ShapeError(f"join needs one batch size, got {a.batch} and {b.batch}")
         batch = max(a.batch or 1, b.batch or 1)
@@ -183,22 +240,32 @@ class Domain:
             valid = torch.cat([d._valid_or_true(batch) for d in (a, b)], -1)
         x, y, m, n = a.positions, b.positions, a.measure, b.measure
         if a.batch or b.batch:
-            x, y, m, n = x.expand(batch, -1, -1), y.expand(batch, -1, -1), m.expand(batch, -1), n.expand(batch, -1)
+            x, y, m, n = (
+                x.expand(batch, -1, -1),
+                y.expand(batch, -1, -1),
+                m.expand(batch, -1),
+                n.expand(batch, -1),
+            )
         kind = a.kind if a.kind == b.kind else "weighted"
         if balance is None and (
-            kind == "probability" or (a.kind != b.kind and (MEASURES[a.kind][1] or MEASURES[b.kind][1]))
+            kind == "probability"
+            or (a.kind != b.kind and (MEASURES[a.kind][1] or MEASURES[b.kind][1]))
         ):
             raise DomainError(
-                f"join of {a.kind} and {b.kind} measures needs balance=(mass of a, mass of b), such as (0.5, 0.5)"
+                f"join of {a.kind} and {b.kind} measures needs balance=(mass of a, mass of b), "
+                "such as (0.5, 0.5)"
             )
         if balance is not None:
-            m, n = (_normalised(part, d, batch) * mass for part, d, mass in zip((m, n), (a, b), balance))
+            m, n = (
+                _normalised(part, d, batch) * mass for part, d, mass in zip((m, n), (a, b), balance)
+            )
             kind = "probability"
         return cls(torch.cat([x, y], -2), torch.cat([m, n], -1), valid, kind=kind)
 
     @classmethod
     def collate(cls, domains: Sequence[Domain]) -> Domain:
-        """Domains of different sizes as one batch, padded to the longest, with ``valid`` marking the real points.
+        """Domains of different sizes as one batch, padded to the longest, with ``valid`` marking
+        the real points.
 
         Example:
             >>> Domain.collate([Domain.line(2), Domain.line(3)]).valid.tolist()
@@ -209,21 +276,34 @@ class Domain:
         kinds, orders = {d.kind for d in domains}, {d.causal for d in domains}
         if len(kinds) > 1 or len(orders) > 1 or any(d.batch for d in domains):
             raise DomainError(
-                f"collate needs unbatched domains of one measure and order, got {kinds} and causal {orders}"
+                f"collate needs unbatched domains of one measure and order, got {kinds} and causal "
+                f"{orders}"
             )
         n = max(d.size for d in domains)
         valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])
         if len({d.dim for d in domains}) > 1:
-            raise DomainError(f"collate needs one space, got positions of dimension {[d.dim for d in domains]}")
+            raise DomainError(
+                f"collate needs one space, got positions of dimension {[d.dim for d in domains]}"
+            )
         positions = torch.stack([_pad(d.positions, n - d.size) for d in domains])
         measure = torch.stack([_pad(d.measure[:, None], n - d.size)[:, 0] for d in domains])
         pairs = _collate_pairs(domains, n)
         first = domains[0]
         shape = first.shape if all(d.shape == first.shape for d in domains) else None
-        return cls(positions, measure, None if bool(valid.all()) else valid, pairs, first.causal, shape, first.kind)
+        return cls(
+            positions,
+            measure,
+            None if bool(valid.all()) else valid,
+            pairs,
+            first.causal,
+            shape,
+            first.kind,
+        )
 
     @classmethod
-    def _build(cls, positions, measure, spacing, *, causal=False, shape=None, valid=None, pairs=None) -> Domain:
+    def _build(
+        cls, positions, measure, spacing, *, causal=False, shape=None, valid=None, pairs=None
+    ) -> Domain:
         check_shapes(positions, measure if isinstance(measure, Tensor) else None, valid, pairs)
         if valid is not None:
             positions = torch.where(valid[..., None], positions, 0.0)
@@ -232,13 +312,16 @@ class Domain:
         names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
         if measure not in names:
             raise DomainError(
-                f"unknown measure {measure!r} here{suggest(str(measure), names)} (or give a tensor of masses)"
+                f"unknown measure {measure!r} here{suggest(str(measure), names)} (or give a tensor "
+                "of masses)"
             )
         mass: Any = spacing if measure == "spacing" else 1.0
-        masses = torch.full(positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype)
+        masses = torch.full(
+            positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype
+        )
         return cls(positions, masses, valid, pairs, causal, shape, measure)
 
-    # --- facts --------------------------------------------------------------------------------------------------------
+    # --- facts ------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
@@ -262,12 +345,13 @@ class Domain:
             return torch.ones(batch, self.size, dtype=torch.bool, device=self.positions.device)
         return self.valid.expand(batch, -1)
 
-    # --- change -------------------------------------------------------------------------------------------------------
+    # --- change -----------------------------------------------------------------------------------
 
     def replace(self, **changes) -> Domain:
         """A copy with some fields changed, unchecked: ``domain.replace(causal=True)``.
 
-        New masses on a domain of equal ones make it ``probability`` (renormalised as before) or ``weighted``.
+        New masses on a domain of equal ones make it ``probability`` (renormalised as before) or
+        ``weighted``.
         """
         equal, renormalised = MEASURES[self.kind]
         if "measure" in changes and equal:
@@ -275,7 +359,9 @@ class Domain:
         return replace(self, **changes)
 
     def with_masses(self, measure: Tensor, *, normalised: bool = False) -> Domain:
-        """The same points with other masses, taken as they are or renormalised over what a query sees."""
+        """The same points with other masses, taken as they are or renormalised over what a query
+        sees.
+        """
         return replace(self, measure=measure, kind="probability" if normalised else "weighted")
 
     def to(self, *args, **kwargs) -> Domain:
@@ -289,9 +375,13 @@ class Domain:
         return replace(self, **moved)
 
     def __getitem__(self, index) -> Domain:
-        """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has seen after t points."""
+        """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has
+        seen after t points.
+        """
         if not isinstance(index, slice) or (index.step is not None and index.step < 1):
-            raise DomainError(f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}")
+            raise DomainError(
+                f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}"
+            )
         positions = self.positions[..., index, :]
         return replace(
             self,
@@ -304,13 +394,17 @@ class Domain:
             else None,
         )
 
-    # --- integration --------------------------------------------------------------------------------------------------
+    # --- integration ------------------------------------------------------------------------------
 
-    def quadrature(self, query_domain: Domain | None = None, *, dtype: torch.dtype | None = None) -> Quadrature:
-        """Weights with which a query of ``query_domain`` (default: this domain) integrates over this domain.
+    def quadrature(
+        self, query_domain: Domain | None = None, *, dtype: torch.dtype | None = None
+    ) -> Quadrature:
+        """Weights with which a query of ``query_domain`` (default: this domain) integrates over
+        this domain.
 
-        Measure, padding, causality and pairs are combined here and nowhere else. O(N) unless ``pairs`` is given or two
-        domains are compared in time. ``pairs`` of this domain are used for both; their shape must fit the queries.
+        Measure, padding, causality and pairs are combined here and nowhere else. O(N) unless
+        ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
+        for both; their shape must fit the queries.
         """
         equal, renormalised = MEASURES[self.kind]
         dtype = dtype or self.measure.dtype
@@ -318,10 +412,14 @@ class Domain:
         if self.valid is not None:
             mass = torch.where(self.valid, mass, 0.0)
         query_time, key_time = self._times(query_domain)
-        density, log_density, visible = self._density(dtype, self.size if query_domain is None else query_domain.size)
+        density, log_density, visible = self._density(
+            dtype, self.size if query_domain is None else query_domain.size
+        )
         scale = None
         if renormalised:
-            scale = self._scale(mass, query_time, key_time, visible, triangular=query_domain is None)
+            scale = self._scale(
+                mass, query_time, key_time, visible, triangular=query_domain is None
+            )
             if scale is None:
                 mass = mass * reciprocal(mass.sum(-1, keepdim=True))
         return Quadrature(
@@ -344,22 +442,34 @@ class Domain:
             return index, index
         return tuple(d.positions[..., 0].detach().reshape(-1, d.size) for d in (query_domain, self))  # type: ignore
 
-    def _density(self, dtype: torch.dtype, queries: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def _density(
+        self, dtype: torch.dtype, queries: int
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         if self.pairs is None:
             return None, None, None
         if self.pairs.shape[-2:] != (queries, self.size):
             need = f"(..., {queries}, {self.size})"
-            raise ShapeError(f"pairs must have shape {need} for these queries, got {tuple(self.pairs.shape)}")
-        pairs = self.pairs if self.pairs.dim() == 4 else self.pairs.reshape(-1, 1, *self.pairs.shape[-2:])
+            raise ShapeError(
+                f"pairs must have shape {need} for these queries, got {tuple(self.pairs.shape)}"
+            )
+        pairs = (
+            self.pairs
+            if self.pairs.dim() == 4
+            else self.pairs.reshape(-1, 1, *self.pairs.shape[-2:])
+        )
         if pairs.dtype == torch.bool:
-            log_density = torch.zeros(pairs.shape, dtype=dtype, device=pairs.device).masked_fill(~pairs, -torch.inf)
+            log_density = torch.zeros(pairs.shape, dtype=dtype, device=pairs.device).masked_fill(
+                ~pairs, -torch.inf
+            )
             return pairs.to(dtype), log_density, pairs
         pairs = pairs.to(dtype)
         return pairs.exp(), pairs, pairs > -torch.inf
 
     @staticmethod
     def _scale(mass, query_time, key_time, visible, triangular: bool) -> Tensor | None:
-        """One over the mass each query sees, (1 | B, 1 | H, Nq); None where all queries see all keys."""
+        """One over the mass each query sees, (1 | B, 1 | H, Nq); None where all queries see all
+        keys.
+        """
         if query_time is None and visible is None:
             return None
         if visible is None and triangular:
@@ -375,8 +485,8 @@ class Domain:
         """Check values, eagerly, where data enters; returns the domain itself.
 
         Raises:
-            DomainError: an empty domain, non-finite positions, negative or non-finite masses, zero total mass, unsorted
-                or repeated timestamps, NaN in pairs.
+            DomainError: an empty domain, non-finite positions, negative or non-finite masses, zero
+                total mass, unsorted or repeated timestamps, NaN in pairs.
             ShapeError: shapes or devices that do not fit.
         """
         check_shapes(self.positions, self.measure, self.valid, self.pairs)
@@ -390,7 +500,9 @@ def _pad(x: Tensor, rows: int) -> Tensor:
 
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
-    """Length of each real point's cell: the gap before it, or Voronoi; an end takes its one gap, a lone point 1."""
+    """Length of each real point's cell: the gap before it, or Voronoi; an end takes its one gap, a
+    lone point 1.
+    """
     first = torch.full_like(time[..., :1], -torch.inf)
     before = torch.where(real, time, -torch.inf).cummax(-1).values
     left = time - torch.cat([first, before[..., :-1]], -1)
@@ -400,12 +512,16 @@ def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     after = -torch.where(real, -time, -torch.inf).flip(-1).cummax(-1).values.flip(-1)
     right = torch.cat([after[..., 1:], -first], -1) - time
     has_right = right < torch.inf
-    middle = torch.where(has_left & has_right, (left + right) / 2, torch.where(has_left, left, right))
+    middle = torch.where(
+        has_left & has_right, (left + right) / 2, torch.where(has_left, left, right)
+    )
     return torch.where(has_left | has_right, middle, 1.0)
 
 
 def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | None:
-    """Pairs (B, H | 1, n, n) of unbatched domains; where only some are log-densities, masks become 0 and -inf."""
+    """Pairs (B, H | 1, n, n) of unbatched domains; where only some are log-densities, masks become
+    0 and -inf.
+    """
     if all(d.pairs is None for d in domains):
         return None
     stack = []
@@ -414,12 +530,17 @@ def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | None:
         if pairs is None:
             pairs = torch.ones(d.size, d.size, dtype=torch.bool, device=d.positions.device)
         if pairs.dim() > 2 and pairs.shape[0] > 1:
-            raise DomainError(f"collate needs unbatched pairs, (N, N) or (1, H, N, N); got {tuple(pairs.shape)}")
+            raise DomainError(
+                f"collate needs unbatched pairs, (N, N) or (1, H, N, N); got {tuple(pairs.shape)}"
+            )
         stack.append(pairs.reshape(1, -1, *pairs.shape[-2:]))
     if any(p.is_floating_point() for p in stack):
         dtype = next(p.dtype for p in stack if p.is_floating_point())
         empty = [torch.zeros_like(p, dtype=dtype) for p in stack]
-        stack = [p if p.is_floating_point() else e.masked_fill(~p, -torch.inf) for p, e in zip(stack, empty)]
+        stack = [
+            p if p.is_floating_point() else e.masked_fill(~p, -torch.inf)
+            for p, e in zip(stack, empty)
+        ]
     heads = max(p.shape[1] for p in stack)
     pad = [(0, n - p.shape[-1], 0, n - p.shape[-1]) for p in stack]
     padded = [torch.nn.functional.pad(p, size) for p, size in zip(stack, pad)]

@@ -1,7 +1,8 @@
 """Errors that say what came, what is needed and how to mend it.
 
-Every error a user can cause derives from :class:`FredholmError`, so that a caller can tell bad input from a defect.
-Where Python has a fitting built-in (``ValueError``, ``TypeError``, ``ImportError``), the class derives from it as well.
+Every error a user can cause derives from :class:`FredholmError`, so that a caller can tell bad
+input from a defect. Where Python has a fitting built-in (``ValueError``, ``TypeError``,
+``ImportError``), the class derives from it as well.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class MissingExtraError(FredholmError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str):
-        super().__init__(f"{purpose} needs {package!r}, which is not installed: pip install 'fredholm[{extra}]'")
+        super().__init__(
+            f"{purpose} needs {package!r}, which is not installed: pip install 'fredholm[{extra}]'"
+        )
 
 
 def require(package: str, extra: str, purpose: str):

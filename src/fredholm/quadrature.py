@@ -12,7 +12,9 @@ Rows = Tensor | list[int] | None
 
 
 def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
-    """``tensor`` at the query indices ``rows`` along ``dim``; all of it where ``rows`` is None or ``dim`` has size 1."""
+    """``tensor`` at the query indices ``rows`` along ``dim``; all of it where ``rows`` is None or
+    ``dim`` has size 1.
+    """
     if rows is None or tensor.shape[dim] == 1:
         return tensor
     return tensor.index_select(dim, torch.as_tensor(rows, device=tensor.device))
@@ -20,15 +22,18 @@ def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Quadrature:
-    r"""Weights of the sum that stands for an integral: :math:`\int f(x_i, y)\,d\mu(y) \approx \sum_j w_{ij} f(x_i, y_j)`.
+    r"""Weights of the sum that stands for an integral:
+    :math:`\int f(x_i, y)\,d\mu(y) \approx \sum_j w_{ij} f(x_i, y_j)`.
 
-    The weights are kept factored, so that no N² tensor exists unless the domain's ``pairs`` brought one:
+    The weights are kept factored, so that no N² tensor exists unless the domain's ``pairs`` brought
+    one:
 
     .. math:: w_{ij} = s_i\, m_j\, [t_j \le t_i]\, \rho_{ij}
 
     Attributes:
         mass: m, mass of each key, zero at padding; (1 | B, Nk).
-        scale: s, one over the mass each query sees, or None where nothing is renormalised; (1 | B, 1 | H, Nq).
+        scale: s, one over the mass each query sees, or None where nothing is renormalised; (1 | B,
+            1 | H, Nq).
         query_time, key_time: t, or None where order plays no role; (1 | B, Nq) and (1 | B, Nk).
         density: ρ, the pair density (0 or 1 for a mask); (1 | B, 1 | H, Nq, Nk) or None.
         log_density: log ρ, or None; kept beside ρ so that a softmax adds it without a logarithm.
@@ -53,7 +58,9 @@ class Quadrature:
         return self.key_time[:, None, :] <= self.query_time[:, :, None]
 
     def visible(self, rows: Rows = None) -> Bool[Tensor, "b h q k"] | None:
-        """Pairs that order, padding and masks leave, or None where every query sees every key. O(Nq·Nk)."""
+        """Pairs that order, padding and masks leave, or None where every query sees every key.
+        O(Nq·Nk).
+        """
         part, parts = self.rows(rows), []
         if part.valid is not None:
             parts.append(part.valid[:, None, None, :])
@@ -68,7 +75,9 @@ class Quadrature:
         return seen
 
     def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
-        """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains. O(Nq·Nk)."""
+        """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains.
+        O(Nq·Nk).
+        """
         part = self.rows(rows)
         dense, order = part.mass[:, None, None, :], part.order()
         if order is not None:
@@ -100,10 +109,14 @@ class Quadrature:
         """The same quadrature in a working precision, at least float32."""
         dtype = torch.promote_types(dtype, torch.float32)
         parts = {name: getattr(self, name) for name in ("mass", "scale", "density", "log_density")}
-        return replace(self, **{name: None if x is None else x.to(dtype) for name, x in parts.items()})
+        return replace(
+            self, **{name: None if x is None else x.to(dtype) for name, x in parts.items()}
+        )
 
     def row(self, t: int) -> Quadrature:
-        """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal step."""
+        """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal
+        step.
+        """
 
         def cut(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[..., : t + 1]
@@ -123,5 +136,7 @@ class Quadrature:
 
 
 def reciprocal(mass: Tensor) -> Tensor:
-    """1 / mass, and 0 where there is no mass to divide by: a query that sees nothing integrates to zero."""
+    """1 / mass, and 0 where there is no mass to divide by: a query that sees nothing integrates to
+    zero.
+    """
     return torch.where(mass > 0, 1.0 / torch.where(mass > 0, mass, 1.0), 0.0)

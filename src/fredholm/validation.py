@@ -15,41 +15,63 @@ def positive(n: int, what: str) -> None:
 
 
 def check_shapes(
-    positions: Tensor, measure: Tensor | None = None, valid: Tensor | None = None, pairs: Tensor | None = None
+    positions: Tensor,
+    measure: Tensor | None = None,
+    valid: Tensor | None = None,
+    pairs: Tensor | None = None,
 ) -> None:
-    """ShapeError unless shapes, dtypes and devices fit; reads no values, so traced code may call it."""
+    """ShapeError unless shapes, dtypes and devices fit; reads no values, so traced code may call
+    it.
+    """
     if not positions.is_floating_point():
-        raise ShapeError(f"positions must be floating point, got {positions.dtype}; convert with .float()")
+        raise ShapeError(
+            f"positions must be floating point, got {positions.dtype}; convert with .float()"
+        )
     if positions.dim() not in (2, 3) or positions.shape[-1] == 0:
-        raise ShapeError(f"positions must have shape (N, p) or (B, N, p), got {tuple(positions.shape)}")
+        raise ShapeError(
+            f"positions must have shape (N, p) or (B, N, p), got {tuple(positions.shape)}"
+        )
     n = positions.shape[-2]
     positive(n, "a domain")
-    if valid is not None and (valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[-1] != n):
+    if valid is not None and (
+        valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[-1] != n
+    ):
         raise ShapeError(f"valid must be boolean (B, {n}), got {valid.dtype} {tuple(valid.shape)}")
     if measure is not None and (measure.dim() not in (1, 2) or measure.shape[-1] != n):
         raise ShapeError(f"measure must have shape ({n},) or (B, {n}), got {tuple(measure.shape)}")
     if measure is not None and not measure.is_floating_point():
-        raise ShapeError(f"measure must be floating point, got {measure.dtype}; convert with .float()")
+        raise ShapeError(
+            f"measure must be floating point, got {measure.dtype}; convert with .float()"
+        )
     if pairs is not None and (pairs.dim() not in (2, 3, 4) or pairs.shape[-1] != n):
         raise ShapeError(
-            f"pairs must have shape (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), Nk = {n}; got {tuple(pairs.shape)}"
+            f"pairs must have shape (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), Nk = {n}; got "
+            f"{tuple(pairs.shape)}"
         )
     if pairs is not None and pairs.dtype != torch.bool and not pairs.is_floating_point():
-        raise ShapeError(f"pairs must be a boolean mask or a floating log-density, got {pairs.dtype}")
+        raise ShapeError(
+            f"pairs must be a boolean mask or a floating log-density, got {pairs.dtype}"
+        )
     _check_together(positions, measure, valid, pairs)
 
 
-def _check_together(positions: Tensor, measure: Tensor | None, valid: Tensor | None, pairs: Tensor | None) -> None:
+def _check_together(
+    positions: Tensor, measure: Tensor | None, valid: Tensor | None, pairs: Tensor | None
+) -> None:
     """One batch size and one device."""
     parts = {"positions": (positions, 3), "measure": (measure, 2), "valid": (valid, 2)}
     if pairs is not None:
         parts["pairs"] = (pairs, max(pairs.dim(), 3))
-    batches = {name: x.shape[0] for name, (x, dims) in parts.items() if x is not None and x.dim() == dims}
+    batches = {
+        name: x.shape[0] for name, (x, dims) in parts.items() if x is not None and x.dim() == dims
+    }
     if len({size for size in batches.values() if size != 1}) > 1:
         raise ShapeError(f"a domain has one batch size, got {batches}")
     devices = {name: str(x.device) for name, (x, _) in parts.items() if x is not None}
     if len(set(devices.values())) > 1:
-        raise ShapeError(f"a domain lives on one device, got {devices}; move it with domain.to(device)")
+        raise ShapeError(
+            f"a domain lives on one device, got {devices}; move it with domain.to(device)"
+        )
 
 
 def check_values(
@@ -59,15 +81,23 @@ def check_values(
     real = torch.ones((), dtype=torch.bool, device=positions.device) if valid is None else valid
     bad = ~positions.isfinite().all(-1) & real
     if bool(bad.any()):
-        raise DomainError(f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid")
+        raise DomainError(
+            f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid"
+        )
     if sorted_:
         both = real if real.dim() == 0 else real[:, 1:] & real[:, :-1]
         if bool(((positions[..., 0].diff(dim=-1) <= 0) & both).any()):
-            raise DomainError("timestamps must increase strictly; sort them and merge repeated ones")
+            raise DomainError(
+                "timestamps must increase strictly; sort them and merge repeated ones"
+            )
     mass = torch.where(real, measure, 0.0)
     if not bool(mass.isfinite().all()) or bool((mass < 0).any()):
-        raise DomainError(f"masses must be finite and not negative, smallest is {float(mass.min())}")
+        raise DomainError(
+            f"masses must be finite and not negative, smallest is {float(mass.min())}"
+        )
     if not bool((mass.sum(-1) > 0).all()):
-        raise DomainError("total mass is zero: every point is padding or has measure 0; at least one must count")
+        raise DomainError(
+            "total mass is zero: every point is padding or has measure 0; at least one must count"
+        )
     if pairs is not None and pairs.is_floating_point() and bool(pairs.isnan().any()):
         raise DomainError("pairs contain NaN; use -inf to hide a pair and 0 to leave it as it is")

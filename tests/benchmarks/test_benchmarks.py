@@ -31,7 +31,9 @@ def test_a_wrong_answer_is_not_timed():
 
 def test_rows_carry_ratio_and_difference():
     case = Case(
-        "sum", lambda: torch.ones(3), {"a": Entry(lambda: torch.ones(3), 10.0), "b": Entry(lambda: torch.ones(3))}
+        "sum",
+        lambda: torch.ones(3),
+        {"a": Entry(lambda: torch.ones(3), 10.0), "b": Entry(lambda: torch.ones(3))},
     )
     first, second = runner.run(case)
     assert first["ratio"] == 1.0
@@ -43,7 +45,11 @@ def test_rows_carry_ratio_and_difference():
 def test_the_literal_evaluation_is_the_operator():
     operator = ITNetOperator(8, 2, position_dim=2, width=6, frequencies=3, sigma=1.0)
     u, domain = torch.randn(2, 9, 8), Domain.grid(3, 3)
-    assert_close(hidden_first.literal(operator, u, domain, block=2), operator.dense(u, domain), dtype=torch.float32)
+    assert_close(
+        hidden_first.literal(operator, u, domain, block=2),
+        operator.dense(u, domain),
+        dtype=torch.float32,
+    )
 
 
 def test_exponent_of_a_power_law():
@@ -52,4 +58,6 @@ def test_exponent_of_a_power_law():
 
 
 def test_the_results_page_is_up_to_date():
-    assert report.PAGE.read_text(encoding="utf-8") == report.page(), "run python -m benchmarks.report"
+    assert report.PAGE.read_text(encoding="utf-8") == report.page(), (
+        "run python -m benchmarks.report"
+    )

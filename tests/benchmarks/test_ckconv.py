@@ -29,7 +29,15 @@ def test_the_peers_read_real_points_only():
 
 def test_the_table_shows_what_was_run():
     rows = [
-        {"model": "gru", "drop": d, "trained": 1, "tested": 1, "seed": s, "accuracy": 0.5 + s / 10, "parameters": 9}
+        {
+            "model": "gru",
+            "drop": d,
+            "trained": 1,
+            "tested": 1,
+            "seed": s,
+            "accuracy": 0.5 + s / 10,
+            "parameters": 9,
+        }
         for d, s in ((0.0, 0), (0.0, 1), (0.3, 0))
     ]
     assert "| gru | 9 | 55.0 ± 7.1 | 50.0 | 2 |" in ckconv_series.table(rows)

@@ -1,4 +1,6 @@
-"""Measurements on continuous transformers: noise, cost and errors, on models small enough to know the answer."""
+"""Measurements on continuous transformers: noise, cost and errors, on models small enough to know
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ import json
 
 import pytest
 import torch
-from benchmarks.continuous import accuracy, drop_tokens, measure_noise, measure_steps, operator_calls
+from benchmarks.continuous import (
+    accuracy,
+    drop_tokens,
+    measure_noise,
+    measure_steps,
+    operator_calls,
+)
 
 from benchmarks import continuous, continuous_claims, continuous_report
 from fredholm.models import create_model
@@ -18,7 +26,9 @@ NUMBERS[5:, 6:] = 0
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    built = create_model("continuous_text_micro", vocabulary=20, max_length=9, dim=8, heads=2, depth=4, frequencies=4)
+    built = create_model(
+        "continuous_text_micro", vocabulary=20, max_length=9, dim=8, heads=2, depth=4, frequencies=4
+    )
     torch.nn.init.normal_(built.head.weight)
     return built.eval()
 
@@ -89,9 +99,9 @@ def test_the_page_is_that_of_the_committed_results():
 def test_the_verdicts_follow_from_the_results():
     runs = continuous_report.by_variant(json.loads(continuous.RESULTS.read_text(encoding="utf-8")))
     score, lost, growth = continuous_claims.score, continuous_claims.lost, continuous_claims.growth
-    assert all(continuous_claims.error(runs, name) > 0.25 for name in ("pre", "parallel", "strang", "soft")), (
-        "not resolved"
-    )
+    assert all(
+        continuous_claims.error(runs, name) > 0.25 for name in ("pre", "parallel", "strang", "soft")
+    ), "not resolved"
     for name in ("post", "pre"):
         assert score(runs, name) - score(runs, name, 16) < 4, "finer steps are tolerated"
         assert score(runs, name) - score(runs, name, 2) > 8, "coarser ones are not"

@@ -30,7 +30,9 @@ def test_predicted_flops_are_counted_ones(name):
         operator = create_operator(name, d, heads, **options)
         with counter() as found, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             operator(torch.zeros(1, n, d), Domain.line(n))
-        assert COSTS[name](n, d, heads, **options).flops == pytest.approx(found.get_total_flops(), rel=0.02)
+        assert COSTS[name](n, d, heads, **options).flops == pytest.approx(
+            found.get_total_flops(), rel=0.02
+        )
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))

@@ -1,4 +1,6 @@
-"""The GPU benchmark runs from end to end at tiny sizes, with nothing but the packages a bare GPU machine has."""
+"""The GPU benchmark runs from end to end at tiny sizes, with nothing but the packages a bare GPU
+machine has.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ runpy.run_path("benchmarks/gpu.py", run_name="__main__")
 
 def test_smoke_run(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", BARE, str(tmp_path / "gpu.json")], cwd=ROOT, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", BARE, str(tmp_path / "gpu.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     result = json.loads((tmp_path / "gpu.json").read_text())
@@ -78,7 +84,14 @@ def test_the_page_shows_the_committed_results():
 
 def test_the_report_of_a_result(tmp_path):
     """Met and missed targets, failures with their reasons, no time for a failed kernel."""
-    machine = {"device": "a GPU", "torch": "2", "triton": "3", "commit": "c" * 40, "clocks": "1", "clocks_after": "2"}
+    machine = {
+        "device": "a GPU",
+        "torch": "2",
+        "triton": "3",
+        "commit": "c" * 40,
+        "clocks": "1",
+        "clocks_after": "2",
+    }
     timed = {"seconds": 0.002, "spread": 0.0001}
     plain = {
         "kernel": "itnet_plain",
@@ -90,11 +103,19 @@ def test_the_report_of_a_result(tmp_path):
     }
     kernels = [
         plain | {"direction": "forward", "fraction_of_peak": 0.62, "times_faster_than_torch": 9.0},
-        plain | {"direction": "forward + backward", "fraction_of_peak": 0.3, "times_faster_than_torch": 0.5},
+        plain
+        | {
+            "direction": "forward + backward",
+            "fraction_of_peak": 0.3,
+            "times_faster_than_torch": 0.5,
+        },
         {"kernel": "other", "op": "other op", "failed": "AssertionError: wrong"},
     ]
     trained = {"model": "ITNet-S", "N": 196, "direction": "training", "images_per_second": 10.0}
-    models = [trained | {"mode": "exact", "peak_bytes": 15 << 30}, trained | {"mode": "ViT", "peak_bytes": 10 << 30}]
+    models = [
+        trained | {"mode": "exact", "peak_bytes": 15 << 30},
+        trained | {"mode": "ViT", "peak_bytes": 10 << 30},
+    ]
     text = render({"machine": machine, "peak_flops": 8e14, "kernels": kernels, "models": models})
     for expected in (
         "measured bfloat16 peak 800 TFLOP/s", "| 62% (met) |", "| 30% (missed) |", "| 1.50 times (missed) |",

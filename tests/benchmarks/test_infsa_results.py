@@ -1,4 +1,6 @@
-"""InfSA's results: the page is what the files say, verdicts follow from numbers, fitted sizes from the growth of memory."""
+"""InfSA's results: the page is what the files say, verdicts follow from numbers, fitted sizes from
+the growth of memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from fredholm.models import create_model
 
 
 def test_the_page_is_what_the_files_say():
-    assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == page(load(RESULTS), load(SPEED))
+    assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == page(
+        load(RESULTS), load(SPEED)
+    )
 
 
 def row(variant, seed, accuracy):
@@ -35,7 +39,11 @@ def row(variant, seed, accuracy):
     ],
 )
 def test_verdicts_need_two_standard_errors(one, other, verdict):
-    rows = [row(name, i, v) for name, values in (("linear", one), ("softmax", other)) for i, v in enumerate(values)]
+    rows = [
+        row(name, i, v)
+        for name, values in (("linear", one), ("softmax", other))
+        for i, v in enumerate(values)
+    ]
     assert compare(rows, "linear", "softmax", "accuracy")[1] == verdict
 
 
@@ -54,10 +62,18 @@ def test_a_model_is_judged_on_known_objects(monkeypatch):
     def compose(indices):
         return shown.expand(len(indices), -1, -1, -1), mask.expand(len(indices), -1, -1)
 
-    data = ComposedDataset("one", "test", torch.zeros(4).long(), ("a", "b"), (0.5,), (0.5,), (1, 28, 28), compose)
-    model = create_model("infvit_linear_pico", image_size=28, dim=16, heads=4, depth=2, num_classes=2).eval()
+    data = ComposedDataset(
+        "one", "test", torch.zeros(4).long(), ("a", "b"), (0.5,), (0.5,), (1, 28, 28), compose
+    )
+    model = create_model(
+        "infvit_linear_pico", image_size=28, dim=16, heads=4, depth=2, num_classes=2
+    ).eval()
     found = judge(model, data)
-    assert found["localisation"]["attention"]["mask"]["chance"] == {"mean": 1 / 16, "error": 0.0, "n": 4}
+    assert found["localisation"]["attention"]["mask"]["chance"] == {
+        "mean": 1 / 16,
+        "error": 0.0,
+        "n": 4,
+    }
     assert [layer["samples"] for layer in found["alignment"]] == [16, 16]
     assert json.loads(json.dumps(found)) == found
 

@@ -1,4 +1,6 @@
-"""Evidence on ITNet: runs are added one by one and never twice, verdicts follow from the rows, and the page is that of the results."""
+"""Evidence on ITNet: runs are added one by one and never twice, verdicts follow from the rows, and
+the page is that of the results.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,31 @@ from benchmarks.itnet_sections import SECTIONS
 from benchmarks.machine import describe
 from benchmarks.sections import Section
 
-from benchmarks import itnet_ablations, itnet_claims, itnet_modes, itnet_recipes, itnet_report, sections
+from benchmarks import (
+    itnet_ablations,
+    itnet_claims,
+    itnet_modes,
+    itnet_recipes,
+    itnet_report,
+    sections,
+)
 
-TINY = Section("Tiny", "digits", ("training.epochs=1",), {"a": (), "b": ("model.depth=1",)}, seeds=2)
+TINY = Section(
+    "Tiny", "digits", ("training.epochs=1",), {"a": (), "b": ("model.depth=1",)}, seeds=2
+)
 
 
 def rows(**scores):
     return [
-        {"variant": v, "seed": s, "accuracy": x, "loss": 1 - x, "parameters": 5, "recipe": "digits", "overrides": [v]}
+        {
+            "variant": v,
+            "seed": s,
+            "accuracy": x,
+            "loss": 1 - x,
+            "parameters": 5,
+            "recipe": "digits",
+            "overrides": [v],
+        }
         for v, values in scores.items()
         for s, x in enumerate(values)
     ]
@@ -44,7 +63,10 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["x", "tiny", "--out", str(out), "--runs", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
         sections.main({"tiny": TINY}, out, "tiny", None)
-    assert [(row["variant"], row["seed"]) for row in sections.read(out)["tiny"]] == [("a", 0), ("b", 0)]
+    assert [(row["variant"], row["seed"]) for row in sections.read(out)["tiny"]] == [
+        ("a", 0),
+        ("b", 0),
+    ]
     sections.main({"tiny": TINY}, out, "tiny", None)
     assert done == [("a", 0), ("b", 0), ("a", 1), ("a", 1), ("b", 1)]
     assert len(sections.read(out)["tiny"]) == 4
@@ -83,11 +105,16 @@ def test_gaining_nothing_is_a_bound(a, b, verdict):
 
 
 def test_two_evaluations_of_the_same_runs():
-    found = [row | {"x": row["accuracy"] - 0.1, "y": row["accuracy"]} for row in rows(a=[0.5, 0.52, 0.6])]
+    found = [
+        row | {"x": row["accuracy"] - 0.1, "y": row["accuracy"]} for row in rows(a=[0.5, 0.52, 0.6])
+    ]
     shown, verdict = itnet_claims.columns("digits", "a", "x", "y")({"digits": found})
     assert verdict == "contradicted"
     assert "-10.00" in shown
-    assert itnet_claims.columns("digits", "a", "x", "y")({"digits": rows(a=[0.5])}) == ("not run", "open")
+    assert itnet_claims.columns("digits", "a", "x", "y")({"digits": rows(a=[0.5])}) == (
+        "not run",
+        "open",
+    )
 
 
 def test_differences_are_paired_by_seed():
@@ -107,7 +134,9 @@ def test_a_table_shows_what_was_run():
 def test_the_page_is_that_of_the_committed_results():
     found = sections.read(itnet_ablations.RESULTS)
     text = itnet_ablations.RESULTS.with_suffix(".md").read_text(encoding="utf-8")
-    assert text == itnet_report.page(found, *(itnet_report.beside(f"itnet-{name}") for name in ("modes", "recipes")))
+    assert text == itnet_report.page(
+        found, *(itnet_report.beside(f"itnet-{name}") for name in ("modes", "recipes"))
+    )
     assert set(found) <= set(SECTIONS)
 
 
@@ -163,4 +192,6 @@ def test_the_minutes_of_a_recipe_are_its_steps_and_validations():
     assert found["steps"] == 60 * (1259 // 32)
     trained = found["steps"] * found["seconds_per_step"]
     assert found["minutes"] > trained / 60
-    assert f"| {found['minutes']:.1f} |" in itnet_report.minutes({"machine": describe(), "rows": [found]})
+    assert f"| {found['minutes']:.1f} |" in itnet_report.minutes(
+        {"machine": describe(), "rows": [found]}
+    )

@@ -12,7 +12,9 @@ from fredholm.errors import DataError
 
 def run(task: str, method: str, seed: int, tuned: float):
     layers = [{"name": "a", "before": 0.9, "after": None if method == "performer" else 0.1}]
-    scores = {"teacher": 0.8, "tuned": tuned} | ({} if method == "performer" else {"distilled": 0.75})
+    scores = {"teacher": 0.8, "tuned": tuned} | (
+        {} if method == "performer" else {"distilled": 0.75}
+    )
     sizes = {"train": 9, "val": 4, "test": 100}
     shared = {"samples": sizes, "scores": scores, "layers": layers}
     return {"task": task, "method": method, "seed": seed, "recovered": 100 * tuned / 0.8, **shared}
@@ -60,7 +62,7 @@ def test_crossover_is_the_last_change():
     assert crossover([row(64, 3, 2), row(128, 5, 4)], "luna") == 64
 
 
-# --- weights inside an ONNX file ------------------------------------------------------------------------------------------
+# --- weights inside an ONNX file ------------------------------------------------------------------
 
 
 def field(number: int, payload: bytes | int) -> bytes:
@@ -82,9 +84,15 @@ def onnx_file(path, packed: bool = True, kind: int = 1):
 
     weight = np.arange(6, dtype=np.float32)
     dims = field(1, varint(2) + varint(3)) if packed else field(1, 2) + field(1, 3)
-    tensors = field(5, dims + field(2, kind) + field(8, b"onnx::MatMul_1") + field(9, weight.tobytes()))
-    tensors += field(5, field(1, 3) + field(2, 1) + field(8, b"layer.bias") + field(9, weight[:3].tobytes()))
-    nodes = field(1, field(1, b"x") + field(1, b"onnx::MatMul_1") + field(2, b"y") + field(4, b"MatMul"))
+    tensors = field(
+        5, dims + field(2, kind) + field(8, b"onnx::MatMul_1") + field(9, weight.tobytes())
+    )
+    tensors += field(
+        5, field(1, 3) + field(2, 1) + field(8, b"layer.bias") + field(9, weight[:3].tobytes())
+    )
+    nodes = field(
+        1, field(1, b"x") + field(1, b"onnx::MatMul_1") + field(2, b"y") + field(4, b"MatMul")
+    )
     nodes += field(1, field(1, b"layer.bias") + field(1, b"y") + field(2, b"z") + field(4, b"Add"))
     path.write_bytes(field(1, 8) + field(7, nodes + tensors))
     return path

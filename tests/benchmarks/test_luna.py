@@ -1,4 +1,6 @@
-"""LUNA's and the Arena's benchmarks: pages are those of the committed results, and what is measured is what is said."""
+"""LUNA's and the Arena's benchmarks: pages are those of the committed results, and what is measured
+is what is said.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def test_the_kernels_page_is_that_of_the_committed_results():
 
 def test_rows_of_the_arena_differ_in_their_attention_alone():
     for _, recipe, own in lra.TASKS.values():
-        found = [load_recipe(recipe, [f"operator={o}", *own]).model_dump() for o in lra.ATTENTIONS.values()]
+        found = [
+            load_recipe(recipe, [f"operator={o}", *own]).model_dump()
+            for o in lra.ATTENTIONS.values()
+        ]
         operators = [json.dumps(row.pop("operator"), sort_keys=True) for row in found]
         assert len(set(operators)) == len(lra.ATTENTIONS)
         assert all(row == found[0] for row in found)
@@ -33,13 +38,26 @@ def test_rows_of_the_arena_differ_in_their_attention_alone():
 def test_the_arenas_verdict_follows_from_the_numbers():
     def run(attention, seed, accuracy):
         sizes = {"loss": 1.0, "parameters": 1000, "epochs": 1, "minutes": 1.0}
-        return {"task": "listops", "attention": attention, "seed": seed, "accuracy": accuracy, **sizes}
+        return {
+            "task": "listops",
+            "attention": attention,
+            "seed": seed,
+            "accuracy": accuracy,
+            **sizes,
+        }
 
     one = {"runs": [run("softmax", 0, 0.5), run("luna", 0, 0.4), run("hedgehog", 0, 0.45)]}
     text = lra.verdict(one, "listops")
     assert "**softmax**, by 5.0 points over hedgehog (one seed" in text
     assert "luna 10.0" in text
-    two = {"runs": [*one["runs"], run("softmax", 1, 0.3), run("luna", 1, 0.42), run("hedgehog", 1, 0.45)]}
+    two = {
+        "runs": [
+            *one["runs"],
+            run("softmax", 1, 0.3),
+            run("luna", 1, 0.42),
+            run("hedgehog", 1, 0.45),
+        ]
+    }
     assert "**hedgehog**, by 4.0 points over luna (2 seeds, more" in lra.verdict(two, "listops")
     assert "| softmax | 40.0 ± 14.1 | 1.000 | 0, 1 | 1,000 |" in lra.table(two, "listops")
 
@@ -60,7 +78,9 @@ def test_the_kernels_error_falls_with_the_directions(monkeypatch):
 
 def test_what_is_kept_is_counted_once():
     x = torch.randn(100, requires_grad=True)
-    assert luna_speed.kept(lambda: (x.exp() * 2.0).sum(), set()) == 400  # exp keeps its output alone
+    assert (
+        luna_speed.kept(lambda: (x.exp() * 2.0).sum(), set()) == 400
+    )  # exp keeps its output alone
     assert luna_speed.kept(lambda: (x * x).sum(), {x.untyped_storage().data_ptr()}) == 0
 
 

@@ -1,4 +1,6 @@
-"""Peers are timed only with right answers; ratios that got worse are named; pages are what the committed results say."""
+"""Peers are timed only with right answers; ratios that got worse are named; pages are what the
+committed results say.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_a_wrong_peer_is_not_timed(monkeypatch):
 
 
 def test_ratios_that_got_worse_are_named():
-    rows = [{"case": "c", "way": "ours", "ratio": 1.0}, {"case": "c", "way": "theirs", "ratio": 4.0}]
+    rows = [
+        {"case": "c", "way": "ours", "ratio": 1.0},
+        {"case": "c", "way": "theirs", "ratio": 4.0},
+    ]
     assert compare_ratios(rows, rows) == []
     worse = [rows[0], {**rows[1], "ratio": 2.0}]
     assert "c, theirs" in compare_ratios(rows, worse)[0]
@@ -71,7 +76,9 @@ def test_pages_are_up_to_date():
     performance = performance_report.PAGE.read_text(encoding="utf-8")
     assert performance == performance_report.page(), "python -m benchmarks.performance_report"
     readme = performance_report.README.read_text(encoding="utf-8")
-    assert readme == performance_report.with_section(readme), "python -m benchmarks.performance_report"
+    assert readme == performance_report.with_section(readme), (
+        "python -m benchmarks.performance_report"
+    )
 
 
 def test_lost_cases_are_shown():

@@ -44,7 +44,7 @@ def test_a_page_without_markers_is_refused():
         insert("a page", "theorem4", "a table")
 
 
-# --- Theorem 4 ----------------------------------------------------------------------------------------------------------
+# --- Theorem 4 ------------------------------------------------------------------------------------
 
 
 def test_the_averaged_network_is_the_closed_form_in_the_mean():
@@ -76,7 +76,7 @@ def test_slope():
     assert slope([1, 2, 4], [3.0, 3.0 / 4, 3.0 / 16]) == pytest.approx(-2)
 
 
-# --- Theorem 5 ----------------------------------------------------------------------------------------------------------
+# --- Theorem 5 ------------------------------------------------------------------------------------
 
 
 def test_kernels_split_orthogonally():
@@ -126,14 +126,21 @@ def test_a_table_stays_invariant_and_a_network_does_not():
     assert theorem5.train("network", "zero", "orbit", **options)["ratio"][-1] > 0.01
 
 
-# --- commands, witnesses ------------------------------------------------------------------------------------------------
+# --- commands, witnesses --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["theorem4", "theorem5"])
 def test_the_commands_run(name, tmp_path):
     start = f"<!-- {name}: written -->"
     (tmp_path / "page.md").write_text(f"before\n{start}\n<!-- end of {name} -->\nafter\n")
-    places = ["--results", str(tmp_path), "--images", str(tmp_path), "--page", str(tmp_path / "page.md")]
+    places = [
+        "--results",
+        str(tmp_path),
+        "--images",
+        str(tmp_path),
+        "--page",
+        str(tmp_path / "page.md"),
+    ]
     assert main([name, "--tiny", *places]) == tmp_path / f"{name}.json"
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "| " in (tmp_path / "page.md").read_text()

@@ -13,7 +13,13 @@ from benchmarks import runner, unification_speed
 
 
 def row(reference):
-    return "tiny", lambda: nn.MultiheadAttention(4, 2, batch_first=True), lambda: torch.randn(1, 3, 4), reference, _call
+    return (
+        "tiny",
+        lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+        lambda: torch.randn(1, 3, 4),
+        reference,
+        _call,
+    )
 
 
 def _call(operator, u):

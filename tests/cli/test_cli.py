@@ -37,20 +37,30 @@ def test_train_evaluate_predict(runs, capsys, tmp_path):
 
 FAILURES = [
     (["train", "digit"], 2, "did you mean 'digits'"),
-    (["train", "digits", "training.epoch=3"], 2, "training.epoch: unknown key (received 3); did you mean 'epochs'?"),
+    (
+        ["train", "digits", "training.epoch=3"],
+        2,
+        "training.epoch: unknown key (received 3); did you mean 'epochs'?",
+    ),
     (
         ["train", "digits", *SMALL, "--name", "first"],
         2,
         "holds a finished run; add --resume, --overwrite or another --name",
     ),
     (["train", "digits", *SMALL, "--name", "none", "--resume"], 2, "no run to resume"),
-    (["train", "digits", *SMALL, "seed=9", "--name", "first", "--resume"], 2, "differs in seed (0 -> 9)"),
+    (
+        ["train", "digits", *SMALL, "seed=9", "--name", "first", "--resume"],
+        2,
+        "differs in seed (0 -> 9)",
+    ),
     (["evaluate", "nowhere"], 2, "no run here"),
     (["data", "path", "mnits"], 2, "did you mean 'mnist'?"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), FAILURES, ids=[message[:25] for _, _, message in FAILURES])
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"), FAILURES, ids=[message[:25] for _, _, message in FAILURES]
+)
 def test_failures_are_one_line_on_stderr(runs, capsys, arguments, code, message):
     options = ["--runs", str(runs)] if arguments[0] == "train" else []
     assert main([*arguments, *options]) == code
@@ -103,7 +113,8 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
 def test_help_has_examples_and_loads_no_heavy_package():
     code = (
         "import sys; from fredholm.cli.main import main; main(['train', '--help']);"
-        "heavy = {'lightning', 'matplotlib', 'tensorboard'} & set(sys.modules); sys.exit(f'{heavy}' if heavy else 0)"
+        "heavy = {'lightning', 'matplotlib', 'tensorboard'} & set(sys.modules); "
+        "sys.exit(f'{heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

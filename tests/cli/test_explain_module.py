@@ -10,11 +10,23 @@ RESNET = "tests.explain.layers:resnet"
 
 
 def test_a_layer_of_a_user_s_model(tmp_path, capsys):
-    arguments = ["--module", "layer1.0.conv1", "--shape", "3,3,8,8", "--samples", "3", "--out", str(tmp_path)]
+    arguments = [
+        "--module",
+        "layer1.0.conv1",
+        "--shape",
+        "3,3,8,8",
+        "--samples",
+        "3",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(["explain", RESNET, *arguments]) == 0
     assert capsys.readouterr().out == f"report: {tmp_path / 'index.html'}\n"
     text = (tmp_path / "index.html").read_text()
-    assert "Conv2d of ResNet from tests.explain.layers:resnet; random normal numbers (3, 3, 8, 8), seed 0" in text
+    assert (
+        "Conv2d of ResNet from tests.explain.layers:resnet; random normal numbers (3, 3, 8, 8), "
+        "seed 0" in text
+    )
 
 
 FAILURES = [
@@ -29,7 +41,9 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), FAILURES, ids=[message[:25] for _, message in FAILURES])
+@pytest.mark.parametrize(
+    ("arguments", "message"), FAILURES, ids=[message[:25] for _, message in FAILURES]
+)
 def test_failures_are_told_on_stderr(arguments, message, capsys, tmp_path):
     out = ["--out", str(tmp_path)] if "--module" in arguments else []
     assert main(["explain", *arguments, *out]) == 2
@@ -39,7 +53,21 @@ def test_failures_are_told_on_stderr(arguments, message, capsys, tmp_path):
 
 
 def test_an_unknown_layer_is_answered_with_the_known_ones(capsys, tmp_path):
-    assert main(["explain", RESNET, "--module", "layer1.0.conv3", "--shape", "3,3,8,8", "--out", str(tmp_path)]) == 2
+    assert (
+        main(
+            [
+                "explain",
+                RESNET,
+                "--module",
+                "layer1.0.conv3",
+                "--shape",
+                "3,3,8,8",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 2
+    )
     lines = capsys.readouterr().err.splitlines()
     assert "did you mean 'layer1.0.conv2'?" in lines[0]
     assert "error: fc (Linear)" in lines

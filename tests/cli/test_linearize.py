@@ -17,7 +17,16 @@ pytest.importorskip("transformers")
 def test_a_folder_of_transformers(tmp_path, capsys):
     models.bert().save_pretrained(tmp_path / "bert")
     out = tmp_path / "out"
-    arguments = ["linearize", str(tmp_path / "bert"), "--out", str(out), "--to", "performer", "--option", "features=12"]
+    arguments = [
+        "linearize",
+        str(tmp_path / "bert"),
+        "--out",
+        str(out),
+        "--to",
+        "performer",
+        "--option",
+        "features=12",
+    ]
     assert main(arguments) == 0
     assert "2 attention layers converted" in capsys.readouterr().out
     assert load_linearized(out / "model")(**models.padded()).logits.isfinite().all()
@@ -29,7 +38,10 @@ def test_a_folder_of_transformers(tmp_path, capsys):
         (["--option", "features"], "KEY=VALUE"),
         (["--layer", "none.*"], "fits no attention"),
     ):
-        assert main(["linearize", str(tmp_path / "bert"), "--out", str(tmp_path / "other"), *wrong]) == 2
+        assert (
+            main(["linearize", str(tmp_path / "bert"), "--out", str(tmp_path / "other"), *wrong])
+            == 2
+        )
         assert message in capsys.readouterr().err
     assert main(["linearize", str(tmp_path / "nowhere"), "--out", str(out)]) == 2
     assert "no config.json" in capsys.readouterr().err
@@ -37,7 +49,18 @@ def test_a_folder_of_transformers(tmp_path, capsys):
 
 def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
     assert (
-        main(["train", "digits", *SMALL, "training.epochs=1", "schedule.warmup_epochs=0", "--runs", str(tmp_path)]) == 0
+        main(
+            [
+                "train",
+                "digits",
+                *SMALL,
+                "training.epochs=1",
+                "schedule.warmup_epochs=0",
+                "--runs",
+                str(tmp_path),
+            ]
+        )
+        == 0
     )
     run, out = str(tmp_path / "digits"), tmp_path / "linear"
     stages = ["--samples", "64", "--distil-epochs", "1", "--epochs", "1", "--lr", "1e-4"]

@@ -1,6 +1,8 @@
-"""What the contract suite needs to know of an operator: two methods, and what it does not serve, by name.
+"""What the contract suite needs to know of an operator: two methods, and what it does not serve, by
+name.
 
-Operators that are not registered (converted layers) bring their cases as a list ``CASES`` in a file of ``families/``.
+Operators that are not registered (converted layers) bring their cases as a list ``CASES`` in a file
+of ``families/``.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ def positions(dim: int, n: int = POINTS, seed: int = 0) -> torch.Tensor:
 
 
 class OperatorCase:
-    """A registered operator with options. A family with needs of its own overrides :meth:`operator` or :meth:`domains`.
+    """A registered operator with options. A family with needs of its own overrides :meth:`operator`
+    or :meth:`domains`.
 
-    ``dim``: width of u. ``invariant``: parameters the output does not depend on, exactly; every other one must receive a
-    gradient. ``plain``: the domain of tests that need only one. ``cross``: queries may live on another domain. ``permutes``:
-    points may come in any order. ``transforms``: a Fourier transform mixes the rounding errors of all points. ``traced``: the
-    operator compiles and exports, in the ``orders`` (causal or not) and with the ``measure`` named. What is not served must be
-    refused.
+    ``dim``: width of u. ``invariant``: parameters the output does not depend on, exactly; every
+    other one must receive a gradient. ``plain``: the domain of tests that need only one. ``cross``:
+    queries may live on another domain. ``permutes``: points may come in any order. ``transforms``:
+    a Fourier transform mixes the rounding errors of all points. ``traced``: the operator compiles
+    and exports, in the ``orders`` (causal or not) and with the ``measure`` named. What is not
+    served must be refused.
     """
 
     dim: int = DIM
@@ -48,7 +52,9 @@ class OperatorCase:
         self.label = label or name
 
     def operator(self) -> torch.nn.Module:
-        """The operator in float64, with parameters moved off their initial values so that every term counts."""
+        """The operator in float64, with parameters moved off their initial values so that every
+        term counts.
+        """
         torch.manual_seed(1)
         operator = create_operator(self.name, DIM, HEADS, **self.options).double()
         with torch.no_grad():
@@ -57,13 +63,19 @@ class OperatorCase:
         return operator
 
     def domains(self) -> dict[str, Domain]:
-        """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH elements."""
+        """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH
+        elements.
+        """
         return self.standard_domains() | self.padded_grids()
 
     def refused(self) -> dict[str, Domain]:
-        """Domains that the operator must refuse with a DomainError: the standard ones that it does not serve."""
+        """Domains that the operator must refuse with a DomainError: the standard ones that it does
+        not serve.
+        """
         served = self.domains()
-        return {name: domain for name, domain in self.standard_domains().items() if name not in served}
+        return {
+            name: domain for name, domain in self.standard_domains().items() if name not in served
+        }
 
     def padded_grids(self) -> dict[str, Domain]:
         """Sequences of several lengths on one line, whose regular points a transform may use."""
@@ -71,7 +83,10 @@ class OperatorCase:
             return {}
         valid = torch.tensor([[True] * POINTS, [True] * (POINTS - 2) + [False] * 2])
         orders = {"padded line": False, "causal padded line": True}
-        return {name: Domain.line(POINTS, causal=c, valid=valid, dtype=torch.float64) for name, c in orders.items()}
+        return {
+            name: Domain.line(POINTS, causal=c, valid=valid, dtype=torch.float64)
+            for name, c in orders.items()
+        }
 
     @staticmethod
     def element(domain: Domain, b: int) -> Domain:
@@ -89,8 +104,14 @@ class OperatorCase:
         """One domain of every kind there is."""
         p, n = self.position_dim, POINTS
         double = {"dtype": torch.float64}
-        lattice = Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
-        line = Domain.line(n, causal=True, **double) if p == 1 else Domain.points(positions(p), causal=True)
+        lattice = (
+            Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
+        )
+        line = (
+            Domain.line(n, causal=True, **double)
+            if p == 1
+            else Domain.points(positions(p), causal=True)
+        )
         valid = torch.tensor([[True] * n, [True] * (n - 2) + [False] * 2])
         edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
         band = torch.ones(n, n).triu(-2).bool()
@@ -107,7 +128,9 @@ class OperatorCase:
             ),
             "counting": Domain.points(positions(p), measure="counting"),
             "graph": Domain.graph(edges, n, positions=positions(p)),
-            "bias": Domain.points(positions(p), pairs=torch.randn(1, HEADS, n, n, dtype=torch.float64)),
+            "bias": Domain.points(
+                positions(p), pairs=torch.randn(1, HEADS, n, n, dtype=torch.float64)
+            ),
             "causal padded": Domain.points(batch_points, valid=valid, causal=True),
             "causal window": Domain.points(positions(p), pairs=band, causal=True),
             "causal masses": line.with_masses(torch.rand(n).double() + 0.1),
@@ -147,11 +170,21 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
         "softmax": [SoftmaxCase("softmax")],
         "ckconv": [
             CKConvCase("ckconv", width=5, omega=2.0, length=POINTS),
-            CKConvCase("ckconv", "ckconv-2d", position_dim=2, width=4, omega=1.0, length=POINTS, origin="centre"),
+            CKConvCase(
+                "ckconv",
+                "ckconv-2d",
+                position_dim=2,
+                width=4,
+                omega=1.0,
+                length=POINTS,
+                origin="centre",
+            ),
         ],
         "infsa": [
             GraphCase("infsa", learned_decay=True, bias=True),
-            GraphCase("infsa", "infsa-rows-tied", norm="rows", activation="gelu", tied=True, power=2),
+            GraphCase(
+                "infsa", "infsa-rows-tied", norm="rows", activation="gelu", tied=True, power=2
+            ),
         ],
         "linear_infsa": [
             GraphCase("linear_infsa"),
@@ -165,7 +198,9 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 bias=True,
                 learned_decay=True,
             ),
-            StreamingCase("linear_infsa", "linear_infsa-streaming", causal="streaming", steps=2, centres=2),
+            StreamingCase(
+                "linear_infsa", "linear_infsa-streaming", causal="streaming", steps=2, centres=2
+            ),
         ],
         "itnet_low_rank": [
             OperatorCase("itnet_low_rank", rank=3, width=5, frequencies=3, sigma=1.0),
@@ -180,28 +215,57 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 learned_frequencies=True,
                 activation="silu",
             ),
-            OperatorCase("itnet_low_rank", "itnet_low_rank-exact", rank=2, width=4, frequencies=2, strategy="exact"),
+            OperatorCase(
+                "itnet_low_rank",
+                "itnet_low_rank-exact",
+                rank=2,
+                width=4,
+                frequencies=2,
+                strategy="exact",
+            ),
         ],
         "luna": [
             OperatorCase("luna", channels=3, directions=2, hidden=4),
             OperatorCase(
-                "luna", "luna-heads-envelope", channels=2, directions=2, hidden=4, per_head=True, envelope="channels"
+                "luna",
+                "luna-heads-envelope",
+                channels=2,
+                directions=2,
+                hidden=4,
+                per_head=True,
+                envelope="channels",
             ),
             OperatorCase(
-                "luna", "luna-shared-gelu", channels=2, directions=3, hidden=4, shared=True, activation="gelu"
+                "luna",
+                "luna-shared-gelu",
+                channels=2,
+                directions=3,
+                hidden=4,
+                shared=True,
+                activation="gelu",
             ),
         ],
         "linear_attention": [
             OperatorCase("linear_attention"),
             OperatorCase("linear_attention", "linear_attention-performer", feature_map="performer"),
-            OperatorCase("linear_attention", "linear_attention-hedgehog", feature_map="hedgehog", tied=False),
+            OperatorCase(
+                "linear_attention", "linear_attention-hedgehog", feature_map="hedgehog", tied=False
+            ),
         ],
         "itnet": [
             OperatorCase("itnet", width=5, frequencies=3, sigma=1.0),
             OperatorCase(
-                "itnet", "itnet-2d-compact", position_dim=2, width=5, frequencies=3, sigma=1.0, output="compact"
+                "itnet",
+                "itnet-2d-compact",
+                position_dim=2,
+                width=5,
+                frequencies=3,
+                sigma=1.0,
+                output="compact",
             ),
-            OperatorCase("itnet", "itnet-3d-deep", position_dim=3, width=4, frequencies=2, sigma=1.0, depth=3),
+            OperatorCase(
+                "itnet", "itnet-3d-deep", position_dim=3, width=4, frequencies=2, sigma=1.0, depth=3
+            ),
             OperatorCase(
                 "itnet",
                 "itnet-per-head",
@@ -211,8 +275,21 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 per_head_hidden=True,
                 learned_frequencies=True,
             ),
-            OperatorCase("itnet", "itnet-content", width=4, groups=("query", "key", "product"), activation="silu"),
-            OperatorCase("itnet", "itnet-position", width=4, frequencies=2, sigma=1.0, groups=("relative", "distance")),
+            OperatorCase(
+                "itnet",
+                "itnet-content",
+                width=4,
+                groups=("query", "key", "product"),
+                activation="silu",
+            ),
+            OperatorCase(
+                "itnet",
+                "itnet-position",
+                width=4,
+                frequencies=2,
+                sigma=1.0,
+                groups=("relative", "distance"),
+            ),
         ],
     }
     found = []

@@ -1,5 +1,7 @@
-"""The part of the contract that compiles and exports, as a script: jaxtyping's import hook breaks torch.compile, so it runs in a
-process without the hook. ``python -m tests.contracts.compiled BACKEND [--import FILE] [--operator NAME]`` prints one line a check."""
+"""The part of the contract that compiles and exports, as a script: jaxtyping's import hook breaks
+torch.compile, so it runs in a process without the hook. ``python -m tests.contracts.compiled
+BACKEND [--import FILE] [--operator NAME]`` prints one line a check.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class OnALine(torch.nn.Module):
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         n = u.shape[1]
         if self.position_dim == 1:
-            domain = Domain.line(n, causal=self.causal, measure=self.measure, dtype=u.dtype, length=64.0)
+            domain = Domain.line(
+                n, causal=self.causal, measure=self.measure, dtype=u.dtype, length=64.0
+            )
         else:
             shape = (n, *[1] * (self.position_dim - 1))
             domain = Domain.grid(*shape, causal=self.causal, measure=self.measure, dtype=u.dtype)
@@ -35,14 +39,20 @@ class OnALine(torch.nn.Module):
 def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
     torch._dynamo.reset()
     model = OnALine(case, causal)
-    # Inductor is slow, so it compiles once, for any length; the quick backend first for one length, then for any.
-    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=True if backend == "inductor" else None)
+    # Inductor is slow, so it compiles once, for any length; the quick backend first for one length,
+    # then for any.
+    compiled = torch.compile(
+        model, backend=backend, fullgraph=True, dynamic=True if backend == "inductor" else None
+    )
     for n in (POINTS, POINTS + 3):
         u = torch.randn(BATCH, n, case.dim, dtype=torch.float64, requires_grad=True)
         expected, actual = model(u), compiled(u)
         assert_close(actual, expected, f"{case.label} compiled with {backend}, N={n}")
         parameters = list(model.parameters())
-        of = [torch.autograd.grad(y.square().sum(), [u, *parameters], allow_unused=True) for y in (actual, expected)]
+        of = [
+            torch.autograd.grad(y.square().sum(), [u, *parameters], allow_unused=True)
+            for y in (actual, expected)
+        ]
         for g, h in zip(*of):
             if h is not None and g is not None and h.abs().max() > 1e-9:
                 assert_close(g, h, f"{case.label} gradient compiled with {backend}, N={n}")
@@ -51,7 +61,12 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
 def check_exported(case: OperatorCase, causal: bool) -> None:
     model = OnALine(case, causal).eval()
     u = torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
-    shapes = {"u": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("points", min=2, max=4096)}}
+    shapes = {
+        "u": {
+            0: torch.export.Dim("batch", min=1, max=64),
+            1: torch.export.Dim("points", min=2, max=4096),
+        }
+    }
     exported = torch.export.export(model, (u,), dynamic_shapes=shapes).module()
     for b, n in ((BATCH, POINTS), (3, POINTS + 5)):
         u = torch.randn(b, n, case.dim, dtype=torch.float64)
@@ -63,7 +78,9 @@ def main() -> None:
     parser.add_argument("backend", choices=("aot_eager", "inductor", "export"))
     parser.add_argument("--import", action="append", default=[], dest="files")
     parser.add_argument("--operator", action="append", default=[], dest="names")
-    parser.add_argument("--shard", default="0/1", help="I/N: every N-th family of cases from the I-th on")
+    parser.add_argument(
+        "--shard", default="0/1", help="I/N: every N-th family of cases from the I-th on"
+    )
     args = parser.parse_args()
     shard, shards = map(int, args.shard.split("/"))
     for path in args.files:

@@ -1,5 +1,7 @@
-"""One run of the suite for every case (registered operators, families, files given with --import) and, for tests with a ``where``,
-for every domain the case serves. ``@pytest.mark.on("causal*", of="domains")`` names domains and the method that lists them."""
+"""One run of the suite for every case (registered operators, families, files given with --import)
+and, for tests with a ``where``, for every domain the case serves. ``@pytest.mark.on("causal*",
+of="domains")`` names domains and the method that lists them.
+"""
 
 from __future__ import annotations
 
@@ -27,4 +29,6 @@ def pytest_generate_tests(metafunc):
         for where in getattr(case, marker.kwargs.get("of", "domains") if marker else "domains")()
         if any(fnmatchcase(where, pattern) for pattern in patterns)
     ]
-    metafunc.parametrize(("case", "where"), pairs, ids=[f"{case.label}-{where}" for case, where in pairs])
+    metafunc.parametrize(
+        ("case", "where"), pairs, ids=[f"{case.label}-{where}" for case, where in pairs]
+    )

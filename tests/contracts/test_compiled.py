@@ -1,4 +1,6 @@
-"""torch.compile and torch.export of every registered operator, in a process without the shape-checking hook."""
+"""torch.compile and torch.export of every registered operator, in a process without the
+shape-checking hook.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ def test_compiled_and_exported(backend, shard, request):
     if request.config.getoption("operator") and shard:
         pytest.skip("one family is one shard")
     shards = 1 if request.config.getoption("operator") else SHARDS
-    command = [sys.executable, "-m", "tests.contracts.compiled", backend, "--shard", f"{shard}/{shards}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.contracts.compiled",
+        backend,
+        "--shard",
+        f"{shard}/{shards}",
+    ]
     for path in request.config.getoption("user_files"):
         command += ["--import", str(Path(path).resolve())]
     for name in request.config.getoption("operator"):

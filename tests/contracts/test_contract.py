@@ -1,4 +1,6 @@
-"""The contract every registered operator keeps: definition = fast path = causal step, in values and gradients."""
+"""The contract every registered operator keeps: definition = fast path = causal step, in values and
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from .cases import BATCH, POINTS, positions
 
 def signal(case, seed: int = 3, n: int = POINTS) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(BATCH, n, case.dim, generator=generator, dtype=torch.float64).requires_grad_()
+    return torch.randn(
+        BATCH, n, case.dim, generator=generator, dtype=torch.float64
+    ).requires_grad_()
 
 
 def gradients(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     torch.manual_seed(4)
-    direction = torch.randn(output.shape, dtype=output.dtype)  # randn_like would follow the memory layout
+    direction = torch.randn(
+        output.shape, dtype=output.dtype
+    )  # randn_like would follow the memory layout
     found = torch.autograd.grad(output, inputs, direction, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
 
@@ -47,7 +53,9 @@ def operator(case):
 def test_forward_is_the_definition(case, operator, where):
     domain, u = case.domains()[where], signal(case)
     assert_same_function(
-        lambda: operator(u, domain), lambda: operator.dense(u, domain), *with_parameters(operator, u=u)
+        lambda: operator(u, domain),
+        lambda: operator.dense(u, domain),
+        *with_parameters(operator, u=u),
     )
 
 
@@ -70,7 +78,12 @@ def test_cross_domain_is_the_definition(case, operator, where):
             operator(u, domain, **call)
         return
     inputs, names = with_parameters(operator, u=u, query=query)
-    assert_same_function(lambda: operator(u, domain, **call), lambda: operator.dense(u, domain, **call), inputs, names)
+    assert_same_function(
+        lambda: operator(u, domain, **call),
+        lambda: operator.dense(u, domain, **call),
+        inputs,
+        names,
+    )
 
 
 @pytest.mark.parametrize("what", ["positions", "measure", "pairs"])
@@ -83,7 +96,9 @@ def test_domain_gradients(case, operator, what):
     domain, u = case.domains()[where], signal(case)
     leaf = getattr(domain, what).clone().requires_grad_()
     domain = domain.replace(**{what: leaf})
-    assert_same_function(lambda: operator(u, domain), lambda: operator.dense(u, domain), [u, leaf], ["u", what])
+    assert_same_function(
+        lambda: operator(u, domain), lambda: operator.dense(u, domain), [u, leaf], ["u", what]
+    )
 
 
 @pytest.mark.on("causal*")
@@ -106,9 +121,13 @@ def test_no_future_leaks(case, operator, where):
     for t in range(POINTS - 1):
         (g,) = torch.autograd.grad(operator(u, domain)[:, t].sum(), u)
         leak = g[:, t + 1 :].abs().max()
-        assert leak <= (1e-12 * g.abs().max() if case.transforms else 0), f"output {t} depends on later points"
+        assert leak <= (1e-12 * g.abs().max() if case.transforms else 0), (
+            f"output {t} depends on later points"
+        )
         assert_close(
-            operator(u[:, : t + 1], domain[: t + 1]), operator(u, domain)[:, : t + 1], f"prefix of {t + 1} points"
+            operator(u[:, : t + 1], domain[: t + 1]),
+            operator(u, domain)[:, : t + 1],
+            f"prefix of {t + 1} points",
         )
 
 
@@ -118,7 +137,9 @@ def test_every_parameter_gets_a_gradient(case, operator):
     for name, g in zip(named, gradients(operator(u, domain), list(named.values()))):
         size, scale = g.abs().max().item(), named[name].abs().max().item()
         if name in case.invariant:
-            assert size < 1e-12 * max(scale, 1), f"{name} is listed as an exact invariance but has gradient {size:.1e}"
+            assert size < 1e-12 * max(scale, 1), (
+                f"{name} is listed as an exact invariance but has gradient {size:.1e}"
+            )
         else:
             assert size > 1e-12, f"{name} receives no gradient"
 
@@ -137,7 +158,11 @@ def test_padding_is_harmless(case, operator, where):
         assert g.isfinite().all()
         assert g[~domain.valid].abs().max() == 0
     alone = case.element(domain, 1)
-    assert_close(operator(u[1:, : alone.size], alone), expected[1:, : alone.size], "batch element without its padding")
+    assert_close(
+        operator(u[1:, : alone.size], alone),
+        expected[1:, : alone.size],
+        "batch element without its padding",
+    )
 
 
 def test_permuting_points_permutes_outputs(case, operator):
@@ -151,7 +176,9 @@ def test_permuting_points_permutes_outputs(case, operator):
 def test_batching_is_invariant(case, operator):
     domain, u = case.domains()[case.plain], signal(case)
     for b in range(BATCH):
-        assert_close(operator(u[b : b + 1], case.element(domain, b)), operator(u, domain)[b : b + 1])
+        assert_close(
+            operator(u[b : b + 1], case.element(domain, b)), operator(u, domain)[b : b + 1]
+        )
 
 
 def test_two_lengths_and_default_domain(case, operator):
@@ -171,7 +198,9 @@ def test_rows_and_weights(case, operator):
     assert matrix.shape == (BATCH, operator.heads, POINTS, POINTS, kernel.d_out, kernel.d_in)
     assert weights.shape == (BATCH, operator.heads, POINTS, POINTS)
     rows = [4, 0]
-    assert_close(operator.kernel_matrix(u, domain, rows=rows), matrix[:, :, rows], "rows of the matrix")
+    assert_close(
+        operator.kernel_matrix(u, domain, rows=rows), matrix[:, :, rows], "rows of the matrix"
+    )
     assert_close(operator.weights(u, domain, rows=rows), weights[:, :, rows], "rows of the weights")
     visible = domain.quadrature().visible()
     if visible is not None:
@@ -195,7 +224,9 @@ def test_float32_and_bf16(case, operator):
     domain, u = case.domains()[case.plain], signal(case).detach()
     expected = operator(u, domain)
     single = copy.deepcopy(operator).float()
-    assert_close(single(u.float(), domain.to(torch.float32)).double(), expected, "float32", torch.float32)
+    assert_close(
+        single(u.float(), domain.to(torch.float32)).double(), expected, "float32", torch.float32
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = single(u.float(), domain.to(torch.float32))
     assert_close(half.double(), expected, "bf16 autocast", torch.bfloat16)

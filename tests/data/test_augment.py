@@ -52,7 +52,9 @@ def test_crop_and_shift_are_every_translation_equally_often(options):
     image = pictures(1)[0]
     repeated = image.expand(2500, -1, -1, -1)
     moved = Augment(**options)(repeated, torch.arange(2500), seed=0, epoch=0)
-    counts = [int((moved == window).flatten(1).all(1).sum()) for window in windows(image, 2).values()]
+    counts = [
+        int((moved == window).flatten(1).all(1).sum()) for window in windows(image, 2).values()
+    ]
     assert sum(counts) == 2500
     assert min(counts) > 100 - 4 * 10
     assert max(counts) < 100 + 4 * 10
@@ -64,8 +66,12 @@ def test_reflected_and_repeated_borders():
     repeated = Augment(crop=1, fill="edge")(image, torch.arange(200), seed=0, epoch=0)
     assert reflected.min() >= 1
     assert repeated.min() >= 1
-    assert torch.tensor([[5, 4, 5], [2, 1, 2], [5, 4, 5]]).byte().tolist() in reflected[:, 0].tolist()
-    assert torch.tensor([[1, 1, 2], [1, 1, 2], [4, 4, 5]]).byte().tolist() in repeated[:, 0].tolist()
+    assert (
+        torch.tensor([[5, 4, 5], [2, 1, 2], [5, 4, 5]]).byte().tolist() in reflected[:, 0].tolist()
+    )
+    assert (
+        torch.tensor([[1, 1, 2], [1, 1, 2], [4, 4, 5]]).byte().tolist() in repeated[:, 0].tolist()
+    )
     with pytest.raises(ShapeError, match="3 pixels reflected around 3x3"):
         Augment(crop=3, fill="reflect")(image, torch.arange(200), seed=0, epoch=0)
 
@@ -77,7 +83,10 @@ def test_flip_mirrors_that_share(flip, expected):
     mirrored = (out == images.flip(-1)).flatten(1).all(1)
     kept = (out == images).flatten(1).all(1)
     assert (mirrored | kept).all()
-    assert abs(mirrored.float().mean() - expected) < 4 * math.sqrt(max(expected * (1 - expected), 1e-9) / 2000) + 0.005
+    assert (
+        abs(mirrored.float().mean() - expected)
+        < 4 * math.sqrt(max(expected * (1 - expected), 1e-9) / 2000) + 0.005
+    )
 
 
 def test_no_change_and_no_images():
@@ -88,7 +97,15 @@ def test_no_change_and_no_images():
 
 
 @pytest.mark.parametrize(
-    "options", [{"crop": -1}, {"shift": -2}, {"flip": 1.5}, {"flip": math.nan}, {"fill": "wrap"}, {"crop": True}]
+    "options",
+    [
+        {"crop": -1},
+        {"shift": -2},
+        {"flip": 1.5},
+        {"flip": math.nan},
+        {"fill": "wrap"},
+        {"crop": True},
+    ],
 )
 def test_impossible_options(options):
     with pytest.raises(OptionError, match=f"{next(iter(options))}: received"):
@@ -101,11 +118,16 @@ def test_mixup_is_its_formula():
     found = []
     for row in range(16):
         candidates = [
-            (j, s) for j in range(16) for s in [share_of(images[row], images[j], mixed[row])] if s is not None
+            (j, s)
+            for j in range(16)
+            for s in [share_of(images[row], images[j], mixed[row])]
+            if s is not None
         ]
         assert candidates
         partner, share = candidates[0]
-        expected = torch.zeros(5).index_add(0, labels[[row, partner]], torch.tensor([share, 1 - share]))
+        expected = torch.zeros(5).index_add(
+            0, labels[[row, partner]], torch.tensor([share, 1 - share])
+        )
         assert torch.allclose(soft[row], expected, atol=1e-4)
         found += [share] if partner != row else []
     assert max(found) - min(found) < 1e-4
@@ -144,7 +166,9 @@ def test_cutmix_replaces_one_rectangle_and_weighs_by_area():
                 ys, xs = foreign[row].nonzero(as_tuple=True)
                 assert area == (ys.max() - ys.min() + 1) * (xs.max() - xs.min() + 1)
                 partner = int(mixed[row, 0][foreign[row]].unique().item())
-                assert torch.allclose(soft[row, [row, partner]], torch.tensor([1 - area / 63, area / 63]))
+                assert torch.allclose(
+                    soft[row, [row, partner]], torch.tensor([1 - area / 63, area / 63])
+                )
                 sizes.add(area)
         assert torch.allclose(soft.sum(1), torch.ones(6))
     assert len(sizes) > 8
@@ -155,11 +179,16 @@ def test_blends_follow_from_seed_epoch_step_or_a_generator(blend):
     images, labels = torch.randn(8, 1, 6, 6), torch.arange(8) % 3
     first = blend(images, labels, 3, seed=1, epoch=2, step=3)
     torch.manual_seed(5)
-    assert all(torch.equal(a, b) for a, b in zip(first, blend(images, labels, 3, seed=1, epoch=2, step=3), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(first, blend(images, labels, 3, seed=1, epoch=2, step=3), strict=True)
+    )
     keys = {"seed": 1, "epoch": 2, "step": 3}
     others = [blend(images, labels, 3, **(keys | {key: 9}))[0] for key in keys]
     assert not any(torch.equal(first[0], other) for other in others)
-    drawn = [blend(images, labels, 3, generator=torch.Generator().manual_seed(7))[0] for _ in range(2)]
+    drawn = [
+        blend(images, labels, 3, generator=torch.Generator().manual_seed(7))[0] for _ in range(2)
+    ]
     assert torch.equal(*drawn)
     soft = blend(images, first[1], 3, seed=4)[1]  # labels that are already blended
     assert torch.allclose(soft.sum(1), torch.ones(8))

@@ -49,7 +49,9 @@ def test_meshes_and_their_surface():
     side = np.abs(points).max()
     on_face = (np.abs(np.abs(points) - side) < 0.05 * side).any(1)
     assert on_face.all(), "all points lie on the six faces"
-    shares = [(points[:, axis] * sign > 0.95 * side).mean() for axis in range(3) for sign in (1, -1)]
+    shares = [
+        (points[:, axis] * sign > 0.95 * side).mean() for axis in range(3) for sign in (1, -1)
+    ]
     assert np.abs(np.array(shares) - 1 / 6).max() < 0.04
     vertices, triangles = parse_vrml(VRML, "part.wrl")
     assert triangles.tolist() == [[0, 1, 2], [0, 2, 3], [4, 5, 6], [4, 6, 7]]
@@ -61,11 +63,17 @@ def test_meshes_and_their_surface():
     [
         (lambda: parse_off(b"PLY\n", "a.off"), "a.off: no OFF mesh"),
         (lambda: parse_off(CUBE[:90], "a.off"), "no OFF mesh"),
-        (lambda: parse_off(CUBE.replace(b"4 3 0 4 7", b"4 3 0 4 9"), "a.off"), "a face of 4 corners"),
+        (
+            lambda: parse_off(CUBE.replace(b"4 3 0 4 7", b"4 3 0 4 9"), "a.off"),
+            "a face of 4 corners",
+        ),
         (lambda: parse_vrml(b"#VRML", "a.wrl"), "0 lists of points"),
         (lambda: parse_vrml(VRML.replace(b"0,2,3", b"0,2,7"), "a.wrl"), "names point 7 of 4"),
         (lambda: sample_surface(np.zeros((3, 3)), np.array([[0, 1, 2]]), 4, 0), "without area"),
-        (lambda: sample_surface(np.full((3, 3), np.nan), np.array([[0, 1, 2]]), 4, 0), "without area"),
+        (
+            lambda: sample_surface(np.full((3, 3), np.nan), np.array([[0, 1, 2]]), 4, 0),
+            "without area",
+        ),
     ],
 )
 def test_damaged_meshes(call, message):
@@ -79,7 +87,9 @@ def test_clouds_are_checked():
     with pytest.raises(DataError, match="cloud 1 has no point"):
         PointDataset("x", "train", torch.cat([clouds[:1], nan, clouds[2:]]), labels, ("a", "b"))
     with pytest.raises(DataError, match="infinite"):
-        PointDataset("x", "train", clouds.index_fill(0, torch.tensor([2]), torch.inf), labels, ("a", "b"))
+        PointDataset(
+            "x", "train", clouds.index_fill(0, torch.tensor([2]), torch.inf), labels, ("a", "b")
+        )
     with pytest.raises(ShapeError, match="points 9"):
         PointDataset("x", "train", clouds, labels, ("a", "b"), points=9)
     with pytest.raises(DataError, match="needs 0 to 0"):
@@ -98,7 +108,9 @@ def test_random_changes_follow_from_the_index_and_keep_what_they_must():
     assert (factor.std(1) < 1e-4).all(), "a turn and a scale"
     assert ((factor > 1 / 1.31) & (factor < 1.31)).all()
     assert torch.allclose(
-        both[..., 2].sort().values / factor.mean(1, keepdim=True), clouds[..., 2].sort().values, atol=1e-4
+        both[..., 2].sort().values / factor.mean(1, keepdim=True),
+        clouds[..., 2].sort().values,
+        atol=1e-4,
     )
     noise = CloudAugment(resample=False, jitter=0.1)(clouds, indices, seed=0, epoch=0) - clouds
     assert noise.std().item() == pytest.approx(0.1, rel=0.15)
@@ -109,9 +121,14 @@ def test_random_changes_follow_from_the_index_and_keep_what_they_must():
 
 def test_families_lie_in_one_split():
     names = [
-        f"Package_DIP/DIP-{n}_W{w}mm{kind}" for n in range(4, 44, 2) for w in (7.62, 10.16) for kind in ("", "_Socket")
+        f"Package_DIP/DIP-{n}_W{w}mm{kind}"
+        for n in range(4, 44, 2)
+        for w in (7.62, 10.16)
+        for kind in ("", "_Socket")
     ]
-    names += [f"Varistor/RV_Disc_D{d}mm_W{w}mm" for d in (7, 9, 12, 15, 20) for w in (3.1, 4.2, 5.3, 6.4)]
+    names += [
+        f"Varistor/RV_Disc_D{d}mm_W{w}mm" for d in (7, 9, 12, 15, 20) for w in (3.1, 4.2, 5.3, 6.4)
+    ]
     parts = kicad.split_families(names, (0.1, 0.2))
     families: dict = {}
     for name, part in zip(names, parts):
@@ -128,7 +145,9 @@ def test_kicad_is_sampled_when_fetched(tmp_path, monkeypatch):
     archive = tmp_path / "parts.tar"
     with tarfile.open(archive, "w") as tar:
         for i in range(70):
-            member = tarfile.TarInfo(f"./usr/share/kicad/3dmodels/Package_DIP.3dshapes/DIP-{i}_W{i % 9}mm.wrl")
+            member = tarfile.TarInfo(
+                f"./usr/share/kicad/3dmodels/Package_DIP.3dshapes/DIP-{i}_W{i % 9}mm.wrl"
+            )
             content = VRML if i else b"#VRML V2.0 utf8 Transform {}"
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
@@ -138,7 +157,9 @@ def test_kicad_is_sampled_when_fetched(tmp_path, monkeypatch):
     kicad.derive(archive, root, counted.append)
     assert len(counted) == 69, "the one without a mesh is left out"
     train = data.create_dataset("kicad", "train", path=root, options={"points": 40})
-    test = data.create_dataset("kicad", "test", path=root, options={"points": 40, "split": "random"})
+    test = data.create_dataset(
+        "kicad", "test", path=root, options={"points": 40, "split": "random"}
+    )
     assert train.classes == ("Package_DIP",)
     clouds, _ = train.batch([0, 1])
     assert clouds.shape == (2, 40, 3)
@@ -155,7 +176,9 @@ def test_modelnet_meshes(tmp_path):
             (tmp_path / kind / part).mkdir(parents=True)
             for i in range(4):
                 (tmp_path / kind / part / f"{kind}_{i}.off").write_bytes(CUBE)
-    train = data.create_dataset("modelnet40", "train", path=tmp_path, val_fraction=0.25, options={"points": 64})
+    train = data.create_dataset(
+        "modelnet40", "train", path=tmp_path, val_fraction=0.25, options={"points": 64}
+    )
     test = data.create_dataset("modelnet40", "test", path=tmp_path)
     assert (len(train), len(test), train.classes) == (6, 8, ("bed", "sofa"))
     assert train.batch([0])[0].shape == (1, 64, 3)
@@ -176,7 +199,9 @@ def test_modelnet_and_scanobjectnn_hdf5(tmp_path):
 
     (tmp_path / "shape_names.txt").write_text("airplane\nbathtub\n")
     for part, n in (("train", 6), ("test", 4)):
-        (tmp_path / f"{part}_files.txt").write_text(f"data/modelnet40_ply_hdf5_2048/ply_data_{part}0.h5\n")
+        (tmp_path / f"{part}_files.txt").write_text(
+            f"data/modelnet40_ply_hdf5_2048/ply_data_{part}0.h5\n"
+        )
         write(f"ply_data_{part}0.h5", n)
     test = data.create_dataset("modelnet40", "test", path=tmp_path)
     assert (len(test), test.clouds.shape[1], test.classes) == (4, 32, ("airplane", "bathtub"))

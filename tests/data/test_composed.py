@@ -76,7 +76,13 @@ def test_a_mosaic_has_one_animal_and_tells_its_cell(tmp_path):
     for row, source in enumerate(animals):
         assert labels[row] == int(numbers[source]) - ANIMALS[0]
         assert images[row][:, masks[row]].equal(pixels[source].flatten(1))
-        cells = images[row].unflatten(2, (3, 32)).unflatten(1, (3, 32)).permute(1, 3, 0, 2, 4).flatten(0, 1)
+        cells = (
+            images[row]
+            .unflatten(2, (3, 32))
+            .unflatten(1, (3, 32))
+            .permute(1, 3, 0, 2, 4)
+            .flatten(0, 1)
+        )
         alike = [bool((vehicles == cell).flatten(1).all(1).any()) for cell in cells]
         assert sum(alike) == 8
     assert found.masks([2], "box").equal(masks[[2]])
@@ -102,7 +108,9 @@ def test_bad_options_are_refused(clothes, name, options, message):
 
 
 def test_files_are_those_of_the_base(tmp_path):
-    assert data.dataset_path("fashion-canvas", tmp_path) == data.dataset_path("fashion-mnist", tmp_path)
+    assert data.dataset_path("fashion-canvas", tmp_path) == data.dataset_path(
+        "fashion-mnist", tmp_path
+    )
     assert data.describe("cifar-mosaic", tmp_path)["state"] == "not fetched"
     with pytest.raises(DataError, match="fredholm data fetch fashion-mnist"):
         data.create_dataset("fashion-canvas", "train", root=tmp_path)
@@ -123,7 +131,9 @@ XML = """<annotation><folder>val</folder><filename>{name}</filename><size><width
 
 @pytest.fixture
 def pictures(tmp_path):
-    """An image folder, and annotations of half of its pictures: of val/cat/5.png, 14 x 14, the left half."""
+    """An image folder, and annotations of half of its pictures: of val/cat/5.png, 14 x 14, the left
+    half.
+    """
     write_image_folder(tmp_path / "images")
     folder = tmp_path / "boxes" / "val"
     folder.mkdir(parents=True)
@@ -133,7 +143,9 @@ def pictures(tmp_path):
 
 def folder_dataset(place, boxes):
     options = {"boxes": str(boxes)}
-    return data.create_dataset("image-folder", "test", path=place / "images", image_size=(8, 8), options=options)
+    return data.create_dataset(
+        "image-folder", "test", path=place / "images", image_size=(8, 8), options=options
+    )
 
 
 def test_imagenets_boxes_follow_the_crop(pictures):
@@ -143,7 +155,9 @@ def test_imagenets_boxes_follow_the_crop(pictures):
     assert boxes[0].tolist() == [[True] * 4 + [False] * 4] * 8
     assert not boxes[1].any(), "a picture without annotation"
     assert found.masks([index]) is None, "boxes are no masks"
-    (pictures / "boxes" / "val" / "5.xml").write_text(XML.format(name="5", height=28, box=(0, 7, 14, 14)))
+    (pictures / "boxes" / "val" / "5.xml").write_text(
+        XML.format(name="5", height=28, box=(0, 7, 14, 14))
+    )
     assert found.masks([index], "box")[0].tolist() == [[True] * 8] * 4 + [[False] * 8] * 4, (
         "the middle of a tall picture"
     )

@@ -44,7 +44,9 @@ def test_uniform_and_integers_are_even():
     assert x.min() >= 0
     assert x.max() < 1
     counts = torch.histc(x, 10, 0, 1)
-    assert ((counts - n / 10) ** 2 / (n / 10)).sum() < 27.9  # chi-squared, 9 degrees of freedom, 0.1%
+    assert (
+        (counts - n / 10) ** 2 / (n / 10)
+    ).sum() < 27.9  # chi-squared, 9 degrees of freedom, 0.1%
     assert torch.bincount(integers(7, 5, torch.arange(n))).numel() == 7
     neighbours = torch.corrcoef(torch.stack([x[:-1], x[1:]]))[0, 1]
     assert abs(neighbours) < 4 / math.sqrt(n)
@@ -71,7 +73,10 @@ def test_stratified_slices_are_disjoint_complete_and_proportional():
 
 def test_a_larger_slice_contains_a_smaller_one():
     labels = torch.arange(100) % 5
-    small, large = set(stratified(labels, 0.1)[1].tolist()), set(stratified(labels, 0.3)[1].tolist())
+    small, large = (
+        set(stratified(labels, 0.1)[1].tolist()),
+        set(stratified(labels, 0.3)[1].tolist()),
+    )
     assert small < large
 
 

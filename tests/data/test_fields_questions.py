@@ -41,7 +41,9 @@ def test_solver_meets_a_manufactured_solution_at_second_order():
 
 
 def test_solver_balances_fluxes_where_the_medium_jumps():
-    """All that the source brings leaves through the border: the sum of the border's fluxes is the area."""
+    """All that the source brings leaves through the border: the sum of the border's fluxes is the
+    area.
+    """
     a = random_coefficients(16, 1, 3)[0]
     u = solve_darcy(a)
     border = (
@@ -62,7 +64,10 @@ def test_a_medium_is_the_same_at_every_resolution():
     assert set(np.unique(fine)) == {3.0, 12.0}
     assert (fine[:, 2::4, 2::4] == coarse).mean() > 0.9
     small = {"train": 6, "val": 2, "test": 3}
-    parts = {n: data.create_dataset("darcy-generated", "test", options={**small, "resolution": n}) for n in (8, 32)}
+    parts = {
+        n: data.create_dataset("darcy-generated", "test", options={**small, "resolution": n})
+        for n in (8, 32)
+    }
     assert parts[32].labels.shape == (3, 1, 32, 32)
     averaged = parts[32].labels.unflatten(2, (8, 4)).unflatten(4, (8, 4)).mean((3, 5))
     assert torch.allclose(averaged, parts[8].labels, atol=1e-7)
@@ -76,7 +81,12 @@ def test_fetched_fields_and_bad_ones(tmp_path):
         fields = {"x": torch.rand(n, size, size) > 0.5, "y": torch.rand(n, size, size)}
         torch.save(fields, tmp_path / f"darcy_{name}.pt")
     assert len(data.create_dataset("darcy", "train", path=tmp_path)) == 18
-    assert data.create_dataset("darcy", "test", path=tmp_path, options={"resolution": 32}).labels.shape[-1] == 32
+    assert (
+        data.create_dataset(
+            "darcy", "test", path=tmp_path, options={"resolution": 32}
+        ).labels.shape[-1]
+        == 32
+    )
     (tmp_path / "darcy_test_16.pt").write_bytes(b"no tensors")
     with pytest.raises(DataError, match="truncated or of another format"):
         data.create_dataset("darcy", "test", path=tmp_path)
@@ -101,7 +111,9 @@ def test_mosaic_questions_are_true(tmp_path):
     assert set(kinds) == {"whatis", "howmany", "isthere"}
     again = data.create_dataset("mosaics-qa", "train", path=tmp_path, options=options)
     assert again.texts == train.texts
-    only = data.create_dataset("mosaics-qa", "test", path=tmp_path, options=options | {"kinds": ["existence"]})
+    only = data.create_dataset(
+        "mosaics-qa", "test", path=tmp_path, options=options | {"kinds": ["existence"]}
+    )
     assert {train.classes[i] for i in only.labels.tolist()} == {"yes", "no"}
     with pytest.raises(OptionError, match="kinds: received"):
         data.create_dataset("mosaics-qa", "test", path=tmp_path, options={"kinds": ["colour"]})
@@ -136,15 +148,32 @@ def write_vqa(folder, n: int = 12):
         (folder / year).mkdir(parents=True)
         questions, annotations = [], []
         for i in range(n):
-            Image.new("RGB", (20, 14), (20 * (i % 3), 9, 9)).save(folder / year / f"COCO_{year}_{i:012d}.jpg")
-            questions.append({"image_id": i, "question": f"what colour is number {i % 3} ?", "question_id": 10 * i})
+            Image.new("RGB", (20, 14), (20 * (i % 3), 9, 9)).save(
+                folder / year / f"COCO_{year}_{i:012d}.jpg"
+            )
+            questions.append(
+                {
+                    "image_id": i,
+                    "question": f"what colour is number {i % 3} ?",
+                    "question_id": 10 * i,
+                }
+            )
             answers = [
-                {"answer": ("Red.", "the red", "blue")[(i + j) % 2 * 2 if j < 4 else i % 2], "answer_id": j}
+                {
+                    "answer": ("Red.", "the red", "blue")[(i + j) % 2 * 2 if j < 4 else i % 2],
+                    "answer_id": j,
+                }
                 for j in range(10)
             ]
-            annotations.append({"question_id": 10 * i, "image_id": i, "answers": answers, "answer_type": "other"})
-        (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(json.dumps({"questions": questions}))
-        (folder / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({"annotations": annotations}))
+            annotations.append(
+                {"question_id": 10 * i, "image_id": i, "answers": answers, "answer_type": "other"}
+            )
+        (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(
+            json.dumps({"questions": questions})
+        )
+        (folder / f"v2_mscoco_{year}_annotations.json").write_text(
+            json.dumps({"annotations": annotations})
+        )
     return folder
 
 
@@ -155,7 +184,9 @@ def write_nlvr2(folder, n: int = 8):
         lines = []
         for i in range(n):
             for side in (0, 1):
-                Image.new("RGB", (16, 16), (i, 100 * side, 3)).save(folder / where / f"{part}-{i}-0-img{side}.png")
+                Image.new("RGB", (16, 16), (i, 100 * side, 3)).save(
+                    folder / where / f"{part}-{i}-0-img{side}.png"
+                )
             row = {
                 "identifier": f"{part}-{i}-0-1",
                 "sentence": "the left one is darker",
@@ -168,7 +199,9 @@ def write_nlvr2(folder, n: int = 8):
 
 def test_vqa_v2_in_its_official_files(tmp_path):
     options = {"image_size": 8, "answers": 5, "min_count": 1}
-    train = data.create_dataset("vqa-v2", "train", path=write_vqa(tmp_path), val_fraction=0.25, options=options)
+    train = data.create_dataset(
+        "vqa-v2", "train", path=write_vqa(tmp_path), val_fraction=0.25, options=options
+    )
     test = data.create_dataset("vqa-v2", "test", path=tmp_path, options=options)
     assert (len(train), len(test), train.task) == (9, 12, "answers")
     assert set(train.classes) <= {"red", "blue"}
@@ -186,11 +219,15 @@ def test_vqa_v2_in_its_official_files(tmp_path):
 
 
 def test_nlvr2_in_its_official_files(tmp_path):
-    train = data.create_dataset("nlvr2", "train", path=write_nlvr2(tmp_path), options={"image_size": 8})
+    train = data.create_dataset(
+        "nlvr2", "train", path=write_nlvr2(tmp_path), options={"image_size": 8}
+    )
     inputs, labels = train.batch([0, 1])
     assert inputs["image"].shape == (2, 2, 3, 8, 8)
     assert labels.tolist() == [1, 0]
-    assert (inputs["image"][0, 0, 1] < inputs["image"][0, 1, 1]).all(), "the left picture comes first"
+    assert (inputs["image"][0, 0, 1] < inputs["image"][0, 1, 1]).all(), (
+        "the left picture comes first"
+    )
     (tmp_path / "dev.json").write_text('{"sentence": "no label"}\n')
     with pytest.raises(DataError, match="line 1 has no sentence, identifier and label"):
         data.create_dataset("nlvr2", "val", path=tmp_path)

@@ -10,7 +10,13 @@ from PIL import Image
 
 from fredholm.data.formats import read_cifar_binary, read_idx, read_json_labels, read_png_rows
 from fredholm.errors import DataError
-from tests.data.fixtures import cifar_arrays, idx_arrays, idx_bytes, write_cifar_binary, write_cifar_png
+from tests.data.fixtures import (
+    cifar_arrays,
+    idx_arrays,
+    idx_bytes,
+    write_cifar_binary,
+    write_cifar_png,
+)
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -86,8 +92,12 @@ def test_damaged_cifar(tmp_path):
         read_png_rows(picture)
 
 
-@pytest.mark.parametrize("content", ["[1, 2", "{}", "[1, 10]", "[-1]", "[1.0]", "[true]", "[NaN]", '["1"]'])
+@pytest.mark.parametrize(
+    "content", ["[1, 2", "{}", "[1, 10]", "[-1]", "[1.0]", "[true]", "[NaN]", '["1"]']
+)
 def test_labels_that_are_none(tmp_path, content):
     (tmp_path / "labels.json").write_text(content)
-    with pytest.raises(DataError, match=r"labels\.json: (not JSON|needs a list of integers from 0 to 9)"):
+    with pytest.raises(
+        DataError, match=r"labels\.json: (not JSON|needs a list of integers from 0 to 9)"
+    ):
         read_json_labels(tmp_path / "labels.json", 10)

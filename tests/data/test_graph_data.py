@@ -32,7 +32,9 @@ def write_molecules(folder, n: int = 12):
     folder.mkdir(exist_ok=True)
     for part in ("train", "test"):
         records = [
-            MOLECULE.format(element="ON"[i % 2], letter="ABC"[i % 3], name=("low", "medium", "high")[i % 3])
+            MOLECULE.format(
+                element="ON"[i % 2], letter="ABC"[i % 3], name=("low", "medium", "high")[i % 3]
+            )
             for i in range(n)
         ]
         (folder / f"solubility.{part}.sdf").write_text("".join(records))
@@ -41,14 +43,20 @@ def write_molecules(folder, n: int = 12):
 
 def test_molecules(tmp_path):
     train = data.create_dataset(
-        "solubility", "train", path=write_molecules(tmp_path), val_fraction=0, options={"eigenvectors": 2}
+        "solubility",
+        "train",
+        path=write_molecules(tmp_path),
+        val_fraction=0,
+        options={"eigenvectors": 2},
     )
     assert (len(train), train.task, train.channels) == (12, "classification", 15)
     inputs, labels = train.batch([0, 1])
     assert labels.tolist() == [0, 1]
     assert inputs["edges"][0].int().tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     oxygen = inputs["features"][0, 2]
-    assert oxygen.nonzero().flatten().tolist() == [2, 10, 12], "its element, its charge, one double bond"
+    assert oxygen.nonzero().flatten().tolist() == [2, 10, 12], (
+        "its element, its charge, one double bond"
+    )
     assert oxygen[10] == -1
     broken = (tmp_path / "solubility.test.sdf").read_text().replace("  2  3  2  0\n", "", 1)
     (tmp_path / "solubility.test.sdf").write_text(broken)
@@ -62,7 +70,9 @@ def write_tu(folder, name="TOY"):
     for graph in range(20):
         first = 3 * graph + 1
         pairs = [(0, 1), (1, 2)] + ([(2, 0)] if graph % 2 else [])
-        edges += [f"{first + a}, {first + b}" for a, b in pairs] + [f"{first + b}, {first + a}" for a, b in pairs]
+        edges += [f"{first + a}, {first + b}" for a, b in pairs] + [
+            f"{first + b}, {first + a}" for a, b in pairs
+        ]
         owner += [str(graph + 1)] * 3
     texts = {
         "A": edges,
@@ -103,7 +113,11 @@ def test_bad_graphs():
         Graph(torch.zeros(0, 1), torch.zeros(2, 0, dtype=torch.long))
     with pytest.raises(DataError, match="needs one width"):
         GraphDataset(
-            "x", "train", [Graph(torch.zeros(2, 1), edges), Graph(torch.zeros(2, 2), edges)], torch.zeros(2), ("a",)
+            "x",
+            "train",
+            [Graph(torch.zeros(2, 1), edges), Graph(torch.zeros(2, 2), edges)],
+            torch.zeros(2),
+            ("a",),
         )
 
 
@@ -111,7 +125,12 @@ def test_classes_of_nodes_and_graphs_without_edges():
     lone = Graph(torch.rand(2, 3), torch.zeros(2, 0, dtype=torch.long))
     path = Graph(torch.rand(3, 3), torch.tensor([[0, 1], [1, 2]]))
     found = GraphDataset(
-        "x", "train", [lone, path], [torch.tensor([0, 1]), torch.tensor([1, -100, 0])], ("a", "b"), eigenvectors=2
+        "x",
+        "train",
+        [lone, path],
+        [torch.tensor([0, 1]), torch.tensor([1, -100, 0])],
+        ("a", "b"),
+        eigenvectors=2,
     )
     inputs, labels = found.batch([0, 1])
     assert found.task == "steps"
@@ -133,9 +152,20 @@ def test_surroundings():
     assert linked.nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 2, 0]]
     assert not Network(torch.zeros(2, 0, dtype=torch.long), 3).linked(torch.tensor([[0, 1]])).any()
     with pytest.raises(DataError, match="14 nodes"):
-        NodeDataset("x", "train", network, torch.rand(3, 2), torch.tensor([0]), torch.tensor([0]), ("a",))
+        NodeDataset(
+            "x", "train", network, torch.rand(3, 2), torch.tensor([0]), torch.tensor([0]), ("a",)
+        )
     with pytest.raises(OptionError, match="size: received 0"):
-        NodeDataset("x", "train", network, torch.rand(14, 2), torch.tensor([0]), torch.tensor([0]), ("a",), size=0)
+        NodeDataset(
+            "x",
+            "train",
+            network,
+            torch.rand(14, 2),
+            torch.tensor([0]),
+            torch.tensor([0]),
+            ("a",),
+            size=0,
+        )
 
 
 def available(n: int = 300) -> str:
@@ -148,7 +178,8 @@ def available(n: int = 300) -> str:
         if game:
             name, section, words = f"game{i}", "games", "play a strategy game"
         blocks.append(
-            f"Package: {name}\nSource: src{i}\n{needs}Section: {section}\nDescription: {words}\n more text: of it\n"
+            f"Package: {name}\nSource: src{i}\n{needs}Section: {section}\nDescription: {words}\n "
+            "more text: of it\n"
         )
     return "\n".join(blocks)
 
@@ -160,7 +191,9 @@ def test_debian_graph(tmp_path):
     folder.mkdir()
     debian_graph.derive(archive, folder, lambda count: None)
     parts = {
-        split: data.create_dataset("debian-graph", split, path=folder, options={"size": 6, "eigenvectors": 2})
+        split: data.create_dataset(
+            "debian-graph", split, path=folder, options={"size": 6, "eigenvectors": 2}
+        )
         for split in ("train", "val", "test")
     }
     assert sum(map(len, parts.values())) == 300
@@ -171,7 +204,9 @@ def test_debian_graph(tmp_path):
     assert inputs["edges"].shape[1:] == (6, 6)
     assert inputs["valid"][:, 0].all()
     assert (inputs["edges"] == inputs["edges"].mT).all()
-    words = {int(label): set(tokens[0].tolist()) - {0} for tokens, label in zip(inputs["tokens"], labels)}
+    words = {
+        int(label): set(tokens[0].tolist()) - {0} for tokens, label in zip(inputs["tokens"], labels)
+    }
     assert not words[0] & words[1], "the two synopses share no word"
     with pytest.raises(DataError, match="name no package"):
         debian_graph.parse("")

@@ -15,7 +15,8 @@ from fredholm.data.catalogue.kjv_web import coin, nearest_others, read_pairs, sp
 from fredholm.errors import DataError, OptionError
 
 VERSES = [
-    f"{'Ge' if i < 30 else 'Exo'}1:{i % 30 + 1} And verse {i * i} of the text says word{i} and no more."
+    f"{'Ge' if i < 30 else 'Exo'}1:{i % 30 + 1} And verse {i * i} of the text says word{i} and no "
+    "more."
     for i in range(60)
 ]
 
@@ -66,7 +67,10 @@ def test_the_bible_is_read_from_its_compressed_file(tmp_path):
 
 def test_windows_ask_for_the_next_character(tmp_path):
     folder = write_kjv(tmp_path)
-    parts: Any = [data.create_dataset("kjv-characters", s, path=folder, max_length=8) for s in ("train", "val", "test")]
+    parts: Any = [
+        data.create_dataset("kjv-characters", s, path=folder, max_length=8)
+        for s in ("train", "val", "test")
+    ]
     train = parts[0]
     assert train.task == "tokens"
     assert len(train.classes) == len(train.vocabulary)
@@ -91,7 +95,9 @@ def test_ptb_is_read_from_the_users_files(tmp_path):
     test: Any = data.create_dataset("ptb", "test", path=tmp_path, max_length=4)
     assert test.vocabulary.join(test.batch([0])[0][0].tolist()) == "a on"
     assert 1 in test.numbers, "a character that the training text has not"
-    words: Any = data.create_dataset("ptb", "val", path=tmp_path, max_length=2, tokens="words", min_count=1)
+    words: Any = data.create_dataset(
+        "ptb", "val", path=tmp_path, max_length=2, tokens="words", min_count=1
+    )
     assert words.vocabulary.join(words.batch([0])[1][0].tolist()) == "one was"
     with pytest.raises(OptionError, match=r"ptb needs the folder of ptb\.train\.txt"):
         data.create_dataset("ptb", "train")
@@ -101,10 +107,13 @@ def test_ptb_is_read_from_the_users_files(tmp_path):
 
 
 def hidden(share: float = 0.15, kind: str = "words"):
-    texts = [" ".join(f"word{(i * j) % 50}" for j in range(1, 41)) for i in range(1, 100)] + ["short"]
+    texts = [" ".join(f"word{(i * j) % 50}" for j in range(1, 41)) for i in range(1, 100)] + [
+        "short"
+    ]
     vocabulary = data.Vocabulary.of_words(texts, 1) if kind == "words" else data.Vocabulary(kind)
     return data.HiddenTokens(
-        data.TextDataset("t", "train", texts, torch.zeros(100).long(), ("x",), vocabulary, 40), share
+        data.TextDataset("t", "train", texts, torch.zeros(100).long(), ("x",), vocabulary, 40),
+        share,
     )
 
 
@@ -120,7 +129,10 @@ def test_hidden_tokens_follow_berts_shares(kind):
     count, real = int(where.sum()), int((numbers != 0).sum())
     assert abs(count / real - 0.15) < 4 * (0.15 * 0.85 / real) ** 0.5
     for share, mine in ((0.8, inputs[where] == 1), (0.1, inputs[where] == numbers[where])):
-        assert abs(float(mine.double().mean()) - share) < 4 * (share * (1 - share) / count) ** 0.5 + 0.02
+        assert (
+            abs(float(mine.double().mean()) - share)
+            < 4 * (share * (1 - share) / count) ** 0.5 + 0.02
+        )
     assert where.any(1).all(), "every text is asked something"
 
 
@@ -130,7 +142,9 @@ def test_hidden_tokens_change_with_the_epoch_and_not_with_the_batch():
     first = found.hide(numbers, torch.tensor([3, 4]), seed=0, epoch=0)
     assert not torch.equal(first[0], found.hide(numbers, torch.tensor([3, 4]), seed=0, epoch=1)[0])
     assert torch.equal(first[0][1:], found.hide(numbers[1:], torch.tensor([4]), seed=0, epoch=0)[0])
-    assert torch.equal(found.batch([3, 4])[0], found.batch([3, 4])[0]), "validation asks the same each time"
+    assert torch.equal(found.batch([3, 4])[0], found.batch([3, 4])[0]), (
+        "validation asks the same each time"
+    )
     for share in (0.0, 1.0):
         with pytest.raises(OptionError, match="masked: received"):
             hidden(share)
@@ -149,19 +163,24 @@ def test_characters_are_a_vocabulary_of_their_own():
     assert data.Vocabulary("words", ("x", "y")).join([2, 3]) == "x y"
 
 
-# --- GLUE -------------------------------------------------------------------------------------------------------------
+# --- GLUE -----------------------------------------------------------------------------------------
 
 GLUE = {
     "cola": "gj04\t1\t\tThe dog sleeps.\ngj04\t0\t*\tDog the sleep.\n",
     "sst2": "sentence\tlabel\na fine film \t1\ndull \t0\n",
-    "mrpc": '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe "said" so.\tSo he said.\r\n0\t7\t9\tHe left.\tIt rained.\r\n',
+    "mrpc": '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe "said" so.\tSo he '
+    "said.\r\n0\t7\t9\tHe left.\tIt rained.\r\n",
     "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
     "0\tg\tf\t2\t0\ta\tb\tA cat.\tOne cat.\t4.75\n1\tg\tf\t2\t1\ta\tb\tA cat.\tNo dog.\t0.5\n",
-    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tWhy?\tHow so?\t1\n1\t3\t4\tWho?\tWhen?\t0\n",
+    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tWhy?\tHow "
+    "so?\t1\n1\t3\t4\tWho?\tWhen?\t0\n",
     "mnli": "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    "0\t1\t1\tx\tHe ran.\tHe moved.\ta\tentailment\n1\t1\t2\tx\tHe ran.\tHe sat.\ta\tcontradiction\n",
-    "qnli": "index\tquestion\tsentence\tlabel\n0\tWho ran?\tHe ran.\tentailment\n1\tWho sat?\tHe ran.\tnot_entailment\n",
-    "rte": "index\tsentence1\tsentence2\tlabel\n0\tHe ran.\tHe moved.\tentailment\n1\tHe ran.\tHe sat.\tnot_entailment\n",
+    "0\t1\t1\tx\tHe ran.\tHe moved.\ta\tentailment\n1\t1\t2\tx\tHe ran.\tHe "
+    "sat.\ta\tcontradiction\n",
+    "qnli": "index\tquestion\tsentence\tlabel\n0\tWho ran?\tHe ran.\tentailment\n1\tWho sat?\tHe "
+    "ran.\tnot_entailment\n",
+    "rte": "index\tsentence1\tsentence2\tlabel\n0\tHe ran.\tHe moved.\tentailment\n1\tHe ran.\tHe "
+    "sat.\tnot_entailment\n",
 }
 
 
@@ -219,7 +238,7 @@ def test_glue_says_what_is_wrong(tmp_path):
             data.create_dataset("glue", "train", path=folder)
 
 
-# --- KJV / WEB --------------------------------------------------------------------------------------------------------
+# --- KJV / WEB ------------------------------------------------------------------------------------
 
 
 def test_pairs_of_translations(tmp_path, monkeypatch):
@@ -237,14 +256,18 @@ def test_pairs_of_translations(tmp_path, monkeypatch):
         old, new = text.split(" ‖ ")
         assert same == coin(place)
         assert (new == web[place]) == same
-        assert place[0] == next(p for p, t in web.items() if t == new)[0], "a negative is of the same book"
+        assert place[0] == next(p for p, t in web.items() if t == new)[0], (
+            "a negative is of the same book"
+        )
         assert old.startswith("And verse")
 
 
 def test_hard_negatives_are_near_and_no_translations():
     old = ["the cat sat down", "the cat sat down", "a dog ran off", "birds sing"]
     new = ["one cat sat down", "a cat sat", "one dog ran away", "birds sing aloud"]
-    assert nearest_others(old, new)[0] not in (0, 1), "the same old verse twice: both are its translations"
+    assert nearest_others(old, new)[0] not in (0, 1), (
+        "the same old verse twice: both are its translations"
+    )
     assert {split_of(book) for book in range(66)} == {"train", "val", "test"}
     assert split_of(4) == "test"
     assert split_of(2) == "val"

@@ -29,14 +29,19 @@ def test_an_epoch_holds_every_sample_once():
         assert len(seen.unique()) == len(seen) == (96 if drop_last else 103)
     assert not torch.equal(next(order.batches(0)), next(order.batches(1)))
     assert same(order.batches(2, start=1), list(order.batches(2))[1:])
-    assert torch.equal(torch.cat(list(EpochOrder(10, 4, shuffle=False).batches(3))), torch.arange(10))
+    assert torch.equal(
+        torch.cat(list(EpochOrder(10, 4, shuffle=False).batches(3))), torch.arange(10)
+    )
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_processes_share_each_step(world, drop_last):
     n, size = 107, 5
-    ranks = [EpochOrder(n, size, seed=2, drop_last=drop_last, rank=r, world_size=world) for r in range(world)]
+    ranks = [
+        EpochOrder(n, size, seed=2, drop_last=drop_last, rank=r, world_size=world)
+        for r in range(world)
+    ]
     alone = EpochOrder(n, size * world, seed=2, drop_last=drop_last)
     per_rank = [list(order.batches(4)) for order in ranks]
     assert len({len(batches) for batches in per_rank}) == 1 == len({len(order) for order in ranks})
@@ -51,13 +56,22 @@ def test_processes_share_each_step(world, drop_last):
 
 
 def test_fewer_samples_than_processes():
-    parts = [list(EpochOrder(2, 1, shuffle=False, rank=r, world_size=5).batches(0)) for r in range(5)]
+    parts = [
+        list(EpochOrder(2, 1, shuffle=False, rank=r, world_size=5).batches(0)) for r in range(5)
+    ]
     assert [[int(i) for i in part] for part in parts] == [[0], [1], [0], [1], [0]]
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"n": 0}, {"batch_size": 0}, {"rank": 2}, {"rank": -1}, {"world_size": 0}, {"batch_size": 200, "drop_last": True}],
+    [
+        {"n": 0},
+        {"batch_size": 0},
+        {"rank": 2},
+        {"rank": -1},
+        {"world_size": 0},
+        {"batch_size": 200, "drop_last": True},
+    ],
 )
 def test_impossible_orders(options):
     with pytest.raises(OptionError, match=r"received|a step takes"):
@@ -111,7 +125,9 @@ def test_an_iteration_left_early_starts_again(digits):
     loader = make_loader(digits, 32)
     first = next(iter(loader))
     assert same(first, next(iter(loader)))
-    assert sum(len(labels) for _, labels in loader) == sum(len(labels) for _, labels in loader) == 179
+    assert (
+        sum(len(labels) for _, labels in loader) == sum(len(labels) for _, labels in loader) == 179
+    )
 
 
 def test_batches_are_not_made_ahead_and_consumed_ones_can_be_told(digits, monkeypatch):
@@ -151,7 +167,12 @@ def test_states_of_another_order_are_refused(digits):
 def test_augmentation_does_not_depend_on_batch_size_or_processes(digits):
     def images(batch_size, rank=0, world=1):
         loader = make_loader(
-            digits, batch_size, seed=3, augment=Augment(crop=2, flip=True), rank=rank, world_size=world
+            digits,
+            batch_size,
+            seed=3,
+            augment=Augment(crop=2, flip=True),
+            rank=rank,
+            world_size=world,
         )
         loader.set_epoch(2)
         return torch.cat([images for images, _ in loader])
@@ -169,7 +190,9 @@ class Recorder:
 
 
 def fit(digits, folder, recorder, stop_at=None, resume=None):
-    """Three epochs of a linear classifier under Lightning, optionally stopped and saved after a step."""
+    """Three epochs of a linear classifier under Lightning, optionally stopped and saved after a
+    step.
+    """
     import lightning.pytorch as pl
 
     class Linear(pl.LightningModule):
@@ -248,10 +271,19 @@ def test_lightning_validates_and_sets_the_epoch_of_a_shortened_one(digits):
         "enable_model_summary": False,
     }
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", devices=1, limit_train_batches=2, num_sanity_val_steps=1, **quiet
+        max_epochs=2,
+        accelerator="cpu",
+        devices=1,
+        limit_train_batches=2,
+        num_sanity_val_steps=1,
+        **quiet,
     )
     trainer.fit(Probe(), make_loader(digits, 32, shuffle=True), make_loader(digits, 100))
     assert seen["val"] == [100] + [100, 79] * 2
     order = EpochOrder(len(digits), 32)
-    expected = [float(digits.batch(b)[0].double().sum()) for epoch in (0, 1) for b in list(order.batches(epoch))[:2]]
+    expected = [
+        float(digits.batch(b)[0].double().sum())
+        for epoch in (0, 1)
+        for b in list(order.batches(epoch))[:2]
+    ]
     assert seen["train"] == expected

@@ -1,4 +1,6 @@
-"""The Long Range Arena's data: generators checked by other means than those they were made with, and loaders of official files."""
+"""The Long Range Arena's data: generators checked by other means than those they were made with,
+and loaders of official files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from PIL import Image
 from fredholm.data import Rows, create_dataset, image_tokens
 from fredholm.data.catalogue import kjv_web, listops, pathfinder
 from fredholm.data.catalogue.listops import END, SYMBOLS, ListOpsOptions, expression, value_of
-from fredholm.data.catalogue.pathfinder import CLEARANCE, GAP, SIDE, PathfinderOptions, distances, draw, scene
+from fredholm.data.catalogue.pathfinder import (
+    CLEARANCE,
+    GAP,
+    SIDE,
+    PathfinderOptions,
+    distances,
+    draw,
+    scene,
+)
 from fredholm.data.sword import read_module
 from fredholm.errors import DataError, OptionError
 
@@ -21,7 +31,9 @@ SHORT = ListOpsOptions(min_length=4, max_length=80, max_depth=5, max_args=5)
 
 
 def by_rewriting(text: str) -> int:
-    """The value by replacing innermost lists with their values until none is left: another way than a recursion or a stack."""
+    """The value by replacing innermost lists with their values until none is left: another way than
+    a recursion or a stack.
+    """
     rules = {
         "[MIN": min,
         "[MAX": max,
@@ -52,7 +64,10 @@ def test_listops_limits_hold_and_no_expression_is_in_two_splits():
         open_lists = np.cumsum([(s in listops.OPERATIONS) - (s == END) for s in symbols])
         return int(open_lists.max()) + 1
 
-    found = {split: [tuple(expression(SHORT, split, i)[0]) for i in range(200)] for split in ("train", "val", "test")}
+    found = {
+        split: [tuple(expression(SHORT, split, i)[0]) for i in range(200)]
+        for split in ("train", "val", "test")
+    }
     assert max(depth(symbols) for symbols in found["train"]) == SHORT.max_depth
     for a, b in (("train", "val"), ("train", "test"), ("val", "test")):
         assert not set(found[a]) & set(found[b])
@@ -61,10 +76,22 @@ def test_listops_limits_hold_and_no_expression_is_in_two_splits():
 
 
 def test_listops_is_a_function_of_its_options_alone(tmp_path):
-    options = {"min_length": 4, "max_length": 40, "max_depth": 4, "max_args": 4, "train": 20, "val": 5, "test": 5}
+    options = {
+        "min_length": 4,
+        "max_length": 40,
+        "max_depth": 4,
+        "max_args": 4,
+        "train": 20,
+        "val": 5,
+        "test": 5,
+    }
     first = create_dataset("listops", "train", root=tmp_path / "a", options=options)
-    again = create_dataset("listops", "train", root=tmp_path / "a", options=options)  # read, not made
-    other = create_dataset("listops", "train", root=tmp_path / "b", options={**options, "train": 12})
+    again = create_dataset(
+        "listops", "train", root=tmp_path / "a", options=options
+    )  # read, not made
+    other = create_dataset(
+        "listops", "train", root=tmp_path / "b", options={**options, "train": 12}
+    )
     numbers, labels = first.batch(range(12))
     assert torch.equal(numbers, again.batch(range(12))[0])
     assert torch.equal(numbers, other.batch(range(12))[0])
@@ -80,7 +107,12 @@ def test_listops_is_a_function_of_its_options_alone(tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_depth": 3, "max_args": 2, "min_length": 20}, {"max_args": 1}, {"min_length": 1999}, {"train": 0}],
+    [
+        {"max_depth": 3, "max_args": 2, "min_length": 20},
+        {"max_args": 1},
+        {"min_length": 1999},
+        {"train": 0},
+    ],
     ids=str,
 )
 def test_impossible_listops_are_refused(wrong):
@@ -102,7 +134,16 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
     numbers, labels = data.batch([0, 1])
     assert labels.tolist() == [9, 2]
     assert data.max_length == 2000
-    assert [SYMBOLS[i - 1] for i in numbers[1].tolist()] == ["[SM", "7", "1", "[MED", "3", "6", "]", "]"]
+    assert [SYMBOLS[i - 1] for i in numbers[1].tolist()] == [
+        "[SM",
+        "7",
+        "1",
+        "[MED",
+        "3",
+        "6",
+        "]",
+        "]",
+    ]
     (tmp_path / "basic_val.tsv").write_text(text.replace("\t9", "\t8"))
     with pytest.raises(DataError, match="line 2 says 8"):
         create_dataset("lra-listops", "val", path=tmp_path)
@@ -115,7 +156,9 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
 
 @pytest.mark.parametrize("contour", [6, 14])
 def test_pathfinder_labels_follow_from_the_picture(contour):
-    """Ink grown by half the distance that separates paths joins dashes of one path and no others: its components give the class."""
+    """Ink grown by half the distance that separates paths joins dashes of one path and no others:
+    its components give the class.
+    """
     ndimage = pytest.importorskip("scipy.ndimage")
     options, scale = PathfinderOptions(contour=contour), 6
     places = (np.arange(SIDE * scale) + 0.5) / scale
@@ -174,7 +217,9 @@ def official_pathfinder(folder, count=20):
     (root / "metadata").mkdir()
     lines = []
     for i in range(count):
-        Image.fromarray(np.full((32, 32), i, dtype=np.uint8)).save(root / "imgs" / "1" / f"sample_{i}.png")
+        Image.fromarray(np.full((32, 32), i, dtype=np.uint8)).save(
+            root / "imgs" / "1" / f"sample_{i}.png"
+        )
         lines.append(f"imgs/1 sample_{i}.png {i} {i % 2} 1.0 14 4 2 0.5 1 1")
     (root / "imgs" / "1" / "empty.png").write_bytes(b"")
     lines.append(f"imgs/1 empty.png {count} 1 1.0 14 4 2 0.5 1 1")
@@ -184,7 +229,10 @@ def official_pathfinder(folder, count=20):
 
 def test_official_pathfinder_folders_are_read(tmp_path):
     root = official_pathfinder(tmp_path)
-    parts = {split: create_dataset("lra-pathfinder", split, path=tmp_path) for split in ("train", "val", "test")}
+    parts = {
+        split: create_dataset("lra-pathfinder", split, path=tmp_path)
+        for split in ("train", "val", "test")
+    }
     assert [len(parts[split]) for split in parts] == [16, 2, 2]
     seen = [int(row[0]) - 1 for data in parts.values() for row in data.batch(range(len(data)))[0]]
     assert sorted(seen) == list(range(20))
@@ -208,7 +256,9 @@ def test_grey_levels_are_tokens():
     colours = digits.__class__(
         "c",
         "val",
-        torch.tensor([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 0]], dtype=torch.uint8)[..., None, None],
+        torch.tensor([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 0]], dtype=torch.uint8)[
+            ..., None, None
+        ],
         torch.zeros(4, dtype=torch.int64),
         ("a",),
         (0.5,) * 3,
@@ -223,13 +273,16 @@ def official_imdb(folder):
         for label in ("neg", "pos"):
             (folder / part / label).mkdir(parents=True)
             for i in range(10):
-                (folder / part / label / f"{i}_7.txt").write_text(f"{part} {label} film {i}, é", "utf-8")
+                (folder / part / label / f"{i}_7.txt").write_text(
+                    f"{part} {label} film {i}, é", "utf-8"
+                )
 
 
 def test_official_imdb_folders_are_read(tmp_path):
     official_imdb(tmp_path)
     parts = {
-        s: create_dataset("imdb", s, path=tmp_path, tokens="bytes", max_length=9) for s in ("train", "val", "test")
+        s: create_dataset("imdb", s, path=tmp_path, tokens="bytes", max_length=9)
+        for s in ("train", "val", "test")
     }
     assert [len(parts[s]) for s in parts] == [18, 2, 20]
     numbers, labels = parts["test"].batch([0, 19])
@@ -244,7 +297,9 @@ def test_official_imdb_folders_are_read(tmp_path):
 
 def official_aan(folder):
     for name in ("train", "eval", "test"):
-        lines = [f"{i % 2}.0\ta{i}\tb{i}\tabstract {i} {name}\tanother{'!' * i}\n" for i in range(6)]
+        lines = [
+            f"{i % 2}.0\ta{i}\tb{i}\tabstract {i} {name}\tanother{'!' * i}\n" for i in range(6)
+        ]
         (folder / f"new_aan_pairs.{name}.tsv").write_text("".join(lines))
 
 
@@ -264,7 +319,9 @@ def test_official_retrieval_files_are_read(tmp_path):
 
 
 def write_module(place, chapters):
-    """A SWORD module: a block a part, an empty slot, a book's slot, and a heading and verses for every chapter."""
+    """A SWORD module: a block a part, an empty slot, a book's slot, and a heading and verses for
+    every chapter.
+    """
     place.mkdir(parents=True)
     for part in ("ot", "nt"):
         whole, slots = b"", struct.pack("<IIH", 0, 0, 0)
@@ -275,14 +332,21 @@ def write_module(place, chapters):
             slots += struct.pack("<IIH", 0, len(whole), len(text.encode()))
             whole += text.encode()
         data = zlib.compress(whole)
-        for kind, content in (("bzs", struct.pack("<III", 0, len(data), len(whole))), ("bzv", slots), ("bzz", data)):
+        for kind, content in (
+            ("bzs", struct.pack("<III", 0, len(data), len(whole))),
+            ("bzv", slots),
+            ("bzz", data),
+        ):
             (place / f"{part}.{kind}").write_bytes(content)
 
 
 def test_sword_modules_are_read_by_chapter(tmp_path):
     verse = '<w lemma="x">In</w> <w>the</w> beginning<note>aside</note><w>God</w>, <q>now</q> &amp; then'
     write_module(tmp_path / "m", {"Gen.1": [verse, "two"], "Exod.3": ["one"]})
-    assert read_module(tmp_path / "m") == {"Gen.1": ["In the beginning God, now & then", "two"], "Exod.3": ["one"]}
+    assert read_module(tmp_path / "m") == {
+        "Gen.1": ["In the beginning God, now & then", "two"],
+        "Exod.3": ["one"],
+    }
     (tmp_path / "m" / "ot.bzz").write_bytes(b"broken")
     with pytest.raises(DataError, match="damaged"):
         read_module(tmp_path / "m")
@@ -294,7 +358,11 @@ def test_sword_modules_are_read_by_chapter(tmp_path):
 def verse_pairs(*_):
     """Pairs of the books 0 to 9, sixteen verses each, as kjv_web reads them."""
     return [
-        ((book, 1, verse), f"ye saw {book}.{verse} ‖ you saw {book}.{verse + (verse % 2)}", verse % 2 == 0)
+        (
+            (book, 1, verse),
+            f"ye saw {book}.{verse} ‖ you saw {book}.{verse + (verse % 2)}",
+            verse % 2 == 0,
+        )
         for book in range(10)
         for verse in range(16)
     ]
@@ -302,7 +370,9 @@ def verse_pairs(*_):
 
 def test_verses_are_the_pairs_of_kjv_web_as_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(kjv_web, "read_pairs", verse_pairs)
-    parts = {split: create_dataset("verses", split, path=tmp_path) for split in ("train", "val", "test")}
+    parts = {
+        split: create_dataset("verses", split, path=tmp_path) for split in ("train", "val", "test")
+    }
     assert sum(map(len, parts.values())) == 160
     assert [len(parts[split]) // 16 for split in ("val", "test")] == [1, 2]
     numbers, labels = parts["train"].batch(range(len(parts["train"])))

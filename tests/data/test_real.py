@@ -16,12 +16,22 @@ def test_numbers_classes_and_constants(name):
     if data.describe(name)["state"] != "fetched":
         pytest.skip(f"{name} is not here: fredholm data fetch {name}")
     entry = data.get_entry(name)
-    train, test = data.create_dataset(name, "train", val_fraction=0), data.create_dataset(name, "test")
+    train, test = (
+        data.create_dataset(name, "train", val_fraction=0),
+        data.create_dataset(name, "test"),
+    )
     assert {"train": len(train), "test": len(test)} == entry.samples
     assert train.shape == test.shape == entry.shape
-    assert train.labels.unique().tolist() == test.labels.unique().tolist() == list(range(len(entry.classes)))
+    assert (
+        train.labels.unique().tolist()
+        == test.labels.unique().tolist()
+        == list(range(len(entry.classes)))
+    )
     histogram = torch.stack(
-        [torch.bincount(channel.flatten(), minlength=256) for channel in train.images.transpose(0, 1)]
+        [
+            torch.bincount(channel.flatten(), minlength=256)
+            for channel in train.images.transpose(0, 1)
+        ]
     ).double()
     levels = torch.arange(256).double() / 255
     mean = (histogram * levels).sum(1) / histogram.sum(1)
@@ -46,14 +56,24 @@ def test_validation_slice(name):
 def test_movie_reviews():
     if data.describe("movie-reviews")["state"] != "fetched":
         pytest.skip("movie-reviews is not here: fredholm data fetch movie-reviews")
-    parts = {split: data.create_dataset("movie-reviews", split) for split in ("train", "val", "test")}
+    parts = {
+        split: data.create_dataset("movie-reviews", split) for split in ("train", "val", "test")
+    }
     assert sum(len(part) for part in parts.values()) == 10072
-    assert {name: len(part) for name, part in parts.items()} == {"train": 7017, "val": 1026, "test": 2029}
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 7017,
+        "val": 1026,
+        "test": 2029,
+    }
     assert data.get_entry("movie-reviews").samples == {"train": 7017 + 1026, "test": 2029}
     for part in parts.values():
         assert abs(part.labels.double().mean() - 0.5) < 0.02, "both sides are equally frequent"
         assert part.targets.abs().min() >= 0.5
     texts = [set(part.texts) for part in parts.values()]
-    assert not texts[0] & texts[1] | texts[0] & texts[2] | texts[1] & texts[2], "a sentence lies in one split"
+    assert not texts[0] & texts[1] | texts[0] & texts[2] | texts[1] & texts[2], (
+        "a sentence lies in one split"
+    )
     first = parts["train"].texts[0]
-    assert first.startswith("The Rock is destined to be the 21st Century's new ''Conan''"), "the file's first review"
+    assert first.startswith("The Rock is destined to be the 21st Century's new ''Conan''"), (
+        "the file's first review"
+    )

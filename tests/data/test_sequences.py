@@ -35,7 +35,9 @@ def test_adding_has_two_marks_and_a_known_chance():
 @pytest.mark.parametrize("name", ["copy-memory", "adding"])
 def test_samples_follow_from_seed_split_and_index(name):
     def first(split, seed=0):
-        return data.create_dataset(name, split, options={"train": 9, "val": 9, "seed": seed}).batch([4, 2])
+        return data.create_dataset(name, split, options={"train": 9, "val": 9, "seed": seed}).batch(
+            [4, 2]
+        )
 
     for a, b in zip(first("train"), first("train")):
         assert_close(a.double(), b.double())
@@ -80,7 +82,9 @@ def test_padding_is_nan():
 
 def test_labels_and_tasks_are_checked():
     def make(labels, task):
-        return SequenceDataset("x", "train", labels, ("a", "b"), lambda i: i, shape=(2, 1), task=task)
+        return SequenceDataset(
+            "x", "train", labels, ("a", "b"), lambda i: i, shape=(2, 1), task=task
+        )
 
     assert len(make(torch.tensor([[0, -100], [1, 1]]), "steps")) == 2
     with pytest.raises(DataError, match="labels: from 0 to 2"):
@@ -96,7 +100,9 @@ ROWS = ["1,2,3,4:5,6,7,8:a", "1,?,3:4,5,6:b", "2,3:0,1:a", "9,8,7,6,5:1,1,1,1,2:
 @pytest.fixture
 def trajectories(tmp_path):
     for part, rows in (("TRAIN", ROWS), ("TEST", ROWS[:4])):
-        (tmp_path / f"CharacterTrajectories_{part}.ts").write_text("\ufeff" + HEADER + "\n".join(rows) + "\n")
+        (tmp_path / f"CharacterTrajectories_{part}.ts").write_text(
+            "\ufeff" + HEADER + "\n".join(rows) + "\n"
+        )
     return tmp_path
 
 
@@ -128,7 +134,8 @@ def test_times_of_what_is_left(trajectories):
         assert places.tolist() == (~b[0].isnan().all(-1)).nonzero().flatten().tolist()
     assert timed.timed
     assert torch.equal(
-        timed.batch([3])[0], data.create_dataset("ts-folder", "test", path=trajectories, options=options).batch([3])[0]
+        timed.batch([3])[0],
+        data.create_dataset("ts-folder", "test", path=trajectories, options=options).batch([3])[0],
     )
     coarse = data.create_dataset("ts-folder", "test", path=trajectories, options={"every": 2})
     assert coarse.spacing == 2.0
@@ -140,9 +147,15 @@ def test_series_on_scales_of_their_own(tmp_path):
     lines = "0.001,?,0.003,0.008:a\n5e5,1e6,0,7e5:b\n0.1,0.1,0.1:a\n7:b\n"
     for part in ("TRAIN", "TEST"):
         (tmp_path / f"X_{part}.ts").write_text(HEADER + lines)
-    for options in ({"scale": "series"}, {"scale": "series", "drop": 0.4}, {"scale": "series", "every": 2}):
+    for options in (
+        {"scale": "series"},
+        {"scale": "series", "drop": 0.4},
+        {"scale": "series", "every": 2},
+    ):
         test = data.create_dataset("ts-folder", "test", path=tmp_path, options=options)
-        timed = data.create_dataset("ts-folder", "test", path=tmp_path, options=options | {"timed": True})
+        timed = data.create_dataset(
+            "ts-folder", "test", path=tmp_path, options=options | {"timed": True}
+        )
         for i in range(4):
             values = test.batch([i])[0][0, :, 0]
             here = values[~values.isnan()]

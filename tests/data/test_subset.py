@@ -11,7 +11,11 @@ from fredholm.errors import OptionError
 
 def test_a_subset_is_a_fixed_draw_without_copies():
     whole = create_dataset("digits", "train")
-    few, again, other = limit_samples(whole, 50), limit_samples(whole, 50), limit_samples(whole, 50, seed=1)
+    few, again, other = (
+        limit_samples(whole, 50),
+        limit_samples(whole, 50),
+        limit_samples(whole, 50, seed=1),
+    )
     images, labels = few.batch(torch.arange(50))
     assert len(few) == len(few.labels) == 50
     assert torch.equal(images, again.batch(torch.arange(50))[0])

@@ -1,4 +1,6 @@
-"""Texts as token numbers: the vocabulary, padding and truncation, and the movie reviews' file and splits."""
+"""Texts as token numbers: the vocabulary, padding and truncation, and the movie reviews' file and
+splits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def reviews(folder, split, **options):
 
 def test_words_are_numbered_by_frequency_and_come_back():
     vocabulary = Vocabulary.of_words(["b a. A b, a", "a c é"], min_count=1)
-    assert vocabulary.words == ("a", "b", ",", ".", "c", "é"), "most frequent first, then the alphabet"
+    assert vocabulary.words == ("a", "b", ",", ".", "c", "é"), (
+        "most frequent first, then the alphabet"
+    )
     numbers = vocabulary.encode("É b unheard!")
     assert numbers == [7, 3, 1, 1]
     assert vocabulary.decode([*numbers, 0, 0]) == ["é", "b", "�", "�"]
@@ -36,7 +40,9 @@ def test_bytes_are_utf8_and_leave_zero_to_padding():
     assert bytes(ord(c) for c in vocabulary.decode(numbers)).decode() == "aé\x00"
 
 
-@pytest.mark.parametrize("vocabulary", [Vocabulary("bytes"), Vocabulary.of_words(["it's fine , é"], 1)])
+@pytest.mark.parametrize(
+    "vocabulary", [Vocabulary("bytes"), Vocabulary.of_words(["it's fine , é"], 1)]
+)
 def test_a_vocabulary_travels_as_json(vocabulary):
     again = Vocabulary.from_dict(json.loads(json.dumps(vocabulary.to_dict())))
     assert again == vocabulary
@@ -46,13 +52,25 @@ def test_a_vocabulary_travels_as_json(vocabulary):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: Vocabulary("chars"), OptionError, "tokens: received 'chars'; did you mean 'characters'"),
+        (
+            lambda: Vocabulary("chars"),
+            OptionError,
+            "tokens: received 'chars'; did you mean 'characters'",
+        ),
         (lambda: Vocabulary("bytes", ("a",)), OptionError, "a byte vocabulary has none"),
         (lambda: Vocabulary("words", ("a", "b", "a")), OptionError, "1 are given twice"),
         (lambda: Vocabulary.of_words(["a"], 0), OptionError, "min_count: received 0"),
-        (lambda: Vocabulary("words", ("a",)).decode([3]), DataError, "token number 3; this vocabulary has 0 to 2"),
+        (
+            lambda: Vocabulary("words", ("a",)).decode([3]),
+            DataError,
+            "token number 3; this vocabulary has 0 to 2",
+        ),
         (lambda: Vocabulary.from_dict(["a"]), DataError, "needs the kind and words"),
-        (lambda: encode_texts(["a", " \t"], Vocabulary("words"), 4), DataError, r"text 2: ' \\t' holds no token"),
+        (
+            lambda: encode_texts(["a", " \t"], Vocabulary("words"), 4),
+            DataError,
+            r"text 2: ' \\t' holds no token",
+        ),
         (
             lambda: encode_texts([""], Vocabulary("bytes"), 4),
             DataError,
@@ -88,7 +106,9 @@ def test_batches_are_as_wide_as_their_longest_text():
     with pytest.raises(ShapeError, match="3 texts, 2 labels"):
         TextDataset("t", "train", texts, torch.tensor([0, 1]), ("x", "y"), vocabulary, 8)
     with pytest.raises(ShapeError, match=r"targets \(2,\)"):
-        TextDataset("t", "train", texts, torch.tensor([0, 1, 0]), ("x", "y"), vocabulary, 8, torch.zeros(2))
+        TextDataset(
+            "t", "train", texts, torch.tensor([0, 1, 0]), ("x", "y"), vocabulary, 8, torch.zeros(2)
+        )
     with pytest.raises(DataError, match="labels: from 0 to 2"):
         TextDataset("t", "train", texts, torch.tensor([0, 1, 2]), ("x", "y"), vocabulary, 8)
     loader = data.make_loader(dataset, 2, seed=3, shuffle=True)
@@ -104,7 +124,9 @@ def test_reviews_are_split_by_their_words(tmp_path):
     for split, part in parts.items():
         assert part.targets is not None
         bounds = {"test": (0.0, 0.2), "val": (0.2, 0.3), "train": (0.3, 1.0)}[split]
-        expected = [(rating, text) for rating, text in kept if bounds[0] <= place_of(text) < bounds[1]]
+        expected = [
+            (rating, text) for rating, text in kept if bounds[0] <= place_of(text) < bounds[1]
+        ]
         assert list(zip(part.targets.tolist(), part.texts)) == expected
         assert part.labels.tolist() == [int(rating > 0) for rating, _ in expected]
     none = reviews(folder, "train", val_fraction=0)
@@ -136,7 +158,10 @@ def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
         ({"max_length": 0}, "max_length: received 0"),
         ({"min_count": 0}, "min_count: received 0"),
         ({"tokens": "bytes", "min_count": 3}, "all bytes have numbers, leave it out"),
-        ({"tokens": "bytes", "vocabulary": Vocabulary()}, "received 'bytes' with a vocabulary of words"),
+        (
+            {"tokens": "bytes", "vocabulary": Vocabulary()},
+            "received 'bytes' with a vocabulary of words",
+        ),
     ],
 )
 def test_options_that_do_not_fit(tmp_path, options, message):

@@ -25,7 +25,11 @@ def spread(module, std=0.4):
 def make(knots=2, **options):
     """Attention and network with a soft constraint: every scheme serves it."""
     groups = [
-        [OperatorTerm.of("softmax", D, 2), FeedForwardTerm(D, 6, activation="tanh"), PositivityConstraint(penalty=0.5)]
+        [
+            OperatorTerm.of("softmax", D, 2),
+            FeedForwardTerm(D, 6, activation="tanh"),
+            PositivityConstraint(penalty=0.5),
+        ]
         for _ in range(knots)
     ]
     return spread(Evolution(groups, **options))

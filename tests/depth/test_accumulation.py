@@ -44,7 +44,9 @@ def test_series_of_different_operators_is_equation_9():
     operators, u = [Fixed() for _ in range(3)], features()
     a, b, c = (o.matrix for o in operators)
     expected = 0.5 * a @ u + 0.25 * b @ a @ u + 0.125 * c @ b @ a @ u
-    assert_close(Accumulation(operators, DIM, decay=0.5, residual=False)(u, Domain.line(N)), expected)
+    assert_close(
+        Accumulation(operators, DIM, decay=0.5, residual=False)(u, Domain.line(N)), expected
+    )
 
 
 @pytest.mark.parametrize("ratio", [4.0, 0.0])
@@ -69,7 +71,9 @@ def test_residual_stack_is_its_formula_for_any_operator(name, ratio):
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_a_learned_decay_gets_its_gradient(residual):
-    stack = Accumulation([Fixed(), Fixed()], DIM, decay=0.4, learned_decay=True, residual=residual).double()
+    stack = Accumulation(
+        [Fixed(), Fixed()], DIM, decay=0.4, learned_decay=True, residual=residual
+    ).double()
     fixed = Accumulation(stack.operators, DIM, decay=0.4, residual=residual).double()
     fixed.load_state_dict({k: v for k, v in stack.state_dict().items() if k != "decay_logit"})
     u, domain = features(), Domain.line(N)

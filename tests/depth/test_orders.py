@@ -29,7 +29,9 @@ STEPS = (6, 12, 24)
 
 
 def smooth(controls="linear", knots=3, substeps=("auto",) * 3):
-    """Attention, network, linear term and a soft constraint: smooth, with controls that change in time."""
+    """Attention, network, linear term and a soft constraint: smooth, with controls that change in
+    time.
+    """
     torch.manual_seed(1)
     one, two, three = substeps
     evolution = Evolution(
@@ -62,7 +64,12 @@ def test_orders(controls):
     """Jumps and kinks of the controls, at multiples of 1/6, are boundaries of all the steps."""
     evolution, u = smooth(controls), start()
     reference = evolution.integrate(u, steps=48)
-    for scheme, order in (("lie", 1), ("strang", 2), ("parallel", 1), (Hybrid(((0, 2), (1, 3))), 1)):
+    for scheme, order in (
+        ("lie", 1),
+        ("strang", 2),
+        ("parallel", 1),
+        (Hybrid(((0, 2), (1, 3))), 1),
+    ):
         found = convergence(evolution, u, scheme=scheme, steps=STEPS, reference=reference)
         assert found.order == pytest.approx(order, abs=0.15), scheme
         assert list(found.errors) == sorted(found.errors, reverse=True)
@@ -70,7 +77,10 @@ def test_orders(controls):
 
 def test_strang_with_the_exact_operator_heun_and_trapezoid():
     torch.manual_seed(1)
-    terms = [OperatorTerm.of("itnet", D, 2, width=4, substep="heun"), LinearTerm(D, substep="trapezoid")]
+    terms = [
+        OperatorTerm.of("itnet", D, 2, width=4, substep="heun"),
+        LinearTerm(D, substep="trapezoid"),
+    ]
     evolution = Evolution(terms, horizon=1.0).double()
     nn.init.normal_(terms[1].weight, std=0.3)
     found = convergence(evolution, start(), scheme="strang", steps=STEPS)
@@ -78,15 +88,21 @@ def test_strang_with_the_exact_operator_heun_and_trapezoid():
 
 
 def test_strang_with_euler_substeps_is_of_order_one():
-    found = convergence(smooth(substeps=("euler", "euler", "euler")), start(), scheme="strang", steps=STEPS)
+    found = convergence(
+        smooth(substeps=("euler", "euler", "euler")), start(), scheme="strang", steps=STEPS
+    )
     assert found.order == pytest.approx(1, abs=0.15)
 
 
 def test_pre_norm_encoders_are_smooth_equations():
     torch.manual_seed(0)
-    evolution = Evolution(encoder_terms(D, 2, 16, norm="pre", activation="gelu", eps=1e-2), horizon=1.0).double()
+    evolution = Evolution(
+        encoder_terms(D, 2, 16, norm="pre", activation="gelu", eps=1e-2), horizon=1.0
+    ).double()
     for scheme, order in (("lie", 1), ("strang", 2)):
-        assert convergence(evolution, start(), scheme=scheme, steps=STEPS).order == pytest.approx(order, abs=0.15)
+        assert convergence(evolution, start(), scheme=scheme, steps=STEPS).order == pytest.approx(
+            order, abs=0.15
+        )
 
 
 def test_implicit_linear_steps_are_of_order_one_and_stable():
@@ -103,7 +119,9 @@ def test_implicit_linear_steps_are_of_order_one_and_stable():
     assert evolution(start(), steps=4).norm() > 1e6
 
 
-@pytest.mark.parametrize(("substep", "order"), [("euler", 1), ("midpoint", 2), ("heun", 2), ("rk4", 4)])
+@pytest.mark.parametrize(
+    ("substep", "order"), [("euler", 1), ("midpoint", 2), ("heun", 2), ("rk4", 4)]
+)
 def test_substeps_have_their_own_order(substep, order):
     torch.manual_seed(0)
     term = FeedForwardTerm(D, 16, activation="tanh", substep=substep)
@@ -149,7 +167,7 @@ def test_convergence_refuses_what_it_cannot_measure():
         convergence(Evolution(encoder_terms(D, 2, 16)).double(), start())
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def signal(x):
@@ -161,7 +179,9 @@ def signal(x):
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 @pytest.mark.parametrize("scheme", ["lie", "strang"])
 def test_finer_tokens_converge_with_the_measure(norm, scheme):
-    """Cell centres of n cells are centres of 3n cells: the same weights on finer grids approach one function, order 2."""
+    """Cell centres of n cells are centres of 3n cells: the same weights on finer grids approach one
+    function, order 2.
+    """
     torch.manual_seed(0)
     evolution = Evolution(
         [encoder_terms(D, 2, 16, norm=norm, activation="gelu") for _ in range(2)], scheme=scheme
@@ -176,14 +196,21 @@ def test_finer_tokens_converge_with_the_measure(norm, scheme):
 
 
 def test_uneven_tokens_need_their_masses():
-    """Points crowded at one end: with their cell widths as masses the outputs converge to those of even points, without they do not."""
+    """Points crowded at one end: with their cell widths as masses the outputs converge to those of
+    even points, without they do not.
+    """
     torch.manual_seed(0)
-    evolution = Evolution(encoder_terms(D, 2, 16, norm="none", activation="gelu"), horizon=2.0).double()
+    evolution = Evolution(
+        encoder_terms(D, 2, 16, norm="none", activation="gelu"), horizon=2.0
+    ).double()
     even = Domain.grid(405, dtype=torch.float64)
     probe = torch.tensor([[0.5]], dtype=torch.float64)
 
     def at_the_probe(domain):
-        both = torch.cat([probe, domain.positions]), torch.cat([torch.zeros(1, dtype=torch.float64), domain.measure])
+        both = (
+            torch.cat([probe, domain.positions]),
+            torch.cat([torch.zeros(1, dtype=torch.float64), domain.measure]),
+        )
         joined = Domain.points(both[0]).with_masses(both[1], normalised=True)
         return evolution(signal(joined.positions), joined)[:, 0]
 
@@ -197,7 +224,9 @@ def test_uneven_tokens_need_their_masses():
 
 
 def test_convolutions_are_tied_to_their_grid():
-    """Fixed taps see a smaller neighbourhood on a finer grid: documented, and why the refinement test leaves them out."""
+    """Fixed taps see a smaller neighbourhood on a finer grid: documented, and why the refinement
+    test leaves them out.
+    """
     torch.manual_seed(0)
     term = ConvolutionTerm(D, 3, axes=1, bias=False).double()
     rates = []

@@ -1,4 +1,6 @@
-"""Theorem 3.1: layer normalisation is the projection on S1, and the rectifier that on S2; soft constraints and their sign."""
+"""Theorem 3.1: layer normalisation is the projection on S1, and the rectifier that on S2; soft
+constraints and their sign.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fredholm.depth import Evolution, FeedForwardTerm, MomentConstraint, PositivityConstraint, SubstepError
+from fredholm.depth import (
+    Evolution,
+    FeedForwardTerm,
+    MomentConstraint,
+    PositivityConstraint,
+    SubstepError,
+)
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
 
@@ -31,13 +39,19 @@ def nearest(v, mean, std, start):
 
     for _ in range(12):
         solver = torch.optim.LBFGS(
-            [u], max_iter=200, tolerance_grad=1e-13, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+            [u],
+            max_iter=200,
+            tolerance_grad=1e-13,
+            tolerance_change=1e-16,
+            line_search_fn="strong_wolfe",
         )
 
         def closure(solver=solver, multiplier=multiplier):
             solver.zero_grad()
             c = constraints()
-            value = 0.5 * (u - v).square().sum() + multiplier @ c + 0.5 * stiffness * c.square().sum()
+            value = (
+                0.5 * (u - v).square().sum() + multiplier @ c + 0.5 * stiffness * c.square().sum()
+            )
             value.backward()
             return value
 
@@ -51,7 +65,9 @@ def nearest(v, mean, std, start):
 def test_the_projection_is_the_constrained_minimiser(mean, std):
     v = draw(7) * 2 + 1
     closed = MomentConstraint(7, affine="none", mean=mean, std=std, eps=0.0).project(v)
-    found = min((nearest(v, mean, std, draw(7)) for _ in range(3)), key=lambda u: float((u - v).norm()))
+    found = min(
+        (nearest(v, mean, std, draw(7)) for _ in range(3)), key=lambda u: float((u - v).norm())
+    )
     assert (found - closed).abs().max() < 1e-6
 
 
@@ -72,7 +88,9 @@ def test_the_projection_agrees_with_a_constrained_solver():
         options={"ftol": 1e-15, "maxiter": 500},
     )
     assert found.success
-    closed = MomentConstraint(6, affine="none", mean=mean, std=std, eps=0.0).project(torch.from_numpy(v))
+    closed = MomentConstraint(6, affine="none", mean=mean, std=std, eps=0.0).project(
+        torch.from_numpy(v)
+    )
     assert np.abs(found.x - closed.numpy()).max() < 1e-6
 
 
@@ -105,7 +123,8 @@ def test_the_rectifier_is_the_nearest_non_negative_function():
     assert closed.equal(F.relu(v))
     candidates = torch.rand(2000, 3, 4, dtype=torch.float64) * 2
     assert ((candidates - v).square().sum((1, 2)) >= (closed - v).square().sum()).all()
-    # the variational inequality ⟨v − Pv, s − Pv⟩ ≤ 0 for all s of the convex set: Pv is the minimiser
+    # the variational inequality ⟨v − Pv, s − Pv⟩ ≤ 0 for all s of the convex set: Pv is the
+    # minimiser
     assert (((v - closed) * (candidates - closed)).sum((1, 2)) <= 1e-12).all()
 
 
@@ -147,7 +166,9 @@ def test_the_resolvent_of_the_soft_moment_constraint_is_a_minimiser():
     best = soft(v[None, None], Domain.line(1), 0.7, "implicit")[0, 0]
 
     def value(u):
-        return 0.5 * (u - v).square().sum(-1) + 0.5 * weight * (u - soft.project(u)).square().sum(-1)
+        return 0.5 * (u - v).square().sum(-1) + 0.5 * weight * (u - soft.project(u)).square().sum(
+            -1
+        )
 
     around = best + draw(5000, 6) * torch.logspace(-4, 1, 5000, dtype=torch.float64)[:, None]
     assert (value(around) >= value(best)).all()
@@ -164,9 +185,17 @@ def test_the_penalty_descends_and_the_printed_sign_diverges():
 
 
 def test_gradients():
-    hard, soft = MomentConstraint(4).double(), MomentConstraint(4, affine="scalar", penalty=0.3).double()
+    hard, soft = (
+        MomentConstraint(4).double(),
+        MomentConstraint(4, affine="scalar", penalty=0.3).double(),
+    )
     u = draw(1, 5, 4).requires_grad_()
-    for term, substep in ((hard, "implicit"), (soft, "implicit"), (soft, "exact"), (soft, "midpoint")):
+    for term, substep in (
+        (hard, "implicit"),
+        (soft, "implicit"),
+        (soft, "exact"),
+        (soft, "midpoint"),
+    ):
         assert torch.autograd.gradcheck(lambda v, t=term, s=substep: t(v, DOMAIN, 0.5, s), (u,))
 
 
@@ -187,7 +216,9 @@ def test_constants_and_padding_do_no_harm_without_epsilon(affine):
 def test_what_a_constraint_refuses():
     for substep in ("euler", "midpoint", "rk4"):
         with pytest.raises(
-            SubstepError, match=f"MomentConstraint cannot serve substep='{substep}': a hard constraint has no rate"
+            SubstepError,
+            match=f"MomentConstraint cannot serve substep='{substep}': a hard constraint has no "
+            "rate",
         ):
             MomentConstraint(4, substep=substep)
     with pytest.raises(SubstepError, match="no rate"):

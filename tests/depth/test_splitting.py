@@ -28,7 +28,7 @@ from fredholm.operators import create_operator
 from ..tolerances import assert_close
 from .splitting_cases import DOMAIN, D, N, draw, make, spread
 
-# --- terms ------------------------------------------------------------------------------------------------------------------
+# --- terms ----------------------------------------------------------------------------------------
 
 
 def test_explicit_substeps_are_their_formulas():
@@ -61,7 +61,9 @@ def test_linear_substeps_solve_their_equations():
     assert_close(term(u, DOMAIN, h, "exact"), fine)
     plain = spread(LinearTerm(D, bias=False))
     assert_close(plain(plain(u, DOMAIN, h, "exact"), DOMAIN, -h, "exact"), u)
-    assert_close(plain(u, DOMAIN, h, "implicit") @ (torch.eye(D, dtype=u.dtype) - h * plain.weight).T, u)
+    assert_close(
+        plain(u, DOMAIN, h, "implicit") @ (torch.eye(D, dtype=u.dtype) - h * plain.weight).T, u
+    )
 
 
 def test_a_rectified_layer_is_explicit_then_projected():
@@ -73,16 +75,23 @@ def test_a_rectified_layer_is_explicit_then_projected():
 
 
 def test_the_papers_square_layers():
-    """Eq. 42, 43 with J = 2: two layers I + W, the first rectified, are a network of their own under Lie at Δt = 1."""
+    """Eq. 42, 43 with J = 2: two layers I + W, the first rectified, are a network of their own
+    under Lie at Δt = 1.
+    """
     evolution, u = spread(Evolution([LinearTerm(D, rectify=True), LinearTerm(D)])), draw(2, N, D)
     one, two = evolution.terms
     eye = torch.eye(D, dtype=torch.float64)
-    assert_close(evolution(u), F.linear(F.relu(F.linear(u, eye + one.weight, one.bias)), eye + two.weight, two.bias))
+    assert_close(
+        evolution(u),
+        F.linear(F.relu(F.linear(u, eye + one.weight, one.bias)), eye + two.weight, two.bias),
+    )
 
 
 def test_deep_networks_activations_and_norms():
     u = draw(2, N, D)
-    term = spread(FeedForwardTerm(D, (6, 5), activation=nn.Softplus(), bias=False, norm=nn.LayerNorm(D)))
+    term = spread(
+        FeedForwardTerm(D, (6, 5), activation=nn.Softplus(), bias=False, norm=nn.LayerNorm(D))
+    )
     first, second, third = term.layers
     expected = third(F.softplus(second(F.softplus(first(term.norm(u))))))
     assert_close(term.rate(u, DOMAIN), expected)
@@ -107,10 +116,14 @@ def test_drop_rates_act_in_training_only():
 def test_biases_can_be_left_out():
     names = [name for name, _ in Evolution(encoder_terms(D, 2, 6, bias=False)).named_parameters()]
     assert not [name for name in names if name.endswith("bias")]
-    assert [name for name, _ in Evolution(encoder_terms(D, 2, 6)).named_parameters() if name.endswith("bias")]
+    assert [
+        name
+        for name, _ in Evolution(encoder_terms(D, 2, 6)).named_parameters()
+        if name.endswith("bias")
+    ]
 
 
-# --- schemes ----------------------------------------------------------------------------------------------------------------
+# --- schemes --------------------------------------------------------------------------------------
 
 
 def test_schemes_are_their_formulas():
@@ -127,21 +140,37 @@ def test_schemes_are_their_formulas():
         return a(half, DOMAIN, dt / 2, "midpoint")
 
     def parallel(u):
-        return (a(u, DOMAIN, 3 * dt, "euler") + b(u, DOMAIN, 3 * dt, "euler") + c(u, DOMAIN, 3 * dt, "implicit")) / 3
+        return (
+            a(u, DOMAIN, 3 * dt, "euler")
+            + b(u, DOMAIN, 3 * dt, "euler")
+            + c(u, DOMAIN, 3 * dt, "implicit")
+        ) / 3
 
     def hybrid(u):
         both = (a(u, DOMAIN, 2 * dt, "euler") + c(u, DOMAIN, 2 * dt, "implicit")) / 2
         return b(both, DOMAIN, dt, "euler")
 
     groups = Hybrid(((0, 2), (1,)))
-    for scheme, step in ((Lie(), lie), (Strang(), strang), (Parallel(), parallel), (groups, hybrid)):
+    for scheme, step in (
+        (Lie(), lie),
+        (Strang(), strang),
+        (Parallel(), parallel),
+        (groups, hybrid),
+    ):
         assert_close(evolution(u, DOMAIN, steps=2, scheme=scheme), step(step(u)), str(scheme))
-    assert_close(evolution(u, DOMAIN, scheme=Hybrid(((0,), (1,), (2,)))), evolution(u, DOMAIN, scheme="lie"))
-    assert_close(evolution(u, DOMAIN, scheme=Hybrid(((0, 1, 2),))), evolution(u, DOMAIN, scheme="parallel"))
+    assert_close(
+        evolution(u, DOMAIN, scheme=Hybrid(((0,), (1,), (2,)))), evolution(u, DOMAIN, scheme="lie")
+    )
+    assert_close(
+        evolution(u, DOMAIN, scheme=Hybrid(((0, 1, 2),))), evolution(u, DOMAIN, scheme="parallel")
+    )
 
 
 def test_relaxed_is_the_papers_sequence_of_substeps():
-    evolution, u = spread(Evolution([encoder_terms(D, 2, 6) for _ in range(2)], scheme=Relaxed())), draw(2, N, D)
+    evolution, u = (
+        spread(Evolution([encoder_terms(D, 2, 6) for _ in range(2)], scheme=Relaxed())),
+        draw(2, N, D),
+    )
     seen = []
     out = evolution(u, DOMAIN, observer=seen.append)
     expected = u
@@ -175,18 +204,31 @@ def test_a_scheme_of_ones_own():
     assert_close(evolution(u, DOMAIN, scheme=Backwards()), turned(u, DOMAIN))
 
 
-# --- controls ---------------------------------------------------------------------------------------------------------------
+# --- controls -------------------------------------------------------------------------------------
 
 
 def test_piecewise_constant_controls():
     where = [Constant().locate(t, 3.0, 3)[0] for t in (0.0, 0.99, 1.0, 2.5, 3.0)]
     assert where == [0, 0, 1, 2, 2]
-    assert [Constant().locate(t, 3.0, 3, before=True)[0] for t in (0.0, 1.0, 1.01, 3.0)] == [0, 0, 1, 2]
+    assert [Constant().locate(t, 3.0, 3, before=True)[0] for t in (0.0, 1.0, 1.01, 3.0)] == [
+        0,
+        0,
+        1,
+        2,
+    ]
     assert Constant().locate(0.7, 0.9, 1) == (0, 0, 0.0)
 
 
 def test_linear_controls():
-    for t, expected in ((0.0, 0.0), (0.5, 0.0), (1.0, 0.5), (1.25, 0.75), (1.5, 1.0), (2.5, 2.0), (3.0, 2.0)):
+    for t, expected in (
+        (0.0, 0.0),
+        (0.5, 0.0),
+        (1.0, 0.5),
+        (1.25, 0.75),
+        (1.5, 1.0),
+        (2.5, 2.0),
+        (3.0, 2.0),
+    ):
         i, j, w = Linear().locate(t, 3.0, 3)
         assert (1 - w) * i + w * j == pytest.approx(expected)
         assert 0 <= i <= j <= 2
@@ -207,7 +249,9 @@ def test_interpolated_parameters_and_their_gradients():
     evolution, u = make(knots=2, controls="linear"), draw(2, N, D)
     between = copy.deepcopy(evolution.knots[0])
     with torch.no_grad():
-        for p, a, b in zip(between.parameters(), evolution.knots[0].parameters(), evolution.knots[1].parameters()):
+        for p, a, b in zip(
+            between.parameters(), evolution.knots[0].parameters(), evolution.knots[1].parameters()
+        ):
             p.copy_((a + b) / 2)
     one = Evolution(list(between), horizon=2.0, steps=1)
     out, expected = evolution(u, DOMAIN, steps=1), one(u, DOMAIN)

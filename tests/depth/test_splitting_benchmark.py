@@ -1,4 +1,6 @@
-"""The benchmark of the splitting schemes: its answers are right at tiny sizes, and its plot says what was measured."""
+"""The benchmark of the splitting schemes: its answers are right at tiny sizes, and its plot says
+what was measured.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def test_every_way_is_checked_against_a_reference(maker):
     cases = list(maker(**tiny, **({"lengths": (3,)} if maker is splitting.recovery else {"n": 3})))
     ways = [way for case in cases for way in case.entries]
     assert ways == (
-        ["nn.TransformerEncoder", "lie", "relaxed"] if maker is splitting.recovery else ["lie", "strang"] * 2
+        ["nn.TransformerEncoder", "lie", "relaxed"]
+        if maker is splitting.recovery
+        else ["lie", "strang"] * 2
     )
     for case in cases:
         assert max(check(case).values()) <= case.tolerance
@@ -33,7 +37,9 @@ def test_the_plot_names_the_measured_orders(tmp_path):
 
 def test_the_page_quotes_the_committed_orders():
     page = (Path(__file__).parents[2] / "docs" / "splitting.md").read_text(encoding="utf-8")
-    for row in json.loads((splitting.FOLDER / "splitting.json").read_text(encoding="utf-8"))["orders"]:
+    for row in json.loads((splitting.FOLDER / "splitting.json").read_text(encoding="utf-8"))[
+        "orders"
+    ]:
         assert f"| {row['scheme']} | {row['order']:.2f} |" in page
 
 

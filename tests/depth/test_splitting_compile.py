@@ -1,4 +1,6 @@
-"""Evolutions compile without graph breaks and export with a free number of tokens, in a process without the shape-checking hook."""
+"""Evolutions compile without graph breaks and export with a free number of tokens, in a process
+without the shape-checking hook.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,8 @@ print("done")
 
 @pytest.mark.compile
 def test_compiled_and_exported_evolutions_agree_with_eager_ones():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["done"]

@@ -1,4 +1,6 @@
-"""Convolutions along the tokens against plain loops and against a CvT; section 6 as printed; monitors."""
+"""Convolutions along the tokens against plain loops and against a CvT; section 6 as printed;
+monitors.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def draw(*shape):
 
 @pytest.mark.parametrize("depthwise", [True, False])
 def test_a_convolution_along_the_tokens_is_its_sum(depthwise):
-    term, u, shape = ConvolutionTerm(D, 3, axes=2, depthwise=depthwise).double(), draw(2, 12, D), (3, 4)
+    term, u, shape = (
+        ConvolutionTerm(D, 3, axes=2, depthwise=depthwise).double(),
+        draw(2, 12, D),
+        (3, 4),
+    )
     weight, bias = term.convolution.weight, term.convolution.bias
     if depthwise:
         weight = torch.diag_embed(weight[:, 0].permute(1, 2, 0)).permute(2, 3, 0, 1)
@@ -71,7 +77,9 @@ def test_convolutional_attention_is_its_formula():
         filters, norm = operator.filters[name]
         x = filters(u.mT.reshape(3, D, 4, 4))
         mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), correction=0, keepdim=True)
-        x = (x - mean) / (var + norm.eps).sqrt() * norm.weight.view(-1, 1, 1) + norm.bias.view(-1, 1, 1)
+        x = (x - mean) / (var + norm.eps).sqrt() * norm.weight.view(-1, 1, 1) + norm.bias.view(
+            -1, 1, 1
+        )
         maps[name] = getattr(operator, name)(x.flatten(2).mT)
     heads = []
     for h in range(2):
@@ -82,7 +90,9 @@ def test_convolutional_attention_is_its_formula():
 
 
 def test_a_whole_cvt_is_embeddings_and_evolutions():
-    """Two stages of the package's CvT, without class token: each an embedding and a Lie evolution of pre-norm terms at Δt = 1."""
+    """Two stages of the package's CvT, without class token: each an embedding and a Lie evolution
+    of pre-norm terms at Δt = 1.
+    """
     transformers = pytest.importorskip("transformers")
     config = transformers.CvtConfig(
         num_channels=3, embed_dim=[8, 16], num_heads=[2, 4], depth=[2, 3], mlp_ratio=[2.0, 2.0], patch_sizes=[3, 3],
@@ -91,7 +101,10 @@ def test_a_whole_cvt_is_embeddings_and_evolutions():
         kernel_qkv=[3, 3], padding_kv=[1, 1], padding_q=[1, 1], stride_kv=[2, 2], stride_q=[1, 1],
     )  # fmt: skip
     model = transformers.CvtModel(config).double().eval()
-    for tensor in [*model.parameters(), *(b for n, b in model.named_buffers() if "running_mean" in n)]:
+    for tensor in [
+        *model.parameters(),
+        *(b for n, b in model.named_buffers() if "running_mean" in n),
+    ]:
         nn.init.normal_(tensor, std=0.3)
     images = draw(2, 3, 16, 16)
     u, domain = images.flatten(2).mT, Domain.grid(16, 16)
@@ -117,7 +130,9 @@ def _cvt_terms(layer, dim, heads):
         source = getattr(attention, f"convolution_projection_{name}").convolution_projection
         operator.filters[name][0].load_state_dict(source.convolution.state_dict())
         operator.filters[name][1].load_state_dict(source.normalization.state_dict())
-        getattr(operator, name).load_state_dict(getattr(attention, f"projection_{name}").state_dict())
+        getattr(operator, name).load_state_dict(
+            getattr(attention, f"projection_{name}").state_dict()
+        )
     operator.projection.load_state_dict(layer.attention.output.dense.state_dict())
     network = FeedForwardTerm(dim, 2 * dim, activation="gelu", norm=layer.layernorm_after).double()
     network.layers[0].load_state_dict(layer.intermediate.dense.state_dict())
@@ -127,7 +142,9 @@ def _cvt_terms(layer, dim, heads):
 
 def test_pixel_attention_is_equation_55_and_56():
     operator, u = PixelAttention((3, 2), 2).double(), draw(2, 5, 6)
-    domain = Domain.points(torch.rand(5, 1)).with_masses(torch.rand(5, dtype=torch.float64), normalised=True)
+    domain = Domain.points(torch.rand(5, 1)).with_masses(
+        torch.rand(5, dtype=torch.float64), normalised=True
+    )
     images = u.reshape(10, 1, 3, 2)
     expected = torch.zeros_like(u)
     for h in range(2):
@@ -139,7 +156,9 @@ def test_pixel_attention_is_equation_55_and_56():
         expected = expected + raw / raw.sum(-1, keepdim=True) @ v
     assert_close(operator(u, domain), expected)
     evolution = Evolution([PixelConvolutionTerm((3, 2)), OperatorTerm(operator)]).double()
-    v = u + nn.functional.conv2d(images, *evolution.terms[0].convolution.parameters(), padding=1).reshape(u.shape)
+    v = u + nn.functional.conv2d(
+        images, *evolution.terms[0].convolution.parameters(), padding=1
+    ).reshape(u.shape)
     assert_close(evolution(u, domain), v + operator(v, domain))
 
 
@@ -147,7 +166,11 @@ def test_gradients():
     attention = ConvolutionalAttention(D, 2, batch_norm=False).double()
     pixels, term = PixelAttention((2, 2)).double(), ConvolutionTerm(D).double()
     u, grid = draw(1, 4, D).requires_grad_(), Domain.grid(2, 2)
-    for call in (lambda v: attention(v, grid), lambda v: pixels(v, grid), lambda v: term(v, grid, 0.5, "midpoint")):
+    for call in (
+        lambda v: attention(v, grid),
+        lambda v: pixels(v, grid),
+        lambda v: term(v, grid, 0.5, "midpoint"),
+    ):
         assert torch.autograd.gradcheck(call, (u,))
 
 

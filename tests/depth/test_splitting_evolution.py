@@ -53,11 +53,15 @@ def test_causal_domains_keep_the_future_out():
 def test_gradients():
     evolution, u = make(knots=2, controls="linear"), draw(1, N, D).requires_grad_()
     for scheme in ("strang", "parallel"):
-        assert torch.autograd.gradcheck(lambda v, s=scheme: evolution(v, DOMAIN, steps=3, scheme=s), (u,))
+        assert torch.autograd.gradcheck(
+            lambda v, s=scheme: evolution(v, DOMAIN, steps=3, scheme=s), (u,)
+        )
 
 
 def test_every_parameter_receives_a_gradient():
-    evolution = spread(Evolution([encoder_terms(D, 2, 6, norm="pre") for _ in range(2)], norm=nn.LayerNorm(D)))
+    evolution = spread(
+        Evolution([encoder_terms(D, 2, 6, norm="pre") for _ in range(2)], norm=nn.LayerNorm(D))
+    )
     evolution(draw(2, N, D)).square().sum().backward()
     for name, parameter in evolution.named_parameters():
         if "kernel.key.bias" not in name:  # cancels in the softmax

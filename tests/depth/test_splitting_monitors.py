@@ -31,14 +31,20 @@ def test_energy_uses_the_measure_and_the_padding():
     assert energy(u).tolist() == pytest.approx((u.square().mean((1, 2)) / 2).tolist())
     masses = torch.rand(N, dtype=torch.float64)
     weighted = energy(u, Domain.line(N).with_masses(masses))
-    assert weighted.tolist() == pytest.approx(((u.square().mean(-1) * masses).sum(-1) / masses.sum() / 2).tolist())
+    assert weighted.tolist() == pytest.approx(
+        ((u.square().mean(-1) * masses).sum(-1) / masses.sum() / 2).tolist()
+    )
     valid = torch.arange(N) < torch.tensor([[3], [5]])
     holes = torch.where(valid[..., None], u, torch.nan)
-    assert energy(holes, Domain.line(N).replace(valid=valid))[0].item() == pytest.approx(energy(u[:1, :3]).item())
+    assert energy(holes, Domain.line(N).replace(valid=valid))[0].item() == pytest.approx(
+        energy(u[:1, :3]).item()
+    )
 
 
 def test_the_distance_is_taken_before_the_affine():
-    """With affine weights far from one the output is far from S1, the normalised function is on it but for ε."""
+    """With affine weights far from one the output is far from S1, the normalised function is on it
+    but for ε.
+    """
     evolution = Evolution([encoder_terms(D, 2, 16, eps=1e-6) for _ in range(2)]).double()
     for name, parameter in evolution.named_parameters():
         if name.endswith((".1.weight", ".3.weight")):
@@ -53,7 +59,11 @@ def test_the_distance_is_taken_before_the_affine():
         "MomentConstraint",
     ]
     assert [row["step"] for row in rows] == 4 * [0] + 4 * [1]
-    assert all(row["distance"] < 1e-5 and row["mean"] < 1e-12 for row in rows if row["name"] == "MomentConstraint")
+    assert all(
+        row["distance"] < 1e-5 and row["mean"] < 1e-12
+        for row in rows
+        if row["name"] == "MomentConstraint"
+    )
     assert all(row["distance"] > 0.1 for row in rows if row["name"] != "MomentConstraint")
     assert rows[1]["energy"] == pytest.approx(4.5, rel=1e-4)  # ½ · 3²
     off = u + evolution.terms[0].rate(u, Domain.line(N))
@@ -80,7 +90,9 @@ def test_negative_share_and_padding():
 
 
 def test_growth_tells_stable_steps_from_unstable_ones():
-    evolution = Evolution([LinearTerm(D, substep="euler"), LinearTerm(D, substep="euler")], horizon=10.0).double()
+    evolution = Evolution(
+        [LinearTerm(D, substep="euler"), LinearTerm(D, substep="euler")], horizon=10.0
+    ).double()
     for term in evolution.terms:
         nn.init.eye_(term.weight)
         term.weight.data.mul_(-2.0)
@@ -90,4 +102,6 @@ def test_growth_tells_stable_steps_from_unstable_ones():
     ratios = growth(evolution, u, perturbation=perturbation, steps=40)
     assert ratios == pytest.approx([0.25**n for n in range(1, 41)])
     evolution.scheme = Parallel()
-    assert growth(evolution, u, perturbation=perturbation, steps=40)[0] == pytest.approx(0.0, abs=1e-12)
+    assert growth(evolution, u, perturbation=perturbation, steps=40)[0] == pytest.approx(
+        0.0, abs=1e-12
+    )

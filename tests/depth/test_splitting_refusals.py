@@ -55,7 +55,9 @@ def test_times_lie_in_the_horizon():
 @pytest.mark.parametrize("substep", ["implicit", "trapezoid", "exact"])
 def test_implicit_attention_is_refused_by_name(substep):
     with pytest.raises(
-        SubstepError, match=f"OperatorTerm cannot serve substep='{substep}': .*couples all tokens; it serves euler"
+        SubstepError,
+        match=f"OperatorTerm cannot serve substep='{substep}': .*couples all tokens; it serves "
+        "euler",
     ):
         OperatorTerm.of("softmax", D, 2, substep=substep)
     term = OperatorTerm.of("softmax", D, 2)
@@ -71,7 +73,9 @@ def test_implicit_attention_is_refused_by_name(substep):
 def test_unknown_and_unfit_substeps():
     with pytest.raises(SubstepError, match="did you mean 'midpoint'"):
         LinearTerm(D, substep="midpont")
-    with pytest.raises(SubstepError, match="rectify=True cannot serve substep='euler'; it serves semi-implicit"):
+    with pytest.raises(
+        SubstepError, match="rectify=True cannot serve substep='euler'; it serves semi-implicit"
+    ):
         LinearTerm(D, rectify=True, substep="euler")
     with pytest.raises(SubstepError, match="rectify=False cannot serve substep='semi-implicit'"):
         LinearTerm(D, substep="semi-implicit")

@@ -15,14 +15,21 @@ from ..tolerances import assert_close
 EDGES = torch.zeros(2, 6, 6, dtype=torch.bool)
 for a, b in ((0, 1), (1, 2), (2, 3), (3, 0), (1, 3)):
     EDGES[0, a, b] = EDGES[0, b, a] = True
-EDGES[1, 0, 1] = EDGES[1, 1, 0] = EDGES[1, 2, 3] = EDGES[1, 3, 2] = True  # two components, and an isolated node
+EDGES[1, 0, 1] = EDGES[1, 1, 0] = EDGES[1, 2, 3] = EDGES[1, 3, 2] = (
+    True  # two components, and an isolated node
+)
 VALID = torch.tensor([[True] * 4 + [False] * 2, [True] * 5 + [False]])
 
 
 def graphs(seed: int = 0, **changes) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
     features = torch.rand(2, 6, 3, generator=generator)
-    fields = {"edges": EDGES, "positions": laplacian_positions(EDGES, 2), "valid": VALID, "features": features}
+    fields = {
+        "edges": EDGES,
+        "positions": laplacian_positions(EDGES, 2),
+        "valid": VALID,
+        "features": features,
+    }
     return Inputs(**(fields | changes))
 
 
@@ -46,7 +53,9 @@ def test_disconnected_graphs_isolated_nodes_and_too_few_eigenvectors():
     assert torch.isfinite(positions).all()
     assert positions[:, 4:].abs().max() == 0, "isolated and padded nodes stand at the origin"
     assert positions[1, :4].abs().max() > 0.5
-    assert positions[0, :, 4:].abs().max() == 0, "four nodes have three eigenvectors beyond the null space"
+    assert positions[0, :, 4:].abs().max() == 0, (
+        "four nodes have three eigenvectors beyond the null space"
+    )
     assert laplacian_positions(torch.zeros(3, 3, dtype=torch.bool), 2).abs().max() == 0
     padded = laplacian_positions(EDGES[0], 2)
     assert_close(padded[:4], laplacian_positions(EDGES[0, :4, :4], 2), dtype=torch.float32)
@@ -57,18 +66,26 @@ def test_a_node_takes_the_mean_weighted_by_edges(off):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2, off_edges=off).eval()
     domain = encoder(graphs())[1]
     weights = domain.quadrature().weights()[:, 0]
-    inside = {"learned": torch.tensor(-2.0).sigmoid(), "none": torch.tensor(0.0), "all": torch.tensor(1.0)}[off]
+    inside = {
+        "learned": torch.tensor(-2.0).sigmoid(),
+        "none": torch.tensor(0.0),
+        "all": torch.tensor(1.0),
+    }[off]
     linked = EDGES | torch.eye(6, dtype=torch.bool)
     expected = torch.where(linked, 1.0, inside) * VALID[:, None, :]
     expected = expected / expected.sum(-1, keepdim=True).clamp(min=1e-9)
     real = VALID[:, :, None] & VALID[:, None, :]
-    assert_close(torch.where(real, weights, 0.0), torch.where(real, expected, 0.0), dtype=torch.float32)
+    assert_close(
+        torch.where(real, weights, 0.0), torch.where(real, expected, 0.0), dtype=torch.float32
+    )
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
 def test_the_weight_off_the_edges_learns(name):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2)
-    operator = create_operator(name, 4, 2, **({"position_dim": 2, "width": 4} if name == "itnet" else {}))
+    operator = create_operator(
+        name, 4, 2, **({"position_dim": 2, "width": 4} if name == "itnet" else {})
+    )
     for parameter in operator.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     operator(*encoder(graphs())).square().sum().backward()
@@ -79,13 +96,17 @@ def test_the_weight_off_the_edges_learns(name):
 def test_signs_flip_in_training_alone():
     encoder, batch = GraphEncoder(dim=4, channels=3, eigenvectors=2), graphs()
     still = batch["positions"][0]
-    seen = {tuple((encoder(batch)[1].positions[0] * still).sum(0).sign().tolist()) for _ in range(40)}
+    seen = {
+        tuple((encoder(batch)[1].positions[0] * still).sum(0).sign().tolist()) for _ in range(40)
+    }
     assert len(seen) == 4
     encoder.eval()
     assert encoder(batch)[1].positions.equal(batch["positions"] * VALID[..., None])
 
 
-@pytest.mark.parametrize(("pool", "shape"), [("mean", (2, 5)), ("first", (2, 5)), ("every", (2, 6, 5))])
+@pytest.mark.parametrize(
+    ("pool", "shape"), [("mean", (2, 5)), ("first", (2, 5)), ("every", (2, 6, 5))]
+)
 def test_models_read_graphs_and_padding_plays_no_role(pool, shape):
     options = {"operator_options": {"width": 4, "frequencies": 4}, "channels": 3, "eigenvectors": 2}
     model = create_model("itnet_nano", encoder="graph", pool=pool, num_classes=5, **options).eval()
@@ -109,9 +130,15 @@ def test_nodes_may_be_bags_of_tokens():
     ("batch", "message"),
     [
         (lambda: graphs(edges=EDGES.float()), "mask"),
-        (lambda: graphs(positions=torch.zeros(2, 6, 3)), r"positions .*\(2, 6, 2\), got \(2, 6, 3\)"),
+        (
+            lambda: graphs(positions=torch.zeros(2, 6, 3)),
+            r"positions .*\(2, 6, 2\), got \(2, 6, 3\)",
+        ),
         (lambda: graphs(features=torch.zeros(2, 6, 4)), "features .*got"),
-        (lambda: Inputs(edges=EDGES, positions=torch.zeros(2, 6, 2), valid=VALID), "needs features, got edges"),
+        (
+            lambda: Inputs(edges=EDGES, positions=torch.zeros(2, 6, 2), valid=VALID),
+            "needs features, got edges",
+        ),
         (lambda: Inputs(a=torch.zeros(2), b=torch.zeros(3)), "one batch size"),
     ],
 )

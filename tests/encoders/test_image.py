@@ -33,7 +33,9 @@ def test_features_are_embedding_plus_position():
     encoder = ImageEncoder(patch=2, channels=1, dim=8, frequencies=4, sigma=1.0)
     images = torch.rand(3, 1, 4, 6)
     features, domain = encoder(images)
-    expected = encoder.embed(encoder._patches(images)) + encoder.position(encoder.fourier(domain.positions))
+    expected = encoder.embed(encoder._patches(images)) + encoder.position(
+        encoder.fourier(domain.positions)
+    )
     assert_close(features, expected)
     assert encoder.embed.weight.std().item() == pytest.approx(0.02, rel=0.4)
 
@@ -63,7 +65,9 @@ def test_class_token_has_measure_zero_at_the_centre():
     assert features.shape == (2, 5, 8)
     assert domain.positions[0].tolist() == [0.5, 0.5]
     assert domain.shape is None
-    assert_close(domain.quadrature().weights().flatten(), torch.tensor([0.0, 0.25, 0.25, 0.25, 0.25]))
+    assert_close(
+        domain.quadrature().weights().flatten(), torch.tensor([0.0, 0.25, 0.25, 0.25, 0.25])
+    )
     expected = encoder.token + encoder.position(encoder.fourier(domain.positions[:1]))
     assert_close(features[:, :1], expected.expand(2, 1, 8))
 
@@ -83,7 +87,9 @@ def test_no_patch_reads_the_class_token(name):
     assert (after[:, 0] - before[:, 0]).abs().max() > 0.1
     changed = features.clone()
     changed[:, 3] += 1.0
-    assert (operator(changed, domain)[:, 0] - before[:, 0]).abs().max() > 1e-4, "the token reads the patches"
+    assert (operator(changed, domain)[:, 0] - before[:, 0]).abs().max() > 1e-4, (
+        "the token reads the patches"
+    )
 
 
 def test_pooling():
@@ -117,7 +123,10 @@ def test_a_table_of_positions_is_interpolated():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"positions": "learnd"}, "did you mean 'learned'"), ({"positions": "learned"}, r"need grid=\(rows, columns\)")],
+    [
+        ({"positions": "learnd"}, "did you mean 'learned'"),
+        ({"positions": "learned"}, r"need grid=\(rows, columns\)"),
+    ],
 )
 def test_positions_that_are_none(options, message):
     with pytest.raises(OptionError, match=message):

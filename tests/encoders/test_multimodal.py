@@ -1,4 +1,6 @@
-"""A picture and a text in one domain, several scales of a picture, and fields at several resolutions."""
+"""A picture and a text in one domain, several scales of a picture, and fields at several
+resolutions.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,14 @@ def test_model_reads_both_and_no_padding(pool):
 
 
 def test_two_views_of_a_sentence():
-    options = {"encoder": "multimodal", "image_size": 8, "patch": 4, "vocabulary": 9, "pool": "cls", "views": 2}
+    options = {
+        "encoder": "multimodal",
+        "image_size": 8,
+        "patch": 4,
+        "vocabulary": 9,
+        "pool": "cls",
+        "views": 2,
+    }
     model = create_model("itnet_nano", **options, **SMALL).eval()
     torch.nn.init.normal_(model.head.weight)
     images = torch.rand(2, 2, 1, 8, 8)
@@ -117,7 +126,9 @@ def test_patches_need_not_be_square():
 
 
 def test_one_set_of_weights_serves_every_resolution():
-    """A smooth field sampled more finely gives nearly the same answers at the same places, and the nearer the finer."""
+    """A smooth field sampled more finely gives nearly the same answers at the same places, and the
+    nearer the finer.
+    """
     options = {"encoder": "field", "frequencies": 4, "sigma": 0.5, "dim": 16, "heads": 2}
     model = create_model("itnet_nano", **options, **SMALL | {"num_classes": 1}).eval()
     for parameter in model.parameters():
@@ -134,7 +145,9 @@ def test_one_set_of_weights_serves_every_resolution():
 
     with torch.no_grad():
         exact = coarse(answers(32))
-        errors = [(coarse(answers(n)) - exact).norm() / (exact - exact.mean()).norm() for n in (4, 8, 16)]
+        errors = [
+            (coarse(answers(n)) - exact).norm() / (exact - exact.mean()).norm() for n in (4, 8, 16)
+        ]
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
     assert errors[2] < 0.02
 

@@ -46,7 +46,9 @@ def test_neighbourhoods_are_the_definition():
     for i in range(7):
         near = (x - x[i]).norm(dim=1).argsort()[:3]
         pairs = torch.cat([x[i].expand(3, 3), x[near] - x[i]], 1)
-        assert_close(features[0, i], encoder.embed(x[i]) + encoder.local(pairs).amax(0), dtype=torch.float32)
+        assert_close(
+            features[0, i], encoder.embed(x[i]) + encoder.local(pairs).amax(0), dtype=torch.float32
+        )
 
 
 @pytest.mark.parametrize("features", ["raw", "fourier"])

@@ -36,7 +36,10 @@ def test_another_rate_keeps_positions_and_mass(spacing):
 
 
 def test_timestamps_of_the_training_grid_give_the_same_integral():
-    line, timed = SequenceEncoder(channels=1, length=8), SequenceEncoder(channels=1, length=8, timed=True, step=0.1)
+    line, timed = (
+        SequenceEncoder(channels=1, length=8),
+        SequenceEncoder(channels=1, length=8, timed=True, step=0.1),
+    )
     values = torch.randn(2, 6, 1)
     times = (torch.arange(6) * 0.1).expand(2, 6)[..., None]
     regular, irregular = line(values)[1], timed(torch.cat([times, values], -1))[1]
@@ -46,13 +49,17 @@ def test_timestamps_of_the_training_grid_give_the_same_integral():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_gaps_stand_for_the_time_around_them(causal):
-    """What is lost from a grid leaves its time to its neighbours, as samples with timestamps have it."""
+    """What is lost from a grid leaves its time to its neighbours, as samples with timestamps have
+    it.
+    """
     options = {"channels": 1, "length": 8, "causal": causal}
     values = torch.randn(2, 7, 1)
     values[0, [0, 3, 4]], values[1, 5:] = NAN, NAN
     _, domain = SequenceEncoder(**options, spacing=2.0)(values)
     expected = (
-        [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]] if causal else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
+        [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]]
+        if causal
+        else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
     )
     assert domain.measure.tolist() == expected
     assert (domain.shape, domain.kind) == ((7,), "spacing"), "still a grid"

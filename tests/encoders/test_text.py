@@ -15,7 +15,9 @@ TEXT = torch.tensor([[3, 5, 2, 4], [6, 2, 0, 0]])
 
 
 def make(**options) -> TextEncoder:
-    return TextEncoder(**{"vocabulary": 7, "dim": 8, "max_length": 6, "frequencies": 4, **options}).double()
+    return TextEncoder(
+        **{"vocabulary": 7, "dim": 8, "max_length": 6, "frequencies": 4, **options}
+    ).double()
 
 
 @pytest.mark.parametrize("positions", ["fourier", "learned", "none"])
@@ -111,10 +113,18 @@ def test_causal_texts_see_no_later_token():
         (lambda: make(pool="max"), OptionError, "pool: received 'max'"),
         (lambda: make(positions="sine"), OptionError, "positions: received 'sine'"),
         (lambda: make(causal=True, pool="cls"), OptionError, "sees nothing; use pool='last'"),
-        (lambda: make().domain(torch.zeros(1, 3)), ShapeError, r"integers \(B, N\), got \(1, 3\) of torch.float32"),
+        (
+            lambda: make().domain(torch.zeros(1, 3)),
+            ShapeError,
+            r"integers \(B, N\), got \(1, 3\) of torch.float32",
+        ),
         (lambda: make().domain(torch.zeros(3, dtype=torch.int64)), ShapeError, r"got \(3,\)"),
         (lambda: make().domain(torch.zeros(1, 0, dtype=torch.int64)), ShapeError, r"got \(1, 0\)"),
-        (lambda: make(positions="learned")(torch.ones(1, 7, dtype=torch.int64)), ShapeError, "end at 6 tokens, got 7"),
+        (
+            lambda: make(positions="learned")(torch.ones(1, 7, dtype=torch.int64)),
+            ShapeError,
+            "end at 6 tokens, got 7",
+        ),
     ],
 )
 def test_refusals(call, error, message):

@@ -21,7 +21,8 @@ FLAGS = [
     "--v=0",
     "--virtual-time-budget=5000",
 ]
-# Written into a copy of the page: what the browser knows of each picture, and whether anything failed.
+# Written into a copy of the page: what the browser knows of each picture, and whether anything
+# failed.
 PROBE = """<script>
 addEventListener("load", () => {
   const pictures = [...document.images];
@@ -33,18 +34,33 @@ addEventListener("load", () => {
 </script></body>"""
 
 
-def open_page(page: Path, folder: Path, *, width: int = 1100, dark: bool = False) -> tuple[dict[str, str], list[str]]:
-    """(what the probe found, console messages) of a page. A wrong page must show up here: see test_page."""
+def open_page(
+    page: Path, folder: Path, *, width: int = 1100, dark: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """(what the probe found, console messages) of a page. A wrong page must show up here: see
+    test_page.
+    """
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8")
     copy = folder / f"probed-{page.name}"
     copy.write_text(
-        text.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'").replace("</body>", PROBE)
+        text.replace(
+            "default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'"
+        ).replace("</body>", PROBE)
     )
-    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900"]
+    command = [
+        BROWSER,
+        *FLAGS,
+        f"--user-data-dir={folder / 'profile'}",
+        f"--window-size={width},900",
+    ]
     command += ["--blink-settings=preferredColorScheme=0"] if dark else []
     done = subprocess.run(
-        [*command, "--dump-dom", copy.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [*command, "--dump-dom", copy.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     body = re.search(r"<body[^>]*>", done.stdout)
     assert body, done.stderr

@@ -1,4 +1,6 @@
-"""Operators whose kernels are known, written against the contract alone: no IntegralOperator, no Kernel."""
+"""Operators whose kernels are known, written against the contract alone: no IntegralOperator, no
+Kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from fredholm import Domain
 
 
 class KnownOperator:
-    """K_ij = f(x_i, y_j, u_i, u_j) times a fixed 2x2 matrix of Frobenius norm 2, one head; weights are |f| · measure."""
+    """K_ij = f(x_i, y_j, u_i, u_j) times a fixed 2x2 matrix of Frobenius norm 2, one head; weights
+    are |f| · measure.
+    """
 
     def __init__(self, function):
         self.function = function
@@ -21,7 +25,9 @@ class KnownOperator:
         return value.expand(len(u), len(rows), domain.size)[:, None]
 
     def kernel_matrix(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
-        return self.scalar(u, domain, rows)[..., None, None] * torch.tensor([[1.0, 1.0], [-1.0, 1.0]])
+        return self.scalar(u, domain, rows)[..., None, None] * torch.tensor(
+            [[1.0, 1.0], [-1.0, 1.0]]
+        )
 
     def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
         return self.scalar(u, domain, rows).abs() * domain.quadrature().weights(rows)

@@ -1,4 +1,6 @@
-"""Models whose layers are explained: a small residual network, and layers called in every layout that is read."""
+"""Models whose layers are explained: a small residual network, and layers called in every layout
+that is read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from torch import Tensor, nn
 class Block(nn.Module):
     def __init__(self, channels: int, out: int, stride: int):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(channels, out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
         self.downsample = nn.Conv2d(channels, out, 1, stride)
 

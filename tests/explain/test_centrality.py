@@ -1,4 +1,6 @@
-"""Token chains: closed forms, dense against matrix-free for any operator, and chains that are not one."""
+"""Token chains: closed forms, dense against matrix-free for any operator, and chains that are not
+one.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,11 @@ def test_every_quantity_is_the_chains_and_matrix_free_is_dense(name, where):
     assert free.matrix is None
     for quantity in QUANTITIES:
         assert_close(getattr(free, quantity), getattr(chain, quantity), quantity)
-    assert_close(free.fundamental([3, 0]), chain.fundamental()[:, :, [3, 0]], "rows of the fundamental matrix")
+    assert_close(
+        free.fundamental([3, 0]),
+        chain.fundamental()[:, :, [3, 0]],
+        "rows of the fundamental matrix",
+    )
     assert_close(chain.fundamental([3, 0]), chain.fundamental()[:, :, [3, 0]], "dense rows")
 
 
@@ -83,7 +89,8 @@ def test_row_sums_that_break_the_chain_lower_the_decay_and_say_so():
     u = torch.zeros(1, 196, DIM, dtype=torch.float64)
     u[..., 0], u[0, 0, 1] = 1.0, 1e3
     operators = {
-        norm: create_operator("infsa", DIM, 1, norm=norm, decay=0.7).double() for norm in ("frobenius", "rows")
+        norm: create_operator("infsa", DIM, 1, norm=norm, decay=0.7).double()
+        for norm in ("frobenius", "rows")
     }
     chains = {}
     for norm, op in operators.items():
@@ -91,7 +98,9 @@ def test_row_sums_that_break_the_chain_lower_the_decay_and_say_so():
             op.kernel.query.weight.zero_()[0, 1] = 1.0
             op.kernel.key.weight.zero_()[0, 0] = 1.0
         chains[norm] = token_chain(op, u)
-    assert chains["frobenius"].row_sums.max().item() == pytest.approx(9.8, rel=1e-2)  # R would be -8.8
+    assert chains["frobenius"].row_sums.max().item() == pytest.approx(
+        9.8, rel=1e-2
+    )  # R would be -8.8
     assert chains["frobenius"].limited.all()
     assert chains["frobenius"].absorption.min().item() == pytest.approx(0.05)
     assert not chains["rows"].limited.any()
@@ -106,16 +115,29 @@ def test_stationary_distribution_is_a_left_eigenvector(dense):
     moved = (state[:, :, None] @ op.weights(u).detach())[:, :, 0]
     assert_close(moved, state, "πP = π", torch.float32)
     assert_close(state.sum(-1), torch.ones(2, HEADS).double(), "probabilities", torch.float32)
-    uniform = token_chain(make("softmax"), torch.zeros(1, N, DIM).double(), dense=dense).stationary(damping=0.5)
+    uniform = token_chain(make("softmax"), torch.zeros(1, N, DIM).double(), dense=dense).stationary(
+        damping=0.5
+    )
     assert_close(uniform, torch.full((1, HEADS, N), 1 / N, dtype=torch.float64), "constant tokens")
 
 
 def test_a_causal_walk_ends_at_the_first_token_and_empty_rows_jump_anywhere():
     causal = token_chain(make("softmax"), features(), domains()["causal"], tol=1e-6).stationary()
-    assert_close(causal[..., 0], torch.ones(2, HEADS).double(), "the first token sees itself only", torch.bfloat16)
+    assert_close(
+        causal[..., 0],
+        torch.ones(2, HEADS).double(),
+        "the first token sees itself only",
+        torch.bfloat16,
+    )
     mask = torch.zeros(N, N, dtype=torch.bool)
-    empty = token_chain(make("softmax"), features(), Domain.line(N, dtype=torch.float64, pairs=mask))
-    assert_close(empty.stationary(), torch.full((2, HEADS, N), 1 / N, dtype=torch.float64), "no row sees anything")
+    empty = token_chain(
+        make("softmax"), features(), Domain.line(N, dtype=torch.float64, pairs=mask)
+    )
+    assert_close(
+        empty.stationary(),
+        torch.full((2, HEADS, N), 1 / N, dtype=torch.float64),
+        "no row sees anything",
+    )
     assert_close(empty.outgoing, torch.ones(2, HEADS, N).double(), "every walk stops at once")
 
 
@@ -168,7 +190,12 @@ def test_a_point_without_mass_is_no_state(name, dense):
     both = Domain.points(torch.rand(N, 1, dtype=torch.float64), measure=measure)
     rest = Domain.points(both.positions[1:], measure=measure[1:])
     op, u = make(name), features().detach()
-    whole, part = token_chain(op, u, both, dense=dense), token_chain(op, u[:, 1:], rest, dense=dense)
+    whole, part = (
+        token_chain(op, u, both, dense=dense),
+        token_chain(op, u[:, 1:], rest, dense=dense),
+    )
     for quantity in ("incoming", "outgoing", "absorption"):
         assert (getattr(whole, quantity)[..., 0] == 0).all()
-        assert_close(getattr(whole, quantity)[..., 1:], getattr(part, quantity), quantity, torch.float32)
+        assert_close(
+            getattr(whole, quantity)[..., 1:], getattr(part, quantity), quantity, torch.float32
+        )

@@ -25,7 +25,9 @@ def results():
         "metric": "accuracy",
         "measure": "accuracy",
     }
-    task["rows"] = [{"operator": name, "runs": runs if name != "convolution" else []} for name in NAMES]
+    task["rows"] = [
+        {"operator": name, "runs": runs if name != "convolution" else []} for name in NAMES
+    ]
     other = {
         **task,
         "name": "adding",
@@ -33,10 +35,16 @@ def results():
         "measure": "mean squared error",
         "rows": [{"operator": "softmax", "runs": runs}],
     }
-    rows = [{**ROW, "task": "digits", "operator": name, "mean": 0.9 - 0.1 * i} for i, name in enumerate(NAMES)]
+    rows = [
+        {**ROW, "task": "digits", "operator": name, "mean": 0.9 - 0.1 * i}
+        for i, name in enumerate(NAMES)
+    ]
     rows[2] |= {"mean": None, "sd": None, "n": 0, "refused": "needs a grid <b>"}
     rows.append({**ROW, "task": "adding", "operator": "softmax", "metric": "loss", "mean": 0.02})
-    return {"setting": {"budget": "params", "minutes": None, "changes": []}, "tasks": [task, other]}, rows
+    return {
+        "setting": {"budget": "params", "minutes": None, "changes": []},
+        "tasks": [task, other],
+    }, rows
 
 
 def speed():

@@ -15,8 +15,12 @@ from .known import CONTENT, GRID, POSITION, KnownOperator
 
 def test_profile_of_a_distance_kernel_is_the_kernel():
     profile = kernel_profile(POSITION, torch.zeros(3, 25, 1), GRID, bins=200)
-    torch.testing.assert_close(profile.norm[0], 2 * torch.exp(-3 * profile.distance), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(profile.weight[0], torch.exp(-3 * profile.distance) / 25, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        profile.norm[0], 2 * torch.exp(-3 * profile.distance), atol=1e-6, rtol=1e-6
+    )
+    torch.testing.assert_close(
+        profile.weight[0], torch.exp(-3 * profile.distance) / 25, atol=1e-6, rtol=1e-6
+    )
     assert profile.norm_sd.max() < 1e-6
     assert profile.count.sum() == 3 * 25 * 25
     assert profile.distance[0] == 0
@@ -30,20 +34,28 @@ def test_profile_spread_is_the_standard_deviation():
     x = Domain.grid(3, 3).positions.double()
     far = torch.cdist(x, x) > torch.cdist(x, x).max() / 2
     torch.testing.assert_close(profile.norm[0, 1], dense[:, 0, far].mean(), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(profile.norm_sd[0, 1], dense[:, 0, far].std(correction=0), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        profile.norm_sd[0, 1], dense[:, 0, far].std(correction=0), atol=1e-6, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
 def test_profile_does_not_depend_on_the_memory_budget(name):
     op = create_operator(name, 8, heads=2, **({"position_dim": 2} if name == "itnet" else {}))
     u = torch.randn(5, 12, 8)
-    whole, pieces = (kernel_profile(op, u, Domain.grid(3, 4), queries=7, budget=b) for b in (2**30, 1))
+    whole, pieces = (
+        kernel_profile(op, u, Domain.grid(3, 4), queries=7, budget=b) for b in (2**30, 1)
+    )
     for field in ("distance", "norm", "norm_sd", "weight", "count"):
-        torch.testing.assert_close(getattr(whole, field), getattr(pieces, field), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            getattr(whole, field), getattr(pieces, field), atol=1e-5, rtol=1e-5
+        )
     matrix = op.kernel_matrix(u, Domain.grid(3, 4))
     every = kernel_profile(op, u, Domain.grid(3, 4), queries=99)
     mean = (every.norm * every.count).sum(1) / every.count.sum(1)
-    torch.testing.assert_close(mean.float(), torch.linalg.matrix_norm(matrix).mean((0, 2, 3)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        mean.float(), torch.linalg.matrix_norm(matrix).mean((0, 2, 3)), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_pairs_that_do_not_interact_do_not_count():
@@ -58,13 +70,18 @@ def test_pairs_that_do_not_interact_do_not_count():
     assert profile.count.sum() == 36 + 16
     assert profile.norm.isfinite().all()
     other = padded.replace(positions=torch.where(valid[..., None], positions, 1e6))
-    torch.testing.assert_close(kernel_profile(create_operator("softmax", 4), u, other).distance, profile.distance)
+    torch.testing.assert_close(
+        kernel_profile(create_operator("softmax", 4), u, other).distance, profile.distance
+    )
 
 
 def test_class_token_is_left_out_of_profile_and_picture():
     centre = Domain.points(torch.full((1, 2), 0.5))
     domain = Domain.join(centre, Domain.grid(3, 3), balance=(0.0, 1.0))
-    assert kernel_profile(create_operator("softmax", 4), torch.randn(1, 10, 4), domain).count.sum() == 81
+    assert (
+        kernel_profile(create_operator("softmax", 4), torch.randn(1, 10, 4), domain).count.sum()
+        == 81
+    )
     assert image_grid(domain).tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 

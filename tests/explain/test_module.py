@@ -1,4 +1,6 @@
-"""One layer of any model: the captured call, the operator's error on the page, and errors that help."""
+"""One layer of any model: the captured call, the operator's error on the page, and errors that
+help.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ def compare(model, path, inputs, **options):
     call = capture(model, path, inputs)
     operator = as_operator(layer.eval(), **options)
     domain = call.domain(operator.kernel)
-    return call, operator, domain, check_output(operator, call, domain, path), check_kernel(operator, call, domain)
+    return (
+        call,
+        operator,
+        domain,
+        check_output(operator, call, domain, path),
+        check_kernel(operator, call, domain),
+    )
 
 
 def attention(**options):
@@ -109,7 +117,9 @@ def test_pictures_of_a_strided_layer_are_of_its_own_queries():
     call, operator, domain, _, _ = compare(resnet(), "layer1.1.conv1", IMAGES)
     assert (domain.size, output_points(operator, domain).size) == (16, 4)
     row = kernel_map(operator, call.u, domain, queries=[3])[0, 0, 0].reshape(4, 4)
-    assert (row > 0).tolist() == [[i > 0 and j > 0 for j in range(4)] for i in range(4)]  # taps about (2, 2)
+    assert (row > 0).tolist() == [
+        [i > 0 and j > 0 for j in range(4)] for i in range(4)
+    ]  # taps about (2, 2)
     profile = kernel_profile(operator, call.u, domain, queries=9)
     assert profile.queries == 4
     assert float(profile.count.sum()) == len(call.u) * 4 * 16
@@ -121,7 +131,13 @@ def test_the_page(tmp_path):
     model = resnet()
     page = report_module(model, "layer1.0.conv1", IMAGES, tmp_path, samples=3, queries=4)
     text, numbers = page.read_text(), json.loads((tmp_path / "numbers.json").read_text())
-    assert re.findall(r'<section id="(\w+)"', text) == ["identity", "profile", "shares", "maps", "entries"]
+    assert re.findall(r'<section id="(\w+)"', text) == [
+        "identity",
+        "profile",
+        "shares",
+        "maps",
+        "entries",
+    ]
     assert "profile-weights" not in text  # the same numbers
     assert "StencilKernel" in text
     assert numbers["error"] <= 1e-6
@@ -134,7 +150,9 @@ def test_the_page(tmp_path):
     query = numbers["entries"]["query"]
     y, x = query // 4, query % 4
     near = torch.tensor(values).reshape(4, 4)[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2]
-    torch.testing.assert_close(near, weight[o, i].detach()[-near.shape[0] :, -near.shape[1] :], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        near, weight[o, i].detach()[-near.shape[0] :, -near.shape[1] :], rtol=1e-4, atol=1e-6
+    )
 
 
 def test_the_page_of_a_recurrence_names_what_is_left_out(tmp_path):
@@ -156,7 +174,7 @@ def test_the_page_in_a_browser(tmp_path):
     assert (found["requests"], found["overflow"]) == ("0", "false")
 
 
-# --- Hugging Face -------------------------------------------------------------------------------------------------------
+# --- Hugging Face ---------------------------------------------------------------------------------
 
 
 def hugging_face(kind, **sizes):
@@ -168,8 +186,16 @@ def hugging_face(kind, **sizes):
 TEXT = {"vocab_size": 20, "num_attention_heads": 2, "num_hidden_layers": 1, "hidden_size": 8}
 MODELS = {
     "bert": ("Bert", "encoder.layer.0.attention.self", {**TEXT, "intermediate_size": 8}),
-    "gpt2": ("GPT2", "h.0.attn", {"vocab_size": 20, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9}),
-    "llama": ("Llama", "layers.0.self_attn", {**TEXT, "intermediate_size": 8, "num_key_value_heads": 1}),
+    "gpt2": (
+        "GPT2",
+        "h.0.attn",
+        {"vocab_size": 20, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9},
+    ),
+    "llama": (
+        "Llama",
+        "layers.0.self_attn",
+        {**TEXT, "intermediate_size": 8, "num_key_value_heads": 1},
+    ),
 }
 
 
@@ -194,11 +220,13 @@ def test_a_hugging_face_folder(tmp_path):
         load_model(str(tmp_path / "bert"))
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_unknown_layers_are_answered_with_a_list():
-    with pytest.raises(OptionError, match=r"did you mean 'layer1.0.conv[12]'\?\n(.|\n)*layer1.1.conv2 \(Conv2d\)"):
+    with pytest.raises(
+        OptionError, match=r"did you mean 'layer1.0.conv[12]'\?\n(.|\n)*layer1.1.conv2 \(Conv2d\)"
+    ):
         capture(resnet(), "layer1.0.conv", IMAGES)
     assert ("layer1.0.bn1", "BatchNorm2d") not in convertible_layers(resnet())
     with pytest.raises(OptionError, match="converted:\nnone"):
@@ -227,7 +255,9 @@ class Silent(nn.Module):
 
 
 def test_an_operator_that_answers_otherwise_is_no_report(tmp_path):
-    """An argument that changes the answer and is not read: the output size of a transposed convolution."""
+    """An argument that changes the answer and is not read: the output size of a transposed
+    convolution.
+    """
     model, image = Wrapped(nn.ConvTranspose2d(3, 2, 3, stride=2)), IMAGES
     with pytest.raises(ConversionError, match="answers"):
         report_module(model, "layer", (image, [18, 18]), tmp_path)
@@ -237,7 +267,7 @@ def test_an_operator_that_answers_otherwise_is_no_report(tmp_path):
         check_output(operator, call, domain, "layer")
 
 
-# --- sources ------------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 def test_models_by_name(tmp_path):
@@ -278,11 +308,17 @@ def test_weights_are_all_accounted_for(tmp_path):
 def test_inputs_from_files_data_and_chance(tmp_path):
     model = resnet()
     np.save(tmp_path / "x.npy", IMAGES.double().numpy())
-    save_file({"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.ones(2, 3)}, tmp_path / "x.safetensors")
+    save_file(
+        {"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.ones(2, 3)},
+        tmp_path / "x.safetensors",
+    )
     np.savez(tmp_path / "x.npz", image=IMAGES.numpy())
     for name in ("x.npy", "x.npz"):
         assert torch.equal(load_inputs(model, inputs=tmp_path / name)[0], IMAGES)
-    assert sorted(load_inputs(model, inputs=tmp_path / "x.safetensors")[0]) == ["attention_mask", "input_ids"]
+    assert sorted(load_inputs(model, inputs=tmp_path / "x.safetensors")[0]) == [
+        "attention_mask",
+        "input_ids",
+    ]
     digits, phrase = load_inputs(model, data="digits", samples=3)
     assert (tuple(digits.shape), phrase) == ((3, 1, 8, 8), "the first 3 test samples of digits")
     first, again = (load_inputs(model, shape=(2, 5), seed=4)[0] for _ in range(2))
@@ -293,7 +329,11 @@ def test_inputs_from_files_data_and_chance(tmp_path):
         load_inputs(model)
     (tmp_path / "x.txt").write_text("1")
     (tmp_path / "bad.npy").write_text("1")
-    for name, message in (("x.txt", "not .txt"), ("none.npy", "no inputs at"), ("bad.npy", "cannot be read")):
+    for name, message in (
+        ("x.txt", "not .txt"),
+        ("none.npy", "no inputs at"),
+        ("bad.npy", "cannot be read"),
+    ):
         with pytest.raises(DataError, match=message):
             load_inputs(model, inputs=tmp_path / name)
 
@@ -318,6 +358,9 @@ def test_a_folder_of_ours(tmp_path):
 
     tiny_model("softmax").save_pretrained(tmp_path / "run" / "model")
     path = "blocks.0.feed_forward.expand"
-    assert explain_module(str(tmp_path / "run"), path, samples=3).parent == tmp_path / "run" / f"report-{path}"
+    assert (
+        explain_module(str(tmp_path / "run"), path, samples=3).parent
+        == tmp_path / "run" / f"report-{path}"
+    )
     with pytest.raises(OptionError, match="is an operator already"):
         explain_module(str(tmp_path / "run"), "blocks.0.operator")

@@ -8,11 +8,15 @@ from .chromium import BROWSER, open_page
 
 pytestmark = [
     pytest.mark.chromium,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: apt-get install chromium"),
+    pytest.mark.skipif(
+        BROWSER is None, reason="no Chromium on this machine: apt-get install chromium"
+    ),
 ]
 
 
-@pytest.mark.parametrize("view", [{}, {"width": 500}, {"dark": True}], ids=["wide", "narrow", "dark"])
+@pytest.mark.parametrize(
+    "view", [{}, {"width": 500}, {"dark": True}], ids=["wide", "narrow", "dark"]
+)
 def test_report_in_a_browser(page, tmp_path, view):
     found, console = open_page(page, tmp_path, **view)
     assert console == []

@@ -1,4 +1,6 @@
-"""Attention quality: maps that are known, measures against other implementations, any operator, and the page."""
+"""Attention quality: maps that are known, measures against other implementations, any operator, and
+the page.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def pictures(count=5):
     return torch.randn(count, 1, 12, 12, generator=torch.Generator().manual_seed(1))
 
 
-# --- maps -----------------------------------------------------------------------------------------------------------------
+# --- maps -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
@@ -115,7 +117,7 @@ def test_maps_that_cannot_be_are_refused():
         image_maps(text, torch.randint(1, 9, (2, 5)))
 
 
-# --- measures -------------------------------------------------------------------------------------------------------------
+# --- measures -------------------------------------------------------------------------------------
 
 
 def test_areas_agree_with_scikit_learn():
@@ -125,7 +127,9 @@ def test_areas_agree_with_scikit_learn():
     scores = torch.randint(0, 6, (20, 30), generator=generator).double()  # with ties
     inside = torch.rand(20, 30, generator=generator) < 0.3
     for found, known in ((roc_auc, roc_auc_score), (pr_auc, average_precision_score)):
-        expected = torch.tensor([known(i.numpy(), s.numpy()) for s, i in zip(scores, inside)], dtype=torch.float64)
+        expected = torch.tensor(
+            [known(i.numpy(), s.numpy()) for s, i in zip(scores, inside)], dtype=torch.float64
+        )
         assert_close(found(scores, inside), expected)
     none = torch.zeros(1, 30, dtype=torch.bool)
     assert roc_auc(scores[:1], none).isnan().all()
@@ -136,8 +140,15 @@ def test_areas_agree_with_scikit_learn():
 def test_measures_of_perfect_blind_and_wrong_maps():
     inside = torch.zeros(1, 4, 4, dtype=torch.bool)
     inside[0, 1:3, 1:3] = True
-    perfect, flat, wrong = (localisation(m, inside) for m in (inside.float(), torch.ones(1, 4, 4), (~inside).float()))
-    assert [perfect[k].item() for k in ("roc_auc", "pr_auc", "mass", "chance")] == [1.0, 1.0, 1.0, 0.25]
+    perfect, flat, wrong = (
+        localisation(m, inside) for m in (inside.float(), torch.ones(1, 4, 4), (~inside).float())
+    )
+    assert [perfect[k].item() for k in ("roc_auc", "pr_auc", "mass", "chance")] == [
+        1.0,
+        1.0,
+        1.0,
+        0.25,
+    ]
     assert [flat[k].item() for k in ("roc_auc", "pr_auc", "mass")] == [0.5, 0.25, 0.25]
     assert [wrong[k].item() for k in ("roc_auc", "mass")] == [0.0, 0.0]
     assert wrong["pr_auc"].item() == pytest.approx(0.25)
@@ -177,7 +188,9 @@ def test_removal_finds_what_a_model_uses():
     assert_close(best.curves["morf"], torch.cat([torch.ones(2, 1), low.expand(2, 16)], 1))
     assert_close(best.curves["lerf"][:, :16], torch.ones(2, 16).double())
     assert_close(best.curves["lerf"], worst.curves["morf"])
-    assert (best.area("morf") > best.area("random").neg() + 1).all() or (best.area("morf") > 0.45).all()
+    assert (best.area("morf") > best.area("random").neg() + 1).all() or (
+        best.area("morf") > 0.45
+    ).all()
     assert (best.area("lerf") > 0.98).all()
     assert worst.area("morf").max() < 0.02
     random = best.curves["random"]
@@ -217,7 +230,7 @@ def test_a_chain_of_negative_weights_is_left_out_by_name():
     assert "non-negative weights" in found.skipped["incoming"]
 
 
-# --- alignment ------------------------------------------------------------------------------------------------------------
+# --- alignment ------------------------------------------------------------------------------------
 
 
 def test_alignment_of_any_operator_is_against_its_own_limit():
@@ -225,7 +238,9 @@ def test_alignment_of_any_operator_is_against_its_own_limit():
     op, u = create_operator("infsa", 8, heads=2).double(), torch.rand(2, 9, 8, dtype=torch.float64)
     weights = op.weights(u).detach()
     values, vectors = torch.linalg.eig(weights.mT)
-    lead = vectors.gather(-1, values.abs().argmax(-1)[..., None, None].expand(2, 2, 9, 1))[..., 0].real
+    lead = vectors.gather(-1, values.abs().argmax(-1)[..., None, None].expand(2, 2, 9, 1))[
+        ..., 0
+    ].real
     cosine = torch.nn.functional.cosine_similarity(weights.sum(2), lead, dim=-1).abs()
     assert_close(eigenvector_alignment(op, u).cosine, cosine, dtype=torch.float32)
 
@@ -235,7 +250,9 @@ def test_a_class_token_takes_no_part(name):
     torch.manual_seed(3)
     op, u = create_operator(name, 8, heads=2).double(), torch.rand(2, 9, 8, dtype=torch.float64)
     patches = Domain.points(torch.rand(9, 2, dtype=torch.float64))
-    both = Domain.join(Domain.points(torch.rand(1, 2, dtype=torch.float64)), patches, balance=(0.0, 1.0))
+    both = Domain.join(
+        Domain.points(torch.rand(1, 2, dtype=torch.float64)), patches, balance=(0.0, 1.0)
+    )
     token = torch.cat([100 * torch.rand(2, 1, 8, dtype=torch.float64), u], 1)
     alone, joined = eigenvector_alignment(op, u, patches), eigenvector_alignment(op, token, both)
     if name == "linear_infsa":
@@ -249,30 +266,40 @@ def test_alignment_of_a_whole_model():
     found = model_alignment(model, pictures())
     assert list(found) == ["blocks.0.operator", "blocks.1.operator"]
     operator, u, domain = model.trace(pictures())[1]
-    assert_close(found["blocks.1.operator"].cosine, eigenvector_alignment(operator, u, domain).cosine)
+    assert_close(
+        found["blocks.1.operator"].cosine, eigenvector_alignment(operator, u, domain).cosine
+    )
 
 
-# --- the page -------------------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     model = tiny("linear_infsa")
     model.extra = {"mean": [0.5], "std": [0.25], "classes": ["a", "b", "c"]}
-    images = torch.randint(0, 256, (12, 1, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0, 256, (12, 1, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     boxes = torch.zeros(12, 12, 12, dtype=torch.bool)
     boxes[::2, 3:9, 3:9] = True
     folder = tmp_path_factory.mktemp("quality")
-    return report(model, images, torch.arange(12) % 3, out_dir=folder, boxes=boxes, samples=4, quality=9)
+    return report(
+        model, images, torch.arange(12) % 3, out_dir=folder, boxes=boxes, samples=4, quality=9
+    )
 
 
 def test_the_report_shows_maps_curves_and_centrality(page):
     text = page.read_text(encoding="utf-8")
     sections = re.findall(r'<section id="(\w+)"', text)
     assert {"attention", "removal", "localisation", "centrality"} <= set(sections)
-    assert {"overlays", "removal", "rankings", "alignment"} <= set(re.findall(r'<figure id="([\w-]+)"', text))
+    assert {"overlays", "removal", "rankings", "alignment"} <= set(
+        re.findall(r'<figure id="([\w-]+)"', text)
+    )
     numbers = json.loads((page.parent / "numbers.json").read_text())["attention"]
-    assert numbers["localisation"]["attention"]["box"]["roc_auc"]["n"] == 6, "the marked images come first"
+    assert numbers["localisation"]["attention"]["box"]["roc_auc"]["n"] == 6, (
+        "the marked images come first"
+    )
     assert numbers["localisation"]["attention"]["box"]["mass"]["n"] == 9
     assert 0 <= numbers["centrality"]["layer 1"]["cosine"]["mean"] <= 1
     assert f"{numbers['degradation']['rollout']['morf']['mean']:.3f}" in text
@@ -291,8 +318,13 @@ def test_what_has_no_maps_says_why(monkeypatch):
     layer = Layer("layer 1", *tiny().trace(pictures())[0])
     line = Layer("layer 1", layer.operator, layer.u[:, 1:], Domain.line(16))
     given = (None, pictures(), [], [layer], [0])
-    assert quality_sections(*given[:3], [line], [0])[1]["skipped"].startswith("the operators do not live on a grid")
-    assert "does not divide" in quality_sections(None, torch.zeros(1, 1, 13, 12), *given[2:])[1]["skipped"]
+    assert quality_sections(*given[:3], [line], [0])[1]["skipped"].startswith(
+        "the operators do not live on a grid"
+    )
+    assert (
+        "does not divide"
+        in quality_sections(None, torch.zeros(1, 1, 13, 12), *given[2:])[1]["skipped"]
+    )
     monkeypatch.setattr("fredholm.explain.quality_sections.WORK", 10)
     assert "too many" in quality_sections(*given)[1]["skipped"]
 

@@ -26,7 +26,17 @@ from .known import GRID, POSITION
 
 report = partial(explain.report, quality=0)  # attention quality has tests of its own
 QUALITY = {"overlays", "removal", "alignment"}
-PICTURES = {"curves", "profile", "shares", "map-1", "map-2", "map-3", "confusion", "wrong", "right"} | QUALITY
+PICTURES = {
+    "curves",
+    "profile",
+    "shares",
+    "map-1",
+    "map-2",
+    "map-3",
+    "confusion",
+    "wrong",
+    "right",
+} | QUALITY
 
 
 class Reader(HTMLParser):
@@ -99,18 +109,24 @@ def test_numbers_are_those_of_the_model(written):
     operator, u, domain = model.trace(inputs[first])[1]
     found = numbers["maps"]["layer 2"]
     expected = kernel_map(operator, u, domain, queries=found["queries"])[0]
-    torch.testing.assert_close(torch.tensor(found["weights"], dtype=torch.float64), expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(found["weights"], dtype=torch.float64), expected, rtol=1e-3, atol=1e-6
+    )
     assert (0 in found["queries"]) or model.config.pool == "mean"  # the class token has a map
 
 
 def test_softmax_maps_are_called_probabilities(written):
     model, page = written
-    assert ("attention probability" in page.read_text(encoding="utf-8")) == (model.config.operator == "softmax")
+    assert ("attention probability" in page.read_text(encoding="utf-8")) == (
+        model.config.operator == "softmax"
+    )
 
 
 @pytest.mark.parametrize("written", ["itnet"], indirect=True)
 def test_a_folder_alone_gives_the_same_page(page, tmp_path):
-    """The model is loaded from the folder, in a process as a user's: without the shape-checking hook."""
+    """The model is loaded from the folder, in a process as a user's: without the shape-checking
+    hook.
+    """
     code = f"""
 import torch
 torch.set_num_threads(1)
@@ -118,7 +134,9 @@ from fredholm.explain import report_run
 from tests.explain.conftest import tiny_images
 report_run({str(page.parent.parent)!r}, *tiny_images(), out_dir={str(tmp_path)!r}, samples=6)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=200, cwd=Path(__file__).parents[2])
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=200, cwd=Path(__file__).parents[2]
+    )
     same = (json.loads((folder / "numbers.json").read_text()) for folder in (page.parent, tmp_path))
     assert_close(*same)
     assert Reader((tmp_path / "index.html").read_text()).text == Reader(page.read_text()).text
@@ -141,7 +159,14 @@ def test_same_arguments_same_page(tmp_path):
     model, (images, labels) = tiny_model("softmax"), tiny_images()
     pages = [
         report(
-            model, images, labels, out_dir=tmp_path / name, metrics=HISTORY, mean=MEAN, std=STD, samples=4
+            model,
+            images,
+            labels,
+            out_dir=tmp_path / name,
+            metrics=HISTORY,
+            mean=MEAN,
+            std=STD,
+            samples=4,
         ).read_text()
         for name in "ab"
     ]
@@ -153,7 +178,9 @@ def test_accuracy_is_computed_where_none_is_given(tmp_path):
     inputs, _ = prepare_pictures(images, MEAN, STD)
     right = int((model(inputs).argmax(-1) == labels).sum())
     model.train()
-    text = report(model, inputs, labels, out_dir=tmp_path, classes=CLASSES, mean=MEAN, std=STD, samples=4).read_text()
+    text = report(
+        model, inputs, labels, out_dir=tmp_path, classes=CLASSES, mean=MEAN, std=STD, samples=4
+    ).read_text()
     assert f"{right / 20:.2%}" in text
     assert "on 20 images" in text
     assert model.training
@@ -161,7 +188,14 @@ def test_accuracy_is_computed_where_none_is_given(tmp_path):
 
 
 def test_images_alone_give_the_kernels_alone(tmp_path):
-    page = report(tiny_model("softmax"), tiny_images()[0], out_dir=tmp_path, samples=4, map_queries=[3], picture=5)
+    page = report(
+        tiny_model("softmax"),
+        tiny_images()[0],
+        out_dir=tmp_path,
+        samples=4,
+        map_queries=[3],
+        picture=5,
+    )
     text = page.read_text()
     assert re.findall(r'<section id="(\w+)"', text) == ["profile", "shares", "maps"]
     assert json.loads((tmp_path / "numbers.json").read_text())["maps"]["layer 1"]["queries"] == [3]
@@ -169,7 +203,13 @@ def test_images_alone_give_the_kernels_alone(tmp_path):
 
 def test_operator_on_a_line(tmp_path):
     op = create_operator("itnet", 8, heads=2, width=8)
-    page = report(op, torch.randn(5, 12, 8), domain=Domain.line(12, causal=True), out_dir=tmp_path, title="A <line>")
+    page = report(
+        op,
+        torch.randn(5, 12, 8),
+        domain=Domain.line(12, causal=True),
+        out_dir=tmp_path,
+        title="A <line>",
+    )
     assert set(re.findall(r'<figure id="([\w-]+)"', page.read_text())) == {
         "profile",
         "profile-weights",
@@ -200,7 +240,9 @@ def test_a_user_s_operator_in_a_model(tmp_path):
 
 
 def test_point_clouds_of_their_own_places(tmp_path):
-    """Different positions a sample: a profile, no shares (said so), weights over the scattered points."""
+    """Different positions a sample: a profile, no shares (said so), weights over the scattered
+    points.
+    """
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=3)
     valid = torch.arange(9) < torch.tensor([[9], [5], [7]])
     domain = Domain.points(torch.rand(3, 9, 3), valid=valid)
@@ -210,14 +252,21 @@ def test_point_clouds_of_their_own_places(tmp_path):
     assert figures[2:] == [f"map-{i + 1}" for i in range(len(figures) - 2)] != []
     assert "Not measured here" in text
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=4)
-    text = report(op, torch.randn(2, 9, 8), domain=Domain.points(torch.rand(9, 4)), out_dir=tmp_path).read_text()
+    text = report(
+        op, torch.randn(2, 9, 8), domain=Domain.points(torch.rand(9, 4)), out_dir=tmp_path
+    ).read_text()
     assert "map-" not in text, "four coordinates are not drawn"
 
 
 @pytest.mark.parametrize(
     ("name", "options", "shape", "words"),
     [
-        ("ckcnn_small", {"channels": 2, "length": 12, "num_classes": 3, "widths": (6, 6)}, (8, 12, 2), "sequences"),
+        (
+            "ckcnn_small",
+            {"channels": 2, "length": 12, "num_classes": 3, "widths": (6, 6)},
+            (8, 12, 2),
+            "sequences",
+        ),
         (
             "ckcnn_small",
             {"channels": 1, "length": 12, "num_classes": 3, "widths": (6, 6), "timed": True},
@@ -233,7 +282,9 @@ def test_point_clouds_of_their_own_places(tmp_path):
     ],
 )
 def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
-    """Lines and points for examples, whatever is missing of them; the head's numbers; all sections but those on patches."""
+    """Lines and points for examples, whatever is missing of them; the head's numbers; all sections
+    but those on patches.
+    """
     model = create_model(name, **options)
     inputs, labels = torch.randn(shape).cumsum(1), torch.randint(3, shape[:1])
     if words == "sequences":
@@ -243,16 +294,18 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
     accuracy = float((model.eval()(inputs).argmax(-1) == labels).double().mean())
     assert f"{accuracy:.2%}" in text
     assert f"on 8 {words}" in text
-    assert {"profile", "maps", "confusion", "examples"} <= set(re.findall(r'<section id="(\w+)"', text))
+    assert {"profile", "maps", "confusion", "examples"} <= set(
+        re.findall(r'<section id="(\w+)"', text)
+    )
     assert f"of 8 {words}." in text
 
 
 def test_graphs_of_a_batch(tmp_path):
     model = create_model("itnet_micro", encoder="graph", channels=2, num_classes=2, eigenvectors=2)
     graphs = [Graph(torch.rand(n, 2), torch.tensor([[0, 1], [1, 2]])) for n in (3, 4, 5)]
-    inputs, labels = GraphDataset("tiny", "test", graphs, torch.tensor([0, 1, 1]), ("a", "b"), eigenvectors=2).batch(
-        [0, 1, 2]
-    )
+    inputs, labels = GraphDataset(
+        "tiny", "test", graphs, torch.tensor([0, 1, 1]), ("a", "b"), eigenvectors=2
+    ).batch([0, 1, 2])
     text = report(model, inputs, labels, out_dir=tmp_path).read_text()
     assert "on 3 graphs" in text
     assert {"profile", "confusion"} <= set(re.findall(r'<section id="(\w+)"', text))
@@ -267,8 +320,15 @@ def test_a_graph_has_no_distances(tmp_path):
 
 
 def test_many_classes_are_a_table(tmp_path):
-    confusion = (torch.eye(30, dtype=torch.long) * 5 + torch.eye(30, dtype=torch.long).roll(1, 0)).tolist()
-    evaluation = {"n": 180, "accuracy": 5 / 6, "confusion": confusion, "classes": [f"c{i}" for i in range(30)]}
+    confusion = (
+        torch.eye(30, dtype=torch.long) * 5 + torch.eye(30, dtype=torch.long).roll(1, 0)
+    ).tolist()
+    evaluation = {
+        "n": 180,
+        "accuracy": 5 / 6,
+        "confusion": confusion,
+        "classes": [f"c{i}" for i in range(30)],
+    }
     text = report(
         tiny_model("softmax"), tiny_images()[0], out_dir=tmp_path, evaluation=evaluation, samples=3
     ).read_text()

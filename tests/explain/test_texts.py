@@ -15,13 +15,23 @@ from fredholm.models.continuous import trajectory
 
 from .conftest import tiny_images, tiny_model
 
-NUMBERS = torch.tensor([[3, 4, 5, 6], [4, 2, 0, 0], [7, 8, 2, 0], [5, 5, 3, 2], [8, 0, 0, 0], [2, 3, 4, 0]])
+NUMBERS = torch.tensor(
+    [[3, 4, 5, 6], [4, 2, 0, 0], [7, 8, 2, 0], [5, 5, 3, 2], [8, 0, 0, 0], [2, 3, 4, 0]]
+)
 TEXTS = ["<b>one</b>", "two", "three " * 60, "four", "five", "six"]
 
 
 def text_model(**options):
     torch.manual_seed(0)
-    sizes = {"vocabulary": 9, "max_length": 8, "dim": 8, "heads": 2, "depth": 2, "frequencies": 4, "num_classes": 2}
+    sizes = {
+        "vocabulary": 9,
+        "max_length": 8,
+        "dim": 8,
+        "heads": 2,
+        "depth": 2,
+        "frequencies": 4,
+        "num_classes": 2,
+    }
     model = create_model("continuous_text_micro", **sizes | options)
     torch.nn.init.normal_(model.head.weight)
     return model.eval()
@@ -46,7 +56,10 @@ def test_examples_are_tables_of_texts(written):
     assert "33.33%" in page
     assert "three three" in page
     assert page.count("three ") < 40, "a long text is cut"
-    assert "continuous" not in page or "ContinuousTransformer with the softmax operator: 2 layers" in page
+    assert (
+        "continuous" not in page
+        or "ContinuousTransformer with the softmax operator: 2 layers" in page
+    )
 
 
 def test_maps_ask_real_tokens(written):
@@ -84,7 +97,13 @@ def test_convolutional_stages_show_steps_without_kernels(tmp_path):
     torch.manual_seed(0)
     stages = ((4, 1, 1, 2), (8, 2, 2, 2))
     model = create_model(
-        "continuous_cvt_micro", dim=8, depth=2, heads=2, stages=stages, image_size=(8, 8), num_classes=3
+        "continuous_cvt_micro",
+        dim=8,
+        depth=2,
+        heads=2,
+        stages=stages,
+        image_size=(8, 8),
+        num_classes=3,
     )
     images, labels = tiny_images(6)
     page = report(model, images, labels, out_dir=tmp_path, mean=[0.3], std=[0.35], samples=3)
@@ -103,5 +122,7 @@ def test_texts_that_do_not_fit(numbers, texts, message, tmp_path):
 
 
 def test_without_texts_their_numbers_are_shown(tmp_path):
-    page = report(text_model(), NUMBERS, torch.zeros(6, dtype=torch.long), out_dir=tmp_path, samples=2)
+    page = report(
+        text_model(), NUMBERS, torch.zeros(6, dtype=torch.long), out_dir=tmp_path, samples=2
+    )
     assert "<td>4 2</td>" in page.read_text(encoding="utf-8")

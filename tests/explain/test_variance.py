@@ -27,25 +27,33 @@ def test_relative_size_of_the_variance():
     result = variance_share(op, torch.randn(400, 25, 1), GRID)
     assert result.relative == pytest.approx(10**-0.5, rel=0.05)
     assert (
-        variance_share(KnownOperator(lambda x, y, u, v: torch.ones(1, 1, 1)), torch.randn(4, 25, 1), GRID).relative
+        variance_share(
+            KnownOperator(lambda x, y, u, v: torch.ones(1, 1, 1)), torch.randn(4, 25, 1), GRID
+        ).relative
         < 1e-6
     )
 
 
 def test_a_content_kernel_has_share_zero():
-    result = variance_share(KnownOperator(lambda x, y, u, v: v[..., 0]), torch.randn(200, 25, 1), GRID, queries=25)
+    result = variance_share(
+        KnownOperator(lambda x, y, u, v: v[..., 0]), torch.randn(200, 25, 1), GRID, queries=25
+    )
     assert abs(result.share) < max(3 * result.error, 0.02)
 
 
 @pytest.mark.parametrize("mix", [0.3, 1.0, 2.0])
 def test_a_mixed_kernel_has_the_share_of_its_parts(mix):
-    """K = f(x - y) + mix · u(y): position = Var f over pairs, content = mix², with the normalisation of a population."""
+    """K = f(x - y) + mix · u(y): position = Var f over pairs, content = mix², with the
+    normalisation of a population.
+    """
     op = KnownOperator(lambda x, y, u, v: 2 * (x - y)[..., 0] + mix * v[..., 0])
     result = variance_share(op, torch.randn(400, 25, 1), GRID, queries=25)
     spread = 4 * 2 * 0.08  # Var of x_i - y_j over independent i, j on five cell centres: 2 · 0.08
     share = spread / (spread + mix**2)
     assert result.share == pytest.approx(share, abs=4 * result.error + 0.003)
-    assert float(result.position[0]) == pytest.approx(4 * spread, rel=0.1)  # the 2x2 matrix has squared norm 4
+    assert float(result.position[0]) == pytest.approx(
+        4 * spread, rel=0.1
+    )  # the 2x2 matrix has squared norm 4
 
 
 def test_few_signals_do_not_bias_the_share():
@@ -69,7 +77,9 @@ def test_agrees_with_the_law_of_total_variance_on_all_pairs():
     """Plug-in variances with the same correction, from the dense kernel."""
     op = create_operator("itnet", 8, heads=2, position_dim=2, width=8)
     domain, u = Domain.grid(3, 3), torch.randn(50, 9, 8)
-    dense = op.kernel_matrix(u, domain).detach().double().flatten(4).transpose(0, 1).flatten(2, 3)  # (H, S, P, E)
+    dense = (
+        op.kernel_matrix(u, domain).detach().double().flatten(4).transpose(0, 1).flatten(2, 3)
+    )  # (H, S, P, E)
     within = dense.var(1).sum(-1).mean(1)
     centred = dense - dense.mean(2, keepdim=True)
     between = dense.mean(1).var(1, correction=0).sum(-1) - centred.var(1).sum(-1).mean(1) / 50
@@ -88,17 +98,23 @@ def test_itnet_ablations(groups):
 
 
 def test_a_constant_kernel_has_no_share():
-    result = variance_share(KnownOperator(lambda x, y, u, v: torch.ones(1, 1, 1)), torch.randn(4, 25, 1), GRID)
+    result = variance_share(
+        KnownOperator(lambda x, y, u, v: torch.ones(1, 1, 1)), torch.randn(4, 25, 1), GRID
+    )
     assert math.isnan(result.share)
     assert bool(result.head_share.isnan().all())
 
 
 def test_hidden_pairs_are_not_drawn():
-    """A causal domain: a kernel that differs only between past and future is constant on what is seen."""
+    """A causal domain: a kernel that differs only between past and future is constant on what is
+    seen.
+    """
     op = KnownOperator(lambda x, y, u, v: (y[..., 0] > x[..., 0]).float() + 1)
     line = Domain.line(10, causal=True)
     assert math.isnan(variance_share(op, torch.randn(4, 10, 1), line, queries=10).share)
-    assert variance_share(op, torch.randn(4, 10, 1), Domain.line(10), queries=10).share == pytest.approx(1)
+    assert variance_share(
+        op, torch.randn(4, 10, 1), Domain.line(10), queries=10
+    ).share == pytest.approx(1)
 
 
 def test_errors():

@@ -8,7 +8,13 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear, attention
+from fredholm.kernels import (
+    LinearAttentionKernel,
+    Rotary,
+    SoftmaxKernel,
+    TransposedLinear,
+    attention,
+)
 from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close
@@ -35,7 +41,10 @@ def test_one_layer_or_three_are_the_same(kind):
     with torch.no_grad():
         packed.weight.copy_(torch.cat([layer.weight for layer in three]))
         packed.bias.copy_(torch.cat([layer.bias for layer in three]))
-    one, many = bind(kind(DIM, HEADS, projections=packed)), bind(kind(DIM, HEADS, projections=three))
+    one, many = (
+        bind(kind(DIM, HEADS, projections=packed)),
+        bind(kind(DIM, HEADS, projections=three)),
+    )
     many.projection = one.projection
     u = signal()
     for call in ({}, {"query": signal(3)}):
@@ -83,7 +92,10 @@ def test_transposed_linear_is_linear():
     u = torch.randn(2, DIM)
     assert_close(TransposedLinear(layer, bias)(u), u @ layer + bias)
     assert_close(TransposedLinear(layer)(u), u @ layer)
-    assert [name for name, _ in TransposedLinear(layer, bias).named_parameters()] == ["stored", "bias"]
+    assert [name for name, _ in TransposedLinear(layer, bias).named_parameters()] == [
+        "stored",
+        "bias",
+    ]
 
 
 def test_each_packed_map_is_initialised_by_itself():
@@ -110,7 +122,7 @@ def test_widths_that_do_not_fit(projections, message):
         SoftmaxKernel(DIM, HEADS, projections=projections)
 
 
-# --- rotary -------------------------------------------------------------------------------------------------------------
+# --- rotary ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("p", "interleaved"), [(1, False), (1, True), (2, False), (2, True)])
@@ -128,11 +140,16 @@ def test_rotary_sees_displacements_only(p, interleaved):
 
 
 def test_rotary_turns_pairs_as_complex_numbers():
-    u, x = torch.randn(1, 1, 3, 6, dtype=torch.float64), torch.rand(1, 3, 1, dtype=torch.float64) * 5
+    u, x = (
+        torch.randn(1, 1, 3, 6, dtype=torch.float64),
+        torch.rand(1, 3, 1, dtype=torch.float64) * 5,
+    )
     rate = torch.tensor([1.0, 100.0 ** (-1 / 3), 100.0 ** (-2 / 3)], dtype=torch.float64)
     spin = torch.polar(torch.ones(3, 3, dtype=torch.float64), x[0] * rate)
     neighbours = torch.view_as_complex(u.unflatten(-1, (3, 2)).contiguous()) * spin
-    assert_close(Rotary(6, base=100.0, interleaved=True)(x, u), torch.view_as_real(neighbours).flatten(-2))
+    assert_close(
+        Rotary(6, base=100.0, interleaved=True)(x, u), torch.view_as_real(neighbours).flatten(-2)
+    )
     halves = torch.complex(u[..., :3], u[..., 3:]) * spin
     assert_close(Rotary(6, base=100.0)(x, u), torch.cat([halves.real, halves.imag], -1))
 
@@ -150,7 +167,10 @@ def test_axes_of_a_grid_turn_their_own_features():
         (lambda: Rotary(3), "width 3 does not split into pairs for 1 coordinate"),
         (lambda: Rotary(6, position_dim=2), "width 6 does not split into pairs for 2 coordinate"),
         (lambda: SoftmaxKernel(8, 4, rotary=Rotary(4)), "turns 4 features, a head has 2"),
-        (lambda: Rotary(2)(torch.zeros(1, 3, 2), torch.zeros(1, 1, 3, 4)), "position_dim=1.*dimension 2"),
+        (
+            lambda: Rotary(2)(torch.zeros(1, 3, 2), torch.zeros(1, 1, 3, 4)),
+            "position_dim=1.*dimension 2",
+        ),
     ],
 )
 def test_rotary_widths(make, message):
@@ -171,7 +191,7 @@ def test_positions_of_rotary_get_gradients_and_default_to_indices():
     )
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_attention_that_looks_back_refuses_other_domains():
@@ -183,9 +203,17 @@ def test_attention_that_looks_back_refuses_other_domains():
 
 
 def test_active_dropout_is_refused_at_every_call():
-    operator, u, domain = bind(SoftmaxKernel(DIM, HEADS, dropout=0.1)), signal(), Domain.line(N, causal=True)
+    operator, u, domain = (
+        bind(SoftmaxKernel(DIM, HEADS, dropout=0.1)),
+        signal(),
+        Domain.line(N, causal=True),
+    )
     operator.train()
-    for call in (lambda: operator(u), lambda: operator.dense(u), lambda: operator.init_state(2, domain)):
+    for call in (
+        lambda: operator(u),
+        lambda: operator.dense(u),
+        lambda: operator.init_state(2, domain),
+    ):
         with pytest.raises(ConversionError, match=r"dropout=0.1 is active"):
             call()
     assert operator.eval()(u).shape == u.shape

@@ -1,4 +1,6 @@
-"""Graph kernels against the paper's formulas, written out; presets, options and input on which others break."""
+"""Graph kernels against the paper's formulas, written out; presets, options and input on which
+others break.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ DIM, HEADS, WIDTH, N, EPS = 8, 2, 4, 9, 1e-6
 
 
 def features(n=N, seed=0):
-    return torch.randn(1, n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        1, n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def heads(layer, u):
@@ -31,7 +35,7 @@ def masses(n=N):
     return Domain.points(torch.arange(n, dtype=torch.float64)[:, None], measure="counting")
 
 
-# --- the formulas ---------------------------------------------------------------------------------------------------------
+# --- the formulas ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", ["paper", "released"])
@@ -39,7 +43,11 @@ def masses(n=N):
 def test_pure_form_is_equation_12(preset, power):
     op = InfSA(DIM, HEADS, preset=preset, power=power).double()
     u, gamma = features(), {"paper": 0.7, "released": 0.95}[preset]
-    scores = heads(op.kernel.query, u) @ heads(op.kernel.key, u).mT / (WIDTH if preset == "released" else 1)
+    scores = (
+        heads(op.kernel.query, u)
+        @ heads(op.kernel.key, u).mT
+        / (WIDTH if preset == "released" else 1)
+    )
     graph = scores.relu()
     graph = graph / (graph.norm(dim=(-2, -1), keepdim=True) + EPS)
     expected = merged(gamma**power * graph @ heads(op.kernel.value, u), op)
@@ -54,7 +62,8 @@ def test_causal_norm_is_the_prefixs():
     u = features()
     scores = (heads(op.kernel.query, u) @ heads(op.kernel.key, u).mT).relu().tril()
     rows = [
-        0.7 * scores[:, :, t] / scores[:, :, : t + 1].norm(dim=(-2, -1), keepdim=False)[..., None] for t in range(N)
+        0.7 * scores[:, :, t] / scores[:, :, : t + 1].norm(dim=(-2, -1), keepdim=False)[..., None]
+        for t in range(N)
     ]
     expected = merged(torch.nan_to_num(torch.stack(rows, 2)) @ heads(op.kernel.value, u), op)
     assert_close(op(u, Domain.line(N, causal=True, dtype=torch.float64)), expected)
@@ -82,8 +91,16 @@ def test_power_steps_reach_the_perron_vector_of_positive_similarities():
         op = LinearInfSA(DIM, HEADS, steps=steps).double()
         with torch.no_grad():
             op.kernel.query.weight.copy_(torch.eye(DIM))
-        perron = torch.linalg.eigh(heads(op.kernel.query, u) @ heads(op.kernel.query, u).mT).eigenvectors[..., -1].abs()
-        found.append(torch.nn.functional.cosine_similarity(op.weights(u)[:, :, 0], perron, dim=-1).min().item())
+        perron = (
+            torch.linalg.eigh(heads(op.kernel.query, u) @ heads(op.kernel.query, u).mT)
+            .eigenvectors[..., -1]
+            .abs()
+        )
+        found.append(
+            torch.nn.functional.cosine_similarity(op.weights(u)[:, :, 0], perron, dim=-1)
+            .min()
+            .item()
+        )
     assert found[0] < found[1] < found[2] <= 1 + 1e-9
     assert found[2] > 1 - 1e-9
 
@@ -92,8 +109,12 @@ def test_several_centres_give_responses_of_their_rank():
     op = LinearInfSA(DIM, HEADS, centres=3).double()
     weights = op.weights(features())
     assert torch.linalg.matrix_rank(weights).tolist() == [[3, 3]]
-    assert torch.linalg.matrix_rank(LinearInfSA(DIM, HEADS).double().weights(features())).tolist() == [[1, 1]]
-    assert_close(weights.sum(-1), torch.full((1, HEADS, N), 0.7).double(), "weights sum to γ", torch.float32)
+    assert torch.linalg.matrix_rank(
+        LinearInfSA(DIM, HEADS).double().weights(features())
+    ).tolist() == [[1, 1]]
+    assert_close(
+        weights.sum(-1), torch.full((1, HEADS, N), 0.7).double(), "weights sum to γ", torch.float32
+    )
 
 
 def test_streaming_scores_each_key_at_its_own_time():
@@ -110,7 +131,8 @@ def test_streaming_scores_each_key_at_its_own_time():
         -1,
     )
     rows = [
-        (score[:, :, : t + 1, None] * v[:, :, : t + 1]).sum(2) / score[:, :, : t + 1].sum(-1)[..., None]
+        (score[:, :, : t + 1, None] * v[:, :, : t + 1]).sum(2)
+        / score[:, :, : t + 1].sum(-1)[..., None]
         for t in range(N)
     ]
     expected = merged(0.7 * torch.stack(rows, 2), op)
@@ -132,7 +154,9 @@ def test_a_learned_decay_gets_its_gradient_and_starts_where_told(kind):
                 op.kernel.decay_logit[h] += sign * step
                 values.append(op(u).square().sum())
                 op.kernel.decay_logit[h] -= sign * step
-        assert found[h].item() == pytest.approx(((values[0] - values[1]) / (2 * step)).item(), rel=1e-5)
+        assert found[h].item() == pytest.approx(
+            ((values[0] - values[1]) / (2 * step)).item(), rel=1e-5
+        )
         assert abs(found[h]) > 1e-6
     op.kernel.reset_parameters()
     assert_close(op.kernel.decay(), torch.full((HEADS,), 0.3).double(), "γ again", torch.float32)
@@ -146,7 +170,7 @@ def test_released_and_paper_presets_differ_where_documented():
     assert CentralityKernel(DIM, HEADS, preset="released", decay=0.5).gamma == 0.5
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decay", [1.0, 1.5, 0.0, -0.2, float("nan")])
@@ -165,7 +189,10 @@ def test_a_decay_outside_its_interval_is_refused(decay):
         ({"eps": -1.0}, "not negative"),
         ({"scale": 0.0}, "positive number or 'width'"),
         ({"learned_decay": True, "power": 0}, "never change"),
-        ({"tied": True, "projections": torch.nn.Linear(DIM, 3 * DIM)}, "queries and values of their own"),
+        (
+            {"tied": True, "projections": torch.nn.Linear(DIM, 3 * DIM)},
+            "queries and values of their own",
+        ),
     ],
 )
 def test_bad_options_are_named(options, message):
@@ -215,9 +242,16 @@ def test_degenerate_tokens(name, causal, eps):
     one = checked(op, features(1), Domain.line(1, causal=causal, dtype=torch.float64))
     assert one.shape == (1, 1, DIM)
     constant = checked(op, features(1).expand(-1, N, -1), domain)
-    if not causal or name in ("linear", "streaming"):  # a prefix of equal tokens has the norm of its triangle
+    if not causal or name in (
+        "linear",
+        "streaming",
+    ):  # a prefix of equal tokens has the norm of its triangle
         assert_close(constant, constant[:, :1].expand(-1, N, -1), "equal tokens have equal outputs")
-    assert_close(checked(op, torch.zeros(1, N, DIM).double(), domain), bias.expand(1, N, DIM), "zero features")
+    assert_close(
+        checked(op, torch.zeros(1, N, DIM).double(), domain),
+        bias.expand(1, N, DIM),
+        "zero features",
+    )
     with torch.no_grad():
         op.kernel.key.weight.copy_(-op.kernel.query.weight)
     same = features(1).expand(-1, N, -1)

@@ -1,4 +1,6 @@
-"""Feature maps: positive semi-definite kernels, what each approximates, LUNA's variants, presets and caps."""
+"""Feature maps: positive semi-definite kernels, what each approximates, LUNA's variants, presets
+and caps.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def points(n=7, heads=HEADS, dtype=torch.float64):
 
 
 def luna(**options):
-    return LunaMap(WIDTH, HEADS, **{"directions": 3, "channels": 2, "hidden": 6, **options}).double()
+    return LunaMap(
+        WIDTH, HEADS, **{"directions": 3, "channels": 2, "hidden": 6, **options}
+    ).double()
 
 
 def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +63,10 @@ def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
             for i in range(layer.directions):
                 u = x[:, h] @ layer.weight[s, i] + layer.bias[s, i]
                 act = torch.relu if layer.activation == "relu" else nn.functional.gelu
-                y = act(u[..., None] * layer.bank.weight[s, g] + layer.bank.bias[s, g]) @ layer.bank.readout[s, g, c]
+                y = (
+                    act(u[..., None] * layer.bank.weight[s, g] + layer.bank.bias[s, g])
+                    @ layer.bank.readout[s, g, c]
+                )
                 y = y + layer.bank.shift[s, g, c]
                 y = torch.relu(y) if layer.nonneg else y
                 if layer.coefficient is not None:
@@ -67,7 +74,11 @@ def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
                 if layer.envelope:
                     gate = x[:, h] @ layer.gate[s].T + layer.gate_bias[s]
                     one = layer.envelope == "scalar"
-                    y = y * (nn.functional.softplus(gate[..., 0]) if one else gate[..., channel].sigmoid())
+                    y = y * (
+                        nn.functional.softplus(gate[..., 0])
+                        if one
+                        else gate[..., channel].sigmoid()
+                    )
                 found.append(y / math.sqrt(layer.directions))
         columns.append(torch.stack(found, -1))
     return torch.stack(columns, 1)
@@ -130,7 +141,9 @@ def test_no_channel_is_dead_at_first(activation):
     layer = LunaMap(16, channels=64, activation=activation)
     y = layer(torch.randn(1, 1, 500, 16)).unflatten(-1, (64, -1))
     assert (y.amax((0, 1, 2, 4)) > 0).all()
-    plain = LunaMap(16, channels=64, init="linear")(torch.randn(1, 1, 500, 16)).unflatten(-1, (64, -1))
+    plain = LunaMap(16, channels=64, init="linear")(torch.randn(1, 1, 500, 16)).unflatten(
+        -1, (64, -1)
+    )
     assert (plain.amax((0, 1, 2, 4)) == 0).any(), "torch's default leaves some dead"
 
 
@@ -145,22 +158,33 @@ def test_presets_are_what_the_paper_says_in_each_place():
         "paper-equation": (2, "scalar"),
         "paper-gated": (2, "channels"),
     }
-    assert luna(preset="paper-gated", envelope="none").envelope is None, "options win over the preset"
+    assert luna(preset="paper-gated", envelope="none").envelope is None, (
+        "options win over the preset"
+    )
 
 
 def test_an_exponential_start_is_hedgehogs():
-    layer, x = LunaMap(WIDTH, HEADS, preset="exponential", per_head=True).double(), points().clamp(-6, 6)
+    layer, x = (
+        LunaMap(WIDTH, HEADS, preset="exponential", per_head=True).double(),
+        points().clamp(-6, 6),
+    )
     assert layer.features == 2 * WIDTH
     expected = HedgehogFeatures(WIDTH, HEADS).double()(x)
-    assert ((layer(x) * math.sqrt(WIDTH) / expected).log().abs() < 1e-2).all(), "64 chords on [-6, 6]"
+    assert ((layer(x) * math.sqrt(WIDTH) / expected).log().abs() < 1e-2).all(), (
+        "64 chords on [-6, 6]"
+    )
     assert (layer(1e3 * points()) >= 0).all()
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_further_channels_of_an_exponential_start_are_slower(shared):
-    layer = LunaMap(WIDTH, directions=6, channels=5, hidden=200, preset="exponential", shared=shared).double()
+    layer = LunaMap(
+        WIDTH, directions=6, channels=5, hidden=200, preset="exponential", shared=shared
+    ).double()
     rows = layer.weight[0]
-    assert_close(rows[:WIDTH] @ rows[:WIDTH].T, torch.eye(WIDTH), "orthonormal", dtype=torch.float32)
+    assert_close(
+        rows[:WIDTH] @ rows[:WIDTH].T, torch.eye(WIDTH), "orthonormal", dtype=torch.float32
+    )
     x = points(heads=1)
     x = x / x.norm(dim=-1, keepdim=True)
     found = layer(x).unflatten(-1, (5, 6))[0, 0] * math.sqrt(6)

@@ -53,7 +53,9 @@ def test_a_small_rank_starts_as_the_mean_in_its_own_directions():
 
 
 @pytest.mark.parametrize(
-    ("causal", "path"), [(False, "hidden units pooled"), (True, "causal chunks")], ids=["pooled", "chunks"]
+    ("causal", "path"),
+    [(False, "hidden units pooled"), (True, "causal chunks")],
+    ids=["pooled", "chunks"],
 )
 def test_auto_takes_the_linear_forms(causal, path):
     built, domain, u = operator(), Domain.line(N, causal=causal, dtype=torch.float64), signal()
@@ -69,7 +71,9 @@ def test_the_state_is_r_numbers_a_head():
     state, u = built.init_state(2, domain), signal()
     for t in range(N):
         _, state = built.step(u[:, t], state)
-        assert {name: tuple(x.shape) for name, x in state.keys.items()} == {"moment": (2, HEADS, 1, 3)}
+        assert {name: tuple(x.shape) for name, x in state.keys.items()} == {
+            "moment": (2, HEADS, 1, 3)
+        }
 
 
 def test_a_rank_beyond_the_points_is_served():
@@ -82,7 +86,8 @@ def test_other_queries_are_super_resolution():
     fine = Domain.points(torch.rand(11, 1, dtype=torch.float64))
     query = torch.randn(2, 11, DIM, dtype=torch.float64)
     assert_close(
-        built(u, domain, query=query, query_domain=fine), built.dense(u, domain, query=query, query_domain=fine)
+        built(u, domain, query=query, query_domain=fine),
+        built.dense(u, domain, query=query, query_domain=fine),
     )
 
 

@@ -1,4 +1,6 @@
-"""ITNet's kernel: its groups, its sizes, its initialisation, and the split form against the literal one."""
+"""ITNet's kernel: its groups, its sizes, its initialisation, and the split form against the literal
+one.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,20 @@ def assert_is_the_definition(operator, u, domain):
     direction = torch.randn_like(fast)
     found = [torch.autograd.grad(y, inputs, direction, allow_unused=True) for y in (fast, dense)]
     for x, g, e in zip(inputs, *found):
-        assert_close(torch.zeros_like(x) if g is None else g, torch.zeros_like(x) if e is None else e, "gradient")
+        assert_close(
+            torch.zeros_like(x) if g is None else g,
+            torch.zeros_like(x) if e is None else e,
+            "gradient",
+        )
 
 
 @pytest.mark.parametrize("name", list(ablations()))
 @pytest.mark.parametrize("where", ["grid", "causal points"])
 def test_every_ablation_is_the_definition(name, where):
     groups = ablations()[name]
-    operator = shaken(ITNetOperator(6, 2, position_dim=2, width=4, frequencies=3, sigma=1.0, groups=groups))
+    operator = shaken(
+        ITNetOperator(6, 2, position_dim=2, width=4, frequencies=3, sigma=1.0, groups=groups)
+    )
     points = torch.rand(2, 6, 2, **DOUBLE)
     domain = Domain.grid(2, 3, **DOUBLE) if where == "grid" else Domain.points(points, causal=True)
     assert_is_the_definition(operator, torch.randn(2, 6, 6, **DOUBLE), domain)
@@ -107,15 +115,25 @@ def test_compact_output_is_diagonal_plus_low_rank():
     assert weight.shape == (2, 4, 4, 3)
     for h in range(2):
         for k in range(3):
-            expected = torch.diag(kernel.diagonal[h, :, k]) + kernel.left[h, :, :, k] @ kernel.right[h, :, :, k].T
+            expected = (
+                torch.diag(kernel.diagonal[h, :, k])
+                + kernel.left[h, :, :, k] @ kernel.right[h, :, :, k].T
+            )
             assert_close(weight[h, :, :, k], expected)
     full = MLPKernel(2, 4, width=3, frequencies=2, sigma=1.0).double()
     full.load_state_dict(
-        {name: x for name, x in kernel.state_dict().items() if name.split("_")[0] not in ("diagonal", "left", "right")}
+        {
+            name: x
+            for name, x in kernel.state_dict().items()
+            if name.split("_")[0] not in ("diagonal", "left", "right")
+        }
         | {"weight2": weight, "bias2": bias}
     )
     u, domain = torch.randn(2, 5, 8, **DOUBLE), Domain.line(5, **DOUBLE)
-    operators = [IntegralOperator(8, 2, kernel=k, projection=False, residual=False).double() for k in (kernel, full)]
+    operators = [
+        IntegralOperator(8, 2, kernel=k, projection=False, residual=False).double()
+        for k in (kernel, full)
+    ]
     assert_close(operators[0](u, domain), operators[1](u, domain))
     assert_is_the_definition(operators[0], u, domain)
 
@@ -157,7 +175,7 @@ def test_options_are_refused(options, message):
         MLPKernel(2, 4, **options)
 
 
-# --- initialisation ---------------------------------------------------------------------------------------------------
+# --- initialisation -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("output", ["full", "compact"])
@@ -185,10 +203,15 @@ def test_operator_starts_near_the_mean_plus_identity(output):
     assert_close(operator(u), expected, "mean plus identity", torch.bfloat16)
     causal = Domain.line(10, causal=True)
     means = u.cumsum(1) / torch.arange(1, 11)[:, None]
-    assert_close(operator(u, causal), operator.projection(means) + u, "causal mean plus identity", torch.bfloat16)
+    assert_close(
+        operator(u, causal),
+        operator.projection(means) + u,
+        "causal mean plus identity",
+        torch.bfloat16,
+    )
 
 
-# --- Fourier features -------------------------------------------------------------------------------------------------
+# --- Fourier features -----------------------------------------------------------------------------
 
 
 def test_fourier_features_formula():
@@ -196,7 +219,9 @@ def test_fourier_features_formula():
     x = torch.rand(5, 2)
     angle = 2 * torch.pi * x @ features.matrix.T
     assert_close(features(x), torch.cat([angle.cos(), angle.sin()], -1))
-    assert FourierFeatures(1, frequencies=4000, sigma=5.0).matrix.std().item() == pytest.approx(5.0, rel=0.05)
+    assert FourierFeatures(1, frequencies=4000, sigma=5.0).matrix.std().item() == pytest.approx(
+        5.0, rel=0.05
+    )
 
 
 def test_frequencies_are_the_same_in_every_layer_whatever_the_global_seed():
@@ -213,7 +238,9 @@ def test_frequencies_are_the_same_in_every_layer_whatever_the_global_seed():
 
 
 def test_learned_frequencies_get_a_gradient():
-    operator = ITNetOperator(4, 2, width=4, frequencies=2, sigma=1.0, learned_frequencies=True).double()
+    operator = ITNetOperator(
+        4, 2, width=4, frequencies=2, sigma=1.0, learned_frequencies=True
+    ).double()
     matrix = operator.kernel.fourier.matrix
     assert isinstance(matrix, torch.nn.Parameter)
     operator(torch.randn(1, 5, 4, **DOUBLE), Domain.line(5, **DOUBLE)).square().sum().backward()

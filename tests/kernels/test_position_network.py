@@ -1,4 +1,6 @@
-"""Networks of positions: initialisations that take effect, knots, random features, a learned frequency."""
+"""Networks of positions: initialisations that take effect, knots, random features, a learned
+frequency.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ def test_released_weights_are_torch_s_for_every_omega(omega):
 
 
 def test_the_sine_network_is_its_formula():
-    network, z = PositionNetwork(2, width=5, depth=2, omega=4.0).double(), torch.randn(6, 2, dtype=torch.float64)
+    network, z = (
+        PositionNetwork(2, width=5, depth=2, omega=4.0).double(),
+        torch.randn(6, 2, dtype=torch.float64),
+    )
     h = z
     for layer in network.layers:
         h = torch.sin(4.0 * (h @ layer.weight.mT + layer.bias))
@@ -70,7 +75,10 @@ def test_random_features_see_the_scale():
     network = PositionNetwork(2, width=8, activation="rff", omega=2.0)
     assert network.omega is None
     assert network.fourier.matrix.shape == (4, 2)
-    assert_close(network.fourier.matrix * 2, PositionNetwork(2, width=8, activation="rff", omega=4.0).fourier.matrix)
+    assert_close(
+        network.fourier.matrix * 2,
+        PositionNetwork(2, width=8, activation="rff", omega=4.0).fourier.matrix,
+    )
     assert network(torch.randn(3, 2)).shape == (3, 8)
 
 
@@ -81,7 +89,9 @@ def test_omega_is_a_buffer_or_learned():
     assert float(learned.omega.grad.abs()) > 0
 
 
-@pytest.mark.parametrize("options", [{}, {"learned_omega": True}, {"activation": "silu"}, {"activation": "rff"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"learned_omega": True}, {"activation": "silu"}, {"activation": "rff"}]
+)
 def test_copies_are_the_same_function(options):
     network, z = PositionNetwork(2, width=6, **options), torch.randn(4, 2)
     network(z).sum().backward()  # also after a backward
@@ -100,7 +110,9 @@ def test_phases_are_not_rounded_under_autocast():
     assert_close(under, network(z))
 
 
-@pytest.mark.parametrize("options", [{"omega": 3.0}, {"activation": "relu"}, {"activation": "rff", "omega": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"omega": 3.0}, {"activation": "relu"}, {"activation": "rff", "omega": 1.0}]
+)
 def test_precisions_mix(options):
     network, z = PositionNetwork(1, width=8, **options), torch.rand(9, 1)
     expected = network(z)

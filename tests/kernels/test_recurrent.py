@@ -1,4 +1,6 @@
-"""Recurrences along their trajectory: slopes, products of transitions, responses, and the linearizations that are not exact."""
+"""Recurrences along their trajectory: slopes, products of transitions, responses, and the
+linearizations that are not exact.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
 from fredholm.kernels.recurrent import RecurrentKernel
 from fredholm.operators import IntegralOperator
-from fredholm.ops.trajectory import CELLS, LINEARIZATIONS, Weights, kernel_naive, pull, push, tanh_secant
+from fredholm.ops.trajectory import (
+    CELLS,
+    LINEARIZATIONS,
+    Weights,
+    kernel_naive,
+    pull,
+    push,
+    tanh_secant,
+)
 
 from ..tolerances import assert_close
 
@@ -22,14 +32,20 @@ LAYERS = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}
 
 def operator_of(layer: nn.RNNBase, **options) -> IntegralOperator:
     kernel = RecurrentKernel(layer, **options)
-    return IntegralOperator(layer.input_size, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False)
+    return IntegralOperator(
+        layer.input_size, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+    )
 
 
 def line(mode: str, linearization: str = "secant", projected: bool = False, n: int = 5):
-    """A trajectory of one layer, with what it was made of: (trajectory, x, (s, y) before it, leaves)."""
+    """A trajectory of one layer, with what it was made of: (trajectory, x, (s, y) before it,
+    leaves).
+    """
     gates, d, width = LAYERS[mode], 2, 3
     m = 2 if projected else width
-    shapes = [(gates * width, d), (gates * width, m), (gates * width,), (gates * width,)] + [(m, width)] * projected
+    shapes = [(gates * width, d), (gates * width, m), (gates * width,), (gates * width,)] + [
+        (m, width)
+    ] * projected
     leaves = [torch.randn(shape, **DOUBLE).requires_grad_() for shape in shapes]
     x = torch.randn(2, n, d, **DOUBLE).requires_grad_()
     state = [torch.randn(2, m, **DOUBLE).requires_grad_()]
@@ -39,7 +55,7 @@ def line(mode: str, linearization: str = "secant", projected: bool = False, n: i
     return made, x, (state[-1], state[0]), [*leaves, x, *state]
 
 
-# --- slopes -----------------------------------------------------------------------------------------------------------
+# --- slopes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("z", [0.0, 1e-300, -1e-8, 1e-3, 0.2499999, -0.2500001, 1.0, -3.0, 30.0])
@@ -49,7 +65,8 @@ def test_secant_and_its_two_derivatives_are_accurate(z):
     (first,) = torch.autograd.grad(value, x, create_graph=True)
     (second,) = torch.autograd.grad(first, x)
     with mpmath.workdps(40):
-        # Taylor coefficients at z of tanh(z)/z, from those of the even series near 0, which the quotient does not resolve
+        # Taylor coefficients at z of tanh(z)/z, from those of the even series near 0, which the
+        # quotient does not resolve
         if abs(z) < 0.3:
             even = mpmath.taylor(mpmath.tanh, 0, 81)[1::2]
             w = mpmath.mpf(z)
@@ -65,7 +82,9 @@ def test_secant_and_its_two_derivatives_are_accurate(z):
 
 
 def test_secant_is_twice_differentiable_and_finite():
-    z = torch.tensor([-40.0, -0.3, -0.25, -1e-9, 0.0, 1e-4, 0.25, 2.0], **DOUBLE, requires_grad=True)
+    z = torch.tensor(
+        [-40.0, -0.3, -0.25, -1e-9, 0.0, 1e-4, 0.25, 2.0], **DOUBLE, requires_grad=True
+    )
     assert torch.autograd.gradcheck(tanh_secant, z)
     assert torch.autograd.gradgradcheck(tanh_secant, z)
     far = torch.tensor([1e4, -1e30], requires_grad=True)
@@ -73,11 +92,13 @@ def test_secant_is_twice_differentiable_and_finite():
     assert slope.isfinite().all()
 
 
-# --- trajectories -----------------------------------------------------------------------------------------------------
+# --- trajectories ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("linearization", LINEARIZATIONS)
-@pytest.mark.parametrize(("mode", "projected"), [*((mode, False) for mode in CELLS), ("LSTM", True)])
+@pytest.mark.parametrize(
+    ("mode", "projected"), [*((mode, False) for mode in CELLS), ("LSTM", True)]
+)
 def test_pull_is_the_product_of_transitions(mode, linearization, projected):
     made, x, _, leaves = line(mode, linearization, projected)
     n, m = x.shape[1], made.output.shape[-1]
@@ -85,7 +106,10 @@ def test_pull_is_the_product_of_transitions(mode, linearization, projected):
     fast, naive = pull(made, every.expand(2, -1, -1, -1, -1)), kernel_naive(made)
     assert_close(fast, naive)
     direction = torch.randn(naive.shape, **DOUBLE)
-    found = [torch.autograd.grad(k, leaves, direction, retain_graph=True, allow_unused=True) for k in (fast, naive)]
+    found = [
+        torch.autograd.grad(k, leaves, direction, retain_graph=True, allow_unused=True)
+        for k in (fast, naive)
+    ]
     for a, b in zip(*found):
         assert (a is None) == (b is None)
         if a is not None:
@@ -102,7 +126,10 @@ def test_the_secant_response_is_the_recurrence(mode):
     kernel, (offset, _) = kernel_naive(made), push(made, None, start)
     assert_close(torch.einsum("btsod,bsd->bto", kernel, x) + offset, made.output)
     direction = torch.randn(response.shape, **DOUBLE)
-    found = [torch.autograd.grad(y, leaves, direction, retain_graph=True) for y in (response, made.output)]
+    found = [
+        torch.autograd.grad(y, leaves, direction, retain_graph=True)
+        for y in (response, made.output)
+    ]
     for a, b in zip(*found):
         assert_close(a, b, "gradient")
 
@@ -131,12 +158,14 @@ def test_rows_never_make_a_tensor_of_all_pairs():
 
 
 def test_a_signal_of_zeros_keeps_its_gradients():
-    # Without biases every argument of tanh is 0, where the secant is a limit, and relu is not differentiable.
+    # Without biases every argument of tanh is 0, where the secant is a limit, and relu is not
+    # differentiable.
     for mode in ("tanh", "relu"):
         layer = nn.RNN(2, 3, nonlinearity=mode, bias=False, batch_first=True).double()
         u = torch.zeros(1, 4, 2, **DOUBLE, requires_grad=True)
         got, want = (
-            torch.autograd.grad(y.sum(), [u, *layer.parameters()]) for y in (operator_of(layer).dense(u), layer(u)[0])
+            torch.autograd.grad(y.sum(), [u, *layer.parameters()])
+            for y in (operator_of(layer).dense(u), layer(u)[0])
         )
         for a, b in zip(got, want):
             assert_close(a, b, f"gradient with {mode}")
@@ -149,11 +178,13 @@ def test_the_explicit_kernel_is_twice_differentiable():
     assert torch.autograd.gradcheck(lambda u: op.kernel_matrix(u, rows=[2]), u)
 
 
-# --- linearizations ---------------------------------------------------------------------------------------------------
+# --- linearizations -------------------------------------------------------------------------------
 
 
 def test_how_far_the_papers_forms_are_off():
-    """A random LSTM, torch's own initialisation: tangents are a quarter off, gates alone a third; the secant is exact."""
+    """A random LSTM, torch's own initialisation: tangents are a quarter off, gates alone a third;
+    the secant is exact.
+    """
     layer, u = nn.LSTM(8, 32).double(), torch.randn(4, 32, 8, **DOUBLE)
 
     def errors(u):
@@ -164,8 +195,12 @@ def test_how_far_the_papers_forms_are_off():
     assert error["secant"] < 1e-14
     assert 0.2 < error["tangent"] < 0.3
     assert 0.28 < error["gates"] < 0.4
-    assert quiet["tangent"] < 0.5 * error["tangent"], "the tangent is a better slope of a smaller signal"
-    assert quiet["gates"] > 0.6 * error["gates"], "the transition that was left out does not get smaller"
+    assert quiet["tangent"] < 0.5 * error["tangent"], (
+        "the tangent is a better slope of a smaller signal"
+    )
+    assert quiet["gates"] > 0.6 * error["gates"], (
+        "the transition that was left out does not get smaller"
+    )
 
 
 def test_a_tangent_of_relu_is_its_secant():
@@ -174,7 +209,9 @@ def test_a_tangent_of_relu_is_its_secant():
 
 
 @pytest.mark.parametrize("linearization", ["tangent", "gates"])
-@pytest.mark.parametrize("layer", [nn.LSTM(2, 4, num_layers=2, proj_size=3), nn.GRU(2, 3, num_layers=2)])
+@pytest.mark.parametrize(
+    "layer", [nn.LSTM(2, 4, num_layers=2, proj_size=3), nn.GRU(2, 3, num_layers=2)]
+)
 def test_an_inexact_kernel_is_what_its_operator_evaluates(layer, linearization):
     op = operator_of(layer.double(), linearization=linearization)
     valid = torch.tensor([[True] * 5, [False, True, True, True, False]])
@@ -190,7 +227,10 @@ def test_an_inexact_kernel_is_what_its_operator_evaluates(layer, linearization):
     for name, out in {"forward": fast, "step": torch.stack(steps, 1)}.items():
         assert_close(out, dense, name)
         for a, b in zip(torch.autograd.grad(out, inputs, direction, allow_unused=True), wanted):
-            assert_close(*(torch.zeros(1, **DOUBLE) if g is None else g for g in (a, b)), f"gradient of {name}")
+            assert_close(
+                *(torch.zeros(1, **DOUBLE) if g is None else g for g in (a, b)),
+                f"gradient of {name}",
+            )
     exact = operator_of(layer)(u, domain)
     error = ((fast - exact).norm() / exact.norm()).item()
     assert error > 0.01
@@ -203,7 +243,7 @@ def test_an_inexact_kernel_both_ways():
     assert_close(op(u), op.dense(u))
 
 
-# --- options, domains, states -----------------------------------------------------------------------------------------
+# --- options, domains, states ---------------------------------------------------------------------
 
 LINE = {"causal": True, "measure": "counting"}
 
@@ -234,7 +274,9 @@ def test_two_directions_know_no_order_and_no_steps():
     op = operator_of(nn.GRU(2, 3, bidirectional=True))
     domain = Domain.line(4, **LINE)
     for call in (lambda: op(torch.zeros(1, 4, 2), domain), lambda: op.init_state(1, domain)):
-        with pytest.raises(DomainError, match="bidirectional GRU cannot live on a domain that is causal"):
+        with pytest.raises(
+            DomainError, match="bidirectional GRU cannot live on a domain that is causal"
+        ):
             call()
     with pytest.raises(DomainError, match="leave query"):
         op(torch.zeros(1, 4, 2), query_domain=Domain.line(3, measure="counting"))
@@ -243,11 +285,27 @@ def test_two_directions_know_no_order_and_no_steps():
 @pytest.mark.parametrize(
     ("layer", "options", "message"),
     [
-        (nn.LSTM(2, 3), {"initial_state": torch.zeros(1, 3)}, r"a pair of tensors \(h, c\), got a tensor \(1, 3\)"),
+        (
+            nn.LSTM(2, 3),
+            {"initial_state": torch.zeros(1, 3)},
+            r"a pair of tensors \(h, c\), got a tensor \(1, 3\)",
+        ),
         (nn.GRU(2, 3), {"initial_state": (torch.zeros(1, 3),) * 2}, "one tensor h, got tuple of"),
-        (nn.GRU(2, 3, 2), {"initial_state": torch.zeros(1, 3)}, r"\(2, 3\) or \(2, B, 3\), got \(1, 3\)"),
-        (nn.LSTM(2, 4, proj_size=3), {"initial_state": (torch.zeros(1, 3),) * 2}, r"c must have shape \(1, 4\)"),
-        (nn.GRU(2, 3), {"initial_state": torch.zeros(1, 3).double()}, "h is torch.float64, the layer torch.float32"),
+        (
+            nn.GRU(2, 3, 2),
+            {"initial_state": torch.zeros(1, 3)},
+            r"\(2, 3\) or \(2, B, 3\), got \(1, 3\)",
+        ),
+        (
+            nn.LSTM(2, 4, proj_size=3),
+            {"initial_state": (torch.zeros(1, 3),) * 2},
+            r"c must have shape \(1, 4\)",
+        ),
+        (
+            nn.GRU(2, 3),
+            {"initial_state": torch.zeros(1, 3).double()},
+            "h is torch.float64, the layer torch.float32",
+        ),
         (nn.GRU(2, 3), {"linearization": "secants"}, "did you mean 'secant'"),
         (nn.RNN(2, 3), {"linearization": "gates"}, "an RNN has none"),
         (nn.Linear(2, 3), {}, "got Linear"),
@@ -259,7 +317,10 @@ def test_options_that_do_not_fit(layer, options, message):
 
 
 def test_gradients_reach_the_initial_state():
-    layer, source = nn.LSTM(2, 3, num_layers=2).double(), torch.randn(3, **DOUBLE, requires_grad=True)
+    layer, source = (
+        nn.LSTM(2, 3, num_layers=2).double(),
+        torch.randn(3, **DOUBLE, requires_grad=True),
+    )
     state = (
         source.expand(2, 3).cos(),
         source.expand(2, 4, 3).sin(),

@@ -1,5 +1,6 @@
-"""State space kernels: rules of discretisation, forms, refusals. That they equal their recurrences is in the contract suite and in
-tests/convert/classical/test_equality.py."""
+"""State space kernels: rules of discretisation, forms, refusals. That they equal their recurrences
+is in the contract suite and in tests/convert/classical/test_equality.py.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +26,18 @@ KERNELS = {
     "dense": lambda: StateSpaceKernel(torch.randn(3, 3) / 2, torch.randn(3, 4), torch.randn(4, 3)),
     "diagonal": lambda: DiagonalStateSpaceKernel(1, 4, state=3),
     "selective": lambda: SelectiveKernel(4, 3),
-    "continuous": lambda: ContinuousStateSpaceKernel(torch.randn(3, 3), torch.randn(3, 4), torch.randn(4, 3)),
+    "continuous": lambda: ContinuousStateSpaceKernel(
+        torch.randn(3, 3), torch.randn(3, 4), torch.randn(4, 3)
+    ),
 }
 
 
 def operator(kernel, **options) -> IntegralOperator:
     return IntegralOperator(
-        kernel.d_in * (kernel.heads if not kernel.whole else 1), kernel.heads, kernel=kernel, **options
+        kernel.d_in * (kernel.heads if not kernel.whole else 1),
+        kernel.heads,
+        kernel=kernel,
+        **options,
     )
 
 
@@ -44,7 +50,9 @@ def test_refusals_name_what_is_needed(kernel):
     op, u = operator(kernel), torch.randn(2, 5, 4, **DOUBLE)
     with pytest.raises(DomainError, match="causal=True"):
         op(u, Domain.line(5, measure="counting", **DOUBLE))
-    hidden = Domain.line(5, causal=True, measure="counting", **DOUBLE).replace(pairs=torch.ones(5, 5).bool())
+    hidden = Domain.line(5, causal=True, measure="counting", **DOUBLE).replace(
+        pairs=torch.ones(5, 5).bool()
+    )
     with pytest.raises(DomainError, match="pairs"):
         op(u, hidden)
     if isinstance(kernel, ContinuousStateSpaceKernel):
@@ -78,7 +86,13 @@ def test_strategies_agree_and_say_why():
     op, u = operator(KERNELS["dense"]()).double(), torch.randn(2, 9, 4, **DOUBLE)
     domain = op.kernel.default_domain(9, device=u.device, dtype=u.dtype)
     expected = op.dense(u)
-    for strategy, path in ((FFT(), "FFT"), (Scan(), "scan"), (Exact(), "dense"), ("fft", "FFT"), ("scan", "scan")):
+    for strategy, path in (
+        (FFT(), "FFT"),
+        (Scan(), "scan"),
+        (Exact(), "dense"),
+        ("fft", "FFT"),
+        ("scan", "scan"),
+    ):
         op.strategy = strategy
         assert path in op.plan(domain).path
         assert_close(op(u), expected, path)
@@ -108,7 +122,9 @@ def test_a_strategy_refuses_what_it_cannot_serve():
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear", "euler"])
 def test_rules_converge_to_real_time_at_their_order(rule):
-    """A smooth signal held, averaged or sampled: bilinear gains two orders a halving of the step, the others one."""
+    """A smooth signal held, averaged or sampled: bilinear gains two orders a halving of the step,
+    the others one.
+    """
     a = torch.tensor([[0.0, 1.0], [-2.0, -0.5]], **DOUBLE)
     b, c = torch.tensor([[0.0], [1.0]], **DOUBLE), torch.tensor([[1.0, 0.0]], **DOUBLE)
     errors = []
@@ -116,13 +132,19 @@ def test_rules_converge_to_real_time_at_their_order(rule):
         step = 2.0 / n
         # y' + ... for u = e^{-t}: h = (A + 1)^{-1} (e^{At} - e^{-t}) ... B, from rest
         one, end = torch.eye(2, **DOUBLE), torch.tensor(2.0, **DOUBLE)
-        exact = c @ torch.linalg.solve(a + one, torch.linalg.matrix_exp(a * end) - torch.exp(-end) * one) @ b
+        exact = (
+            c
+            @ torch.linalg.solve(a + one, torch.linalg.matrix_exp(a * end) - torch.exp(-end) * one)
+            @ b
+        )
         t = torch.arange(n, **DOUBLE) * step
         u = torch.exp(-t - step / 2) if rule == "bilinear" else torch.exp(-t)
         kernel = StateSpaceKernel(a, b, c, discretization=rule, step=step).double()
         y = operator(kernel, residual=False, projection=False)(u[None, :, None])[0, -1, 0]
         errors.append(float((y - exact).detach().abs()))
-    assert 0.8 < torch.tensor(errors[0] / errors[1]).log2() / (2 if rule == "bilinear" else 1) < 1.25, errors
+    assert (
+        0.8 < torch.tensor(errors[0] / errors[1]).log2() / (2 if rule == "bilinear" else 1) < 1.25
+    ), errors
 
 
 def test_zoh_needs_no_inverse():
@@ -132,7 +154,9 @@ def test_zoh_needs_no_inverse():
 
 
 def test_a_pole_at_zero_forgets_everything():
-    kernel = DiagonalStateSpaceKernel(1, state=1, discretization="euler", conjugate=False, steps=(1.0, 1.0)).double()
+    kernel = DiagonalStateSpaceKernel(
+        1, state=1, discretization="euler", conjugate=False, steps=(1.0, 1.0)
+    ).double()
     with torch.no_grad():
         kernel.log_decay.zero_()
     taps = kernel.lags(4)
@@ -170,14 +194,21 @@ def test_an_unstable_system_stays_finite_where_nothing_is_read():
 
 
 def test_a_long_horizon_in_single_precision():
-    """Both forms hold single precision over a thousand steps, though one takes powers and the other multiplies step by step."""
-    op, u = operator(DiagonalStateSpaceKernel(4, state=8), residual=False, projection=False), torch.randn(1, 1000, 4)
+    """Both forms hold single precision over a thousand steps, though one takes powers and the other
+    multiplies step by step.
+    """
+    op, u = (
+        operator(DiagonalStateSpaceKernel(4, state=8), residual=False, projection=False),
+        torch.randn(1, 1000, 4),
+    )
     with torch.no_grad():
         single = {}
         for form in ("fft", "scan"):
             op.strategy = form
             single[form] = op(u).double()
         exact = op.double()(u.double())
-    errors = {form: float((y - exact).abs().max() / exact.abs().max()) for form, y in single.items()}
+    errors = {
+        form: float((y - exact).abs().max() / exact.abs().max()) for form, y in single.items()
+    }
     assert errors["scan"] < 1e-5, errors
     assert errors["fft"] < 1e-5, errors

@@ -1,4 +1,6 @@
-"""Stencils built by hand: the kernel against loops, the grids they write to, padding, order and direct use."""
+"""Stencils built by hand: the kernel against loops, the grids they write to, padding, order and
+direct use.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,27 @@ COUNTING = {"measure": "counting", "dtype": torch.float64}
 def operator(kernel, **options) -> IntegralOperator:
     dim, out = kernel.heads * kernel.d_in, kernel.heads * kernel.d_out
     return IntegralOperator(
-        dim, kernel.heads, kernel=kernel, out_dim=out, **{"residual": False, "projection": False} | options
+        dim,
+        kernel.heads,
+        kernel=kernel,
+        out_dim=out,
+        **{"residual": False, "projection": False} | options,
     )
 
 
 def stencil(channels=(2, 4), taps=(3,), bias=True, heads=1, **options) -> IntegralOperator:
     c_in, c_out = channels
-    shape = (c_in, c_out // heads, *taps) if options.get("transposed") else (c_out, c_in // heads, *taps)
+    shape = (
+        (c_in, c_out // heads, *taps)
+        if options.get("transposed")
+        else (c_out, c_in // heads, *taps)
+    )
     return operator(
         StencilKernel(
-            torch.randn(shape, **DOUBLE), torch.randn(c_out, **DOUBLE) if bias else None, heads=heads, **options
+            torch.randn(shape, **DOUBLE),
+            torch.randn(c_out, **DOUBLE) if bias else None,
+            heads=heads,
+            **options,
         )
     )
 
@@ -51,7 +64,9 @@ def assert_is_the_definition(op, u, domain=None):
 def test_the_kernel_is_the_weight_at_the_centre_minus_the_displacement():
     h, w, r = 3, 4, 1
     op = stencil((2, 3), (3, 3), padding=1)
-    matrix = op.kernel_matrix(torch.zeros(1, h * w, 2, **DOUBLE), Domain.grid(h, w, **COUNTING))[0, 0]
+    matrix = op.kernel_matrix(torch.zeros(1, h * w, 2, **DOUBLE), Domain.grid(h, w, **COUNTING))[
+        0, 0
+    ]
     expected = torch.zeros(h * w, h * w, 3, 2, **DOUBLE)
     for x in range(h * w):
         for y in range(h * w):
@@ -83,13 +98,15 @@ def test_with_a_residual_it_is_a_convolution_and_a_map_of_every_point():
     op = operator(op.kernel, residual=True).double()
     nn.init.normal_(op.residual.weight)
     u = torch.randn(2, 5, 3, **DOUBLE)
-    expected = F.conv1d(u.mT, op.kernel.weight, op.kernel.bias, padding=1).mT + u @ op.residual.weight.T
+    expected = (
+        F.conv1d(u.mT, op.kernel.weight, op.kernel.bias, padding=1).mT + u @ op.residual.weight.T
+    )
     domain = Domain.line(5, **COUNTING)
     assert_close(op(u, domain), expected)
     assert_close(op.dense(u, domain), expected)
 
 
-# --- the grid of the outputs ------------------------------------------------------------------------------------------
+# --- the grid of the outputs ----------------------------------------------------------------------
 
 
 def test_outputs_of_a_stride_are_a_sub_grid():
@@ -104,7 +121,10 @@ def test_outputs_of_a_stride_are_a_sub_grid():
 
 
 def test_outputs_of_a_transposed_stride_are_a_finer_grid():
-    op, domain = stencil(taps=(2,), stride=2, transposed=True), Domain.line(4, measure="spacing", **DOUBLE)
+    op, domain = (
+        stencil(taps=(2,), stride=2, transposed=True),
+        Domain.line(4, measure="spacing", **DOUBLE),
+    )
     target = op.kernel.output_domain(domain)
     assert target is not None
     assert_close(target.positions.diff(dim=0), torch.full((7, 1), 0.125, **DOUBLE))
@@ -167,7 +187,7 @@ def test_pairs_between_a_grid_and_its_sub_grid_use_the_definition():
     assert "own form" in op.plan(replace(domain, pairs=None)).path
 
 
-# --- order ------------------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 CAUSAL = {
     "past only": {"padding": 4, "dilation": 2},
@@ -191,7 +211,9 @@ def test_causal_forms_agree(options, measure):
         y, state = op.step(u[:, t], state)
         outputs.append(y)
     assert_close(torch.stack(outputs, 1), op(u, domain))
-    assert all(memory.shape[-1] <= 4 for memory in state.keys.values()), "the state grows with the prefix"
+    assert all(memory.shape[-1] <= 4 for memory in state.keys.values()), (
+        "the state grows with the prefix"
+    )
     (g,) = torch.autograd.grad(op(u, domain)[:, 3].sum(), u)
     assert g[:, 4:].abs().max() == 0
 
@@ -221,7 +243,7 @@ def test_orders_that_mean_nothing_are_refused(options, named):
         op.init_state(1, domain)
 
 
-# --- built by hand ----------------------------------------------------------------------------------------------------
+# --- built by hand --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -270,6 +292,9 @@ def test_four_axes_are_too_many():
 
 def test_rows_of_a_large_layer_are_cheap():
     kernel = StencilKernel(torch.randn(16, 16, 3, 3), padding=1)
-    op, domain = operator(kernel), Domain.grid(96, 96, measure="counting")  # all rows would be 87 GB
+    op, domain = (
+        operator(kernel),
+        Domain.grid(96, 96, measure="counting"),
+    )  # all rows would be 87 GB
     rows = op.weights(torch.zeros(1, 96 * 96, 16), domain, rows=[0, 5000])
     assert (rows > 0).sum(-1).tolist() == [[[4, 9]]]

@@ -22,7 +22,12 @@ NAN = float("nan")
 def make(name: str, **fields):
     torch.manual_seed(0)
     model = create_model(
-        "backbone_nano", operator=name, operator_options=SMALL.get(name, {}), dim=8, num_classes=3, **fields
+        "backbone_nano",
+        operator=name,
+        operator_options=SMALL.get(name, {}),
+        dim=8,
+        num_classes=3,
+        **fields,
     )
     nn.init.normal_(model.head.weight)
     return model.eval()
@@ -31,7 +36,10 @@ def make(name: str, **fields):
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_changes_nothing(name):
     text = make(name, encoder="text", vocabulary=9, max_length=6)
-    alone, padded = torch.tensor([[3, 1, 4, 1]]), torch.tensor([[3, 1, 4, 1, 0, 0], [2, 7, 1, 8, 2, 8]])
+    alone, padded = (
+        torch.tensor([[3, 1, 4, 1]]),
+        torch.tensor([[3, 1, 4, 1, 0, 0], [2, 7, 1, 8, 2, 8]]),
+    )
     assert_close(text(padded)[:1], text(alone), "text")
     sequence = make(name, encoder="sequence", length=6, channels=2)
     x = torch.randn(2, 6, 2)
@@ -59,7 +67,11 @@ def test_images_every_parameter_learns_and_the_model_is_saved(name, tmp_path):
     exempt = {"kernel.key.bias", "key_bias"} if name == "softmax" else set()
     without = [key for key, p in model.named_parameters() if p.grad is None]
     assert without == [], without
-    silent = [k for k, p in model.named_parameters() if not p.grad.abs().sum() and not any(e in k for e in exempt)]
+    silent = [
+        k
+        for k, p in model.named_parameters()
+        if not p.grad.abs().sum() and not any(e in k for e in exempt)
+    ]
     assert silent == []
     save_pretrained(model, tmp_path)
     assert_close(from_pretrained(tmp_path)(images), model(images))
@@ -71,21 +83,32 @@ def test_baselines_are_torchs_layers():
     u = torch.randn(2, 6, 8)
     recurrence = Recurrence("lstm", 8)
     layer = recurrence.kernel.layer
-    assert_close(recurrence(u, Domain.grid(2, 3)), recurrence.projection(layer(u)[0]), "lstm in reading order")
+    assert_close(
+        recurrence(u, Domain.grid(2, 3)),
+        recurrence.projection(layer(u)[0]),
+        "lstm in reading order",
+    )
     causal = Recurrence("gru", 8, causal=True)
     expected = causal.projection(causal.kernel.layer(u)[0])
     assert_close(causal(u, Domain.line(6, causal=True)), expected, "gru")
     grid = Convolution(8, position_dim=2)
     image = u.mT.unflatten(-1, (2, 3))
-    expected = nn.functional.conv2d(image, grid.kernel.weight, grid.kernel.bias, padding=1).flatten(2).mT
+    expected = (
+        nn.functional.conv2d(image, grid.kernel.weight, grid.kernel.bias, padding=1).flatten(2).mT
+    )
     assert_close(grid(u, suited(grid, Domain.grid(2, 3))), expected, "convolution")
 
 
 def test_operators_live_on_the_measure_they_are_defined_for():
-    line, times = Domain.line(5, measure="counting"), Domain.timestamps(torch.tensor([0.0, 1.0, 3.0]), causal=False)
+    line, times = (
+        Domain.line(5, measure="counting"),
+        Domain.timestamps(torch.tensor([0.0, 1.0, 3.0]), causal=False),
+    )
     kinds = {}
     for name in ("softmax", "itnet", "ckconv", "convolution"):
-        layer = make_layer(BackboneConfig(operator=name, dim=8, operator_options=SMALL.get(name, {})), 1)
+        layer = make_layer(
+            BackboneConfig(operator=name, dim=8, operator_options=SMALL.get(name, {})), 1
+        )
         kinds[name] = [suited(layer, d).kind for d in (line, Domain.line(5), times)]
     assert kinds["softmax"] == kinds["itnet"] == ["uniform", "uniform", "probability"]
     assert kinds["ckconv"] == kinds["convolution"] == ["counting", "counting", "spacing"]
@@ -105,8 +128,16 @@ def test_operators_live_on_the_measure_they_are_defined_for():
         ({"dropout": 1.0}, OptionError, "dropout: received 1.0"),
         ({"mlp_ratio": -1}, OptionError, "mlp_ratio: received -1"),
         ({"operator": "gru", "dim": 9, "heads": 1}, OptionError, "needs an even width"),
-        ({"operator": "gru", "operator_options": {"taps": 3}}, OptionError, "has not all of the options"),
-        ({"operator": "convolution", "operator_options": {"taps": 4}}, OptionError, "taps: received 4"),
+        (
+            {"operator": "gru", "operator_options": {"taps": 3}},
+            OptionError,
+            "has not all of the options",
+        ),
+        (
+            {"operator": "convolution", "operator_options": {"taps": 4}},
+            OptionError,
+            "taps: received 4",
+        ),
         ({"operator": "softmaks"}, OptionError, "did you mean 'softmax'"),
     ],
 )

@@ -26,7 +26,11 @@ SMALL = {
 
 def small(**changes) -> CKCNN:
     torch.manual_seed(0)
-    return create_model("ckcnn_small", **{**SMALL, "dropout": 0.0, "input_dropout": 0.0, **changes}).double().eval()
+    return (
+        create_model("ckcnn_small", **{**SMALL, "dropout": 0.0, "input_dropout": 0.0, **changes})
+        .double()
+        .eval()
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,19 +80,31 @@ def test_padding_and_batching_change_nothing():
 def test_every_parameter_learns():
     model = small(input_dropout=0.2).train()
     model(torch.randn(4, 12, 2, dtype=torch.float64)).square().sum().backward()
-    silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    assert [n for n in silent if not n.endswith("network.layers.0.direction")] == [], "with one input it is a sign"
+    silent = [
+        n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0
+    ]
+    assert [n for n in silent if not n.endswith("network.layers.0.direction")] == [], (
+        "with one input it is a sign"
+    )
 
 
 def test_a_smooth_signal_at_other_rates():
-    """The response at a finer rate converges: masses count steps of training, positions are never stretched."""
+    """The response at a finer rate converges: masses count steps of training, positions are never
+    stretched.
+    """
     model = small(length=64, operator_options={"omega": 2.0, "width": 8})
 
     @torch.no_grad()
     def at(spacing: float) -> torch.Tensor:
         t = torch.arange(0, 60 + 1e-9, spacing, dtype=torch.float64)
         other = create_model(
-            "ckcnn_small", **{**SMALL, "length": 64, "spacing": spacing, "operator_options": {"omega": 2.0, "width": 8}}
+            "ckcnn_small",
+            **{
+                **SMALL,
+                "length": 64,
+                "spacing": spacing,
+                "operator_options": {"omega": 2.0, "width": 8},
+            },
         )
         other.double().eval().load_state_dict(model.state_dict())
         return other(torch.stack([torch.sin(t / 9), torch.cos(t / 7)], -1)[None])
@@ -113,14 +129,19 @@ def test_samples_lost_from_a_grid_are_those_that_are_left_with_their_times():
     grid, timed = small(), small(timed=True)
     timed.load_state_dict(grid.state_dict())
     values = torch.randn(2, 12, 2, dtype=torch.float64)
-    lost = torch.tensor([[1, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1]]).bool()
+    lost = torch.tensor(
+        [[1, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1]]
+    ).bool()
     left = torch.full((2, 7, 3), torch.nan, dtype=torch.float64)
     for i in range(2):
         times = (~lost[i]).nonzero().double()
         left[i, : len(times)] = torch.cat([times, values[i, ~lost[i]]], -1)
     answers = grid(values.masked_fill(lost[..., None], torch.nan)), timed(left)
     assert_close(*answers)
-    gradients = [torch.autograd.grad(y.square().sum(), m.parameters()) for m, y in zip((grid, timed), answers)]
+    gradients = [
+        torch.autograd.grad(y.square().sum(), m.parameters())
+        for m, y in zip((grid, timed), answers)
+    ]
     for g, h in zip(*gradients):
         assert_close(g, h, "gradient")
 
@@ -141,12 +162,15 @@ def test_the_released_norm_is_refused_in_causal_order():
     assert model(torch.randn(2, 12, 2, dtype=torch.float64)).shape == (2, 3)
     x = torch.randn(2, 5, 6)
     assert_close(
-        WholeNorm(6)(x), (x - x.mean((1, 2), keepdim=True)) / x.var((1, 2), keepdim=True, unbiased=False).sqrt()
+        WholeNorm(6)(x),
+        (x - x.mean((1, 2), keepdim=True)) / x.var((1, 2), keepdim=True, unbiased=False).sqrt(),
     )
 
 
 def test_images_have_kernels_of_two_dimensions():
-    model = create_model("ckcnn_image", image_size=(5, 6), widths=(4,), channels=3, operator_options={"width": 8})
+    model = create_model(
+        "ckcnn_image", image_size=(5, 6), widths=(4,), channels=3, operator_options={"width": 8}
+    )
     assert model(torch.randn(2, 3, 5, 6)).shape == (2, 10)
     assert model.blocks[0].operators[0].kernel.network.position_dim == 2
     assert model(torch.randn(1, 3, 4, 4)).shape == (1, 10)

@@ -1,4 +1,6 @@
-"""The continuous transformer: an ordinary encoder at its own steps, and another number of steps with the same weights."""
+"""The continuous transformer: an ordinary encoder at its own steps, and another number of steps
+with the same weights.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ TEXT = torch.tensor([[3, 5, 2, 4, 1], [6, 2, 7, 0, 0]])
 
 def text_model(**options) -> ContinuousTransformer:
     """A small double-precision model of texts whose every parameter is away from its initial value."""
-    base = {"vocabulary": 9, "max_length": 8, "dim": 8, "heads": 2, "depth": 3, "frequencies": 4, "dropout": 0.0}
+    base = {
+        "vocabulary": 9,
+        "max_length": 8,
+        "dim": 8,
+        "heads": 2,
+        "depth": 3,
+        "frequencies": 4,
+        "dropout": 0.0,
+    }
     model = create_model("continuous_text_micro", **base | options).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -34,16 +44,28 @@ def torch_encoder(model: ContinuousTransformer) -> nn.TransformerEncoder:
     """torch's own encoder with the weights of the model's evolution."""
     c = model.config
     layer = nn.TransformerEncoderLayer(
-        c.dim, c.heads, round(c.mlp_ratio * c.dim), 0.0, c.activation, batch_first=True, norm_first=c.norm == "pre"
+        c.dim,
+        c.heads,
+        round(c.mlp_ratio * c.dim),
+        0.0,
+        c.activation,
+        batch_first=True,
+        norm_first=c.norm == "pre",
     )
-    encoder = nn.TransformerEncoder(layer, c.depth, model.evolution.norm, enable_nested_tensor=False).double().eval()
+    encoder = (
+        nn.TransformerEncoder(layer, c.depth, model.evolution.norm, enable_nested_tensor=False)
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for into, knot in zip(encoder.layers, model.evolution.knots):
             kernel, operator = knot[0].operator.kernel, knot[0].operator
             into.self_attn.in_proj_weight.copy_(
                 torch.cat([kernel.query.weight, kernel.key.weight, kernel.value.weight])
             )
-            into.self_attn.in_proj_bias.copy_(torch.cat([kernel.query.bias, kernel.key.bias, kernel.value.bias]))
+            into.self_attn.in_proj_bias.copy_(
+                torch.cat([kernel.query.bias, kernel.key.bias, kernel.value.bias])
+            )
             into.self_attn.out_proj.load_state_dict(operator.projection.state_dict())
             network = knot[1] if c.norm == "pre" else knot[2]
             into.linear1.load_state_dict(network.layers[0].state_dict())
@@ -122,7 +144,9 @@ def test_any_operator_is_the_attention_term(name):
     options = {"width": 4, "frequencies": 2} if name == "itnet" else {}
     model = text_model(operator=name, operator_options=options).train()
     model(TEXT, steps=4).square().sum().backward()
-    missing = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    missing = [
+        n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()
+    ]
     assert missing == []
 
 
@@ -148,7 +172,9 @@ def test_gradients_in_double_precision():
 
 
 def test_images():
-    model = create_model("continuous_vit_micro", num_classes=3, image_size=(8, 12), depth=2).double()
+    model = create_model(
+        "continuous_vit_micro", num_classes=3, image_size=(8, 12), depth=2
+    ).double()
     images = torch.randn(2, 1, 8, 12, dtype=torch.float64)
     assert model(images, steps=5).shape == (2, 3)
     assert model.trace(images)[1][2].shape == (2, 3)
@@ -161,7 +187,13 @@ def test_stages_have_fewer_tokens(operator, tmp_path):
     options = {"width": 4, "frequencies": 2} if operator == "itnet" else {}
     stages = ((4, 1, 1, 2), (8, 3, 2, 2))
     model = create_model(
-        "continuous_cvt_micro", dim=8, depth=3, heads=2, stages=stages, operator=operator, operator_options=options
+        "continuous_cvt_micro",
+        dim=8,
+        depth=3,
+        heads=2,
+        stages=stages,
+        operator=operator,
+        operator_options=options,
     )
     nn.init.normal_(model.head.weight)
     images = torch.randn(2, 1, 12, 8)

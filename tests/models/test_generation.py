@@ -1,4 +1,6 @@
-"""A text model that goes token by token gives what it gives for the whole text, with a state that does not grow."""
+"""A text model that goes token by token gives what it gives for the whole text, with a state that
+does not grow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from fredholm.models import create_model
 
 from ..tolerances import assert_close
 
-NEXT = {"encoder": "text", "causal": True, "pool": "every", "vocabulary": 9, "num_classes": 9, "max_length": 12}
+NEXT = {
+    "encoder": "text",
+    "causal": True,
+    "pool": "every",
+    "vocabulary": 9,
+    "num_classes": 9,
+    "max_length": 12,
+}
 OPTIONS = {
     "itnet_low_rank": {"rank": 3, "width": 4, "frequencies": 3},
     "itnet": {"width": 4, "frequencies": 3},
@@ -21,7 +30,9 @@ OPTIONS = {
 
 def text_model(operator: str, **changes):
     torch.manual_seed(0)
-    model = create_model("itnet_nano", operator=operator, operator_options=OPTIONS[operator], **NEXT | changes).double()
+    model = create_model(
+        "itnet_nano", operator=operator, operator_options=OPTIONS[operator], **NEXT | changes
+    ).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
@@ -40,7 +51,14 @@ def test_token_by_token_is_the_whole_text(operator):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_convolutions_go_token_by_token_as_well(tied):
-    options = {"vocabulary": 9, "num_classes": 9, "max_length": 12, "embedding": 4, "widths": (5, 4), "tied": tied}
+    options = {
+        "vocabulary": 9,
+        "num_classes": 9,
+        "max_length": 12,
+        "embedding": 4,
+        "widths": (5, 4),
+        "tied": tied,
+    }
     model = create_model("ckcnn_ptb", **options).double().eval()
     numbers, state = torch.randint(1, 9, (2, 10)), model.init_state(12, batch=2)
     whole = model(numbers)
@@ -67,7 +85,9 @@ def test_what_cannot_go_token_by_token_is_refused():
     for changes in ({"causal": False}, {"pool": "mean"}):
         with pytest.raises(OptionError, match="a model of the next token"):
             text_model("itnet_low_rank", **changes).init_state(4)
-    with pytest.raises(OptionError, match="length: received 13; the model was built for texts of 12 tokens"):
+    with pytest.raises(
+        OptionError, match="length: received 13; the model was built for texts of 12 tokens"
+    ):
         text_model("itnet_low_rank").init_state(13)
     with pytest.raises(OptionError, match="causal: a text has an order, 'image' has none"):
         create_model("itnet_nano", causal=True)

@@ -1,4 +1,6 @@
-"""InfViT: the paper's sizes, what its depth rules add, any resolution, and memory that a chunk bounds."""
+"""InfViT: the paper's sizes, what its depth rules add, any resolution, and memory that a chunk
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def test_names():
     assert set(list_models("infvit_*")) == set(sizes)
 
 
-# Table 2's millions of parameters fit a width of 1024 and one more square layer with bias a block and one in all.
+# Table 2's millions of parameters fit a width of 1024 and one more square layer with bias a block
+# and one in all.
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
@@ -94,7 +97,9 @@ def test_any_resolution_whose_sides_the_patch_divides(kind, positions):
     for size in ((28, 28), (42, 14), (7, 7)):
         assert model(images(*size)).isfinite().all()
     model(images()).square().sum().backward()
-    assert [n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0] == []
+    assert [
+        n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0
+    ] == []
 
 
 @pytest.mark.parametrize("rule", ["power", "accumulated"])
@@ -104,7 +109,9 @@ def test_a_chunk_changes_nothing_but_memory(rule):
     for chunk in (None, 5):
         model = small(chunk=chunk, depth_rule=rule)
         answer = model(x)
-        gradients = torch.autograd.grad(answer.square().sum(), list(model.parameters()), allow_unused=True)
+        gradients = torch.autograd.grad(
+            answer.square().sum(), list(model.parameters()), allow_unused=True
+        )
         with torch.no_grad():
             assert_close(model(x), answer.detach())
         answers.append((answer, *(g for g in gradients if g is not None)))
@@ -116,7 +123,9 @@ def test_a_chunk_bounds_what_the_hidden_units_keep():
     def kept(chunk):
         network = small(chunk=chunk, mlp_ratio=8.0).blocks[0].feed_forward
         sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: sizes.append(t.numel()) or t, lambda t: t
+        ):
             network(torch.randn(1, 400, 16, dtype=torch.float64, requires_grad=True))
         return max(sizes)
 

@@ -1,4 +1,6 @@
-"""The Long Range Arena's models: what padding and pairs mean, presets, and that recipes train one step on the official layouts."""
+"""The Long Range Arena's models: what padding and pairs mean, presets, and that recipes train one
+step on the official layouts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ OPERATORS = {
 
 def build(name: str = "softmax", **overrides):
     torch.manual_seed(0)
-    return create_model("lra_skyformer", **{"operator": name, "max_length": 12, **OPERATORS.get(name, {}), **overrides})
+    return create_model(
+        "lra_skyformer",
+        **{"operator": name, "max_length": 12, **OPERATORS.get(name, {}), **overrides},
+    )
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -50,7 +55,10 @@ def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
 
 def test_presets_are_the_published_sizes():
     assert len(list_models("lra_*")) == 6
-    found = {name.split("_")[-1]: create_model(name, max_length=8).config for name in list_models("lra_official*")}
+    found = {
+        name.split("_")[-1]: create_model(name, max_length=8).config
+        for name in list_models("lra_official*")
+    }
     assert {k: (c.depth, c.dim, c.heads, c.hidden) for k, c in found.items()} == {
         "text": (4, 256, 4, 1024),
         "listops": (6, 512, 8, 2048),
@@ -63,7 +71,13 @@ def test_presets_are_the_published_sizes():
 
 
 def test_configurations_that_cannot_be_are_refused():
-    for wrong in ({"heads": 3}, {"pool": "last"}, {"encoder": "image"}, {"dropout": 1.0}, {"depth": 0}):
+    for wrong in (
+        {"heads": 3},
+        {"pool": "last"},
+        {"encoder": "image"},
+        {"dropout": 1.0},
+        {"depth": 0},
+    ):
         with pytest.raises(OptionError):
             build(**wrong)
 
@@ -78,11 +92,17 @@ def test_a_saved_model_gives_identical_logits(tmp_path):
 FIXTURES = {
     "listops": (
         None,
-        ["data.options={min_length: 4, max_length: 30, max_depth: 4, max_args: 4, train: 16, val: 4, test: 4}"],
+        [
+            "data.options={min_length: 4, max_length: 30, max_depth: 4, max_args: 4, train: 16, "
+            "val: 4, test: 4}"
+        ],
     ),
     "text": (official_imdb, ["data.max_length=16"]),
     "retrieval": (official_aan, ["data.options.max_length=16"]),
-    "pathfinder": (official_pathfinder, ["data.name=lra-pathfinder", "data.options={}", "training.max_minutes=0.2"]),
+    "pathfinder": (
+        official_pathfinder,
+        ["data.name=lra-pathfinder", "data.options={}", "training.max_minutes=0.2"],
+    ),
 }
 
 
@@ -94,7 +114,12 @@ def test_full_recipes_build_and_train_on_the_official_layout(task, tmp_path, mon
         (tmp_path / "files").mkdir()
         write(tmp_path / "files")
         changes = [*changes, f"data.path={tmp_path / 'files'}"]
-    changes += ["data.batch_size=4", "data.eval_batch_size=4", "training.epochs=1", "schedule.warmup_epochs=0"]
+    changes += [
+        "data.batch_size=4",
+        "data.eval_batch_size=4",
+        "training.epochs=1",
+        "schedule.warmup_epochs=0",
+    ]
     recipe = load_recipe(f"lra-{task}-full", changes)
     assert recipe.model.name == "lra_skyformer"
     assert recipe.operator.name == "luna"
@@ -107,14 +132,26 @@ def test_full_recipes_build_and_train_on_the_official_layout(task, tmp_path, mon
 
 def test_the_retrieval_stand_in_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(kjv_web, "read_pairs", verse_pairs)
-    changes = [f"data.path={tmp_path}", "data.batch_size=16", "training.epochs=1", "operator=softmax"]
-    assert train(load_recipe("lra-retrieval", [*changes, "schedule.warmup_epochs=0"]), tmp_path / "run").steps == 7
+    changes = [
+        f"data.path={tmp_path}",
+        "data.batch_size=16",
+        "training.epochs=1",
+        "operator=softmax",
+    ]
+    assert (
+        train(
+            load_recipe("lra-retrieval", [*changes, "schedule.warmup_epochs=0"]), tmp_path / "run"
+        ).steps
+        == 7
+    )
 
 
 def test_recipes_of_the_arena_change_the_operator_alone():
     names = [name for name in list_recipes() if name.startswith("lra-")]
     assert len(names) == 10
     for name in names:
-        one, other = (load_recipe(name, [f"operator={kind}"]).model_dump() for kind in ("softmax", "luna"))
+        one, other = (
+            load_recipe(name, [f"operator={kind}"]).model_dump() for kind in ("softmax", "luna")
+        )
         assert one.pop("operator") != other.pop("operator")
         assert one == other

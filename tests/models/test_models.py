@@ -19,7 +19,12 @@ def test_names():
     sizes = [f"itnet_{size}{kind}" for size in ("pc", "s", "b", "l") for kind in ("", "_compact")]
     assert set(sizes) | {"itnet_nano", "itnet_micro"} == set(list_models("itnet_*"))
     assert list_models() == sorted(list_models())
-    assert list_models("*_compact") == ["itnet_b_compact", "itnet_l_compact", "itnet_pc_compact", "itnet_s_compact"]
+    assert list_models("*_compact") == [
+        "itnet_b_compact",
+        "itnet_l_compact",
+        "itnet_pc_compact",
+        "itnet_s_compact",
+    ]
     assert list_models("resnet*") == []
 
 
@@ -28,14 +33,29 @@ def test_names():
     [
         (lambda: create_model("itnet_nanoo"), "'itnet_nanoo'; did you mean 'itnet_nano'"),
         (lambda: create_model("itnet_nano", dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
-        (lambda: create_model("itnet_nano", depth=0), "depth: received 0; needs a positive integer"),
-        (lambda: create_model("itnet_nano", depth=True), "depth: received True; needs a positive integer"),
+        (
+            lambda: create_model("itnet_nano", depth=0),
+            "depth: received 0; needs a positive integer",
+        ),
+        (
+            lambda: create_model("itnet_nano", depth=True),
+            "depth: received True; needs a positive integer",
+        ),
         (lambda: create_model("itnet_nano", dim=30, heads=4), "4 does not divide 30"),
         (lambda: create_model("itnet_nano", patch=5), "5 does not divide 28x28"),
         (lambda: create_model("itnet_nano", image_size=(28, 30)), "4 does not divide 28x30"),
-        (lambda: create_model("itnet_nano", dropout=1.5), r"dropout: received 1.5; needs a rate in \[0, 1\)"),
-        (lambda: create_model("itnet_nano", drop_path=-0.5), "drop_path: received -0.5; needs a rate"),
-        (lambda: create_model("itnet_nano", mlp_ratio=-1.0), "mlp_ratio: received -1.0; needs a number"),
+        (
+            lambda: create_model("itnet_nano", dropout=1.5),
+            r"dropout: received 1.5; needs a rate in \[0, 1\)",
+        ),
+        (
+            lambda: create_model("itnet_nano", drop_path=-0.5),
+            "drop_path: received -0.5; needs a rate",
+        ),
+        (
+            lambda: create_model("itnet_nano", mlp_ratio=-1.0),
+            "mlp_ratio: received -1.0; needs a number",
+        ),
         (lambda: create_model("itnet_nano", operator="sotfmax"), "did you mean 'softmax'"),
         (lambda: create_model("itnet_nano", operator_options={"widht": 3}), "'widht'"),
         (lambda: create_model("itnet_nano", pool="max"), "pool is 'mean' or 'cls'"),
@@ -56,7 +76,8 @@ def test_configuration_is_json():
         assert type(config)(**read | size) == config
 
 
-# Millions of parameters before embeddings and head: compact as the paper states, full as its Table 11 adds up (L: 459 with them).
+# Millions of parameters before embeddings and head: compact as the paper states, full as its Table
+# 11 adds up (L: 459 with them).
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
@@ -78,7 +99,14 @@ def test_parameter_counts(name, millions):
     [
         {},
         {"operator": "softmax", "operator_options": {}, "pool": "cls"},
-        {"operator_options": {"width": 4, "output": "compact", "depth": 3, "learned_frequencies": True}},
+        {
+            "operator_options": {
+                "width": 4,
+                "output": "compact",
+                "depth": 3,
+                "learned_frequencies": True,
+            }
+        },
         {"operator_options": {"width": 4, "per_head_hidden": True}},
     ],
 )
@@ -136,7 +164,9 @@ def test_every_parameter_learns_and_other_sizes_work():
     torch.nn.init.normal_(model.head.weight)
     assert model(torch.rand(1, 1, 20, 36)).shape == (1, 10)
     model(torch.rand(2, 1, 28, 28)).square().sum().backward()
-    assert [n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0] == []
+    assert [
+        n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0
+    ] == []
 
 
 @pytest.mark.parametrize("name", ["softmax", "itnet"])
@@ -152,13 +182,22 @@ def test_count_is_the_hand_count(name):
         operator = 4 * tokens * d * d + 2 * pairs * c
         weights = 4 * (d * d + d)
     else:
-        # W and W_O, a and b of the first layer, the product and the moment a pair, W2 a query, b2 a head.
+        # W and W_O, a and b of the first layer, the product and the moment a pair, W2 a query, b2 a
+        # head.
         operator = 2 * tokens * d * d + 2 * tokens * heads * c * width + 2 * pairs * width * c
         operator += b * heads * n * width * c * c + b * heads * c * c
         weights = 2 * d * d + d + width * 3 * c + width + heads * c * c * (width + 1)
     feed_forward = 2 * tokens * d * 4 * d
     flops = 2 * (around + layers * (operator + feed_forward))
-    weights = layers * (weights + 8 * d * d + 5 * d + 4 * d) + 49 * d + d + 2 * m * d + 2 * d + 10 * d + 10
+    weights = (
+        layers * (weights + 8 * d * d + 5 * d + 4 * d)
+        + 49 * d
+        + d
+        + 2 * m * d
+        + 2 * d
+        + 10 * d
+        + 10
+    )
     assert count(model, (b, 1, 28, 28)) == (weights, flops)
 
 

@@ -18,7 +18,9 @@ NANO = {"image_size": (8, 8), "dim": 8, "depth": 1}
 
 @pytest.fixture
 def folder(tmp_path):
-    return save_pretrained(create_model("itnet_nano", **NANO), tmp_path / "model", classes=["a", "b"])
+    return save_pretrained(
+        create_model("itnet_nano", **NANO), tmp_path / "model", classes=["a", "b"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,10 @@ def test_round_trip_is_bitwise(tmp_path, options, dtype):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     model.save_pretrained(tmp_path / "new" / "folder", note={"accuracy": 0.5})
-    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
     state = torch.get_rng_state()
     twin = ITNet.from_pretrained(tmp_path / "new" / "folder")
     assert not twin.training
@@ -72,7 +77,9 @@ def test_a_missing_folder_or_file(folder, tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "3", "null", '"family"', "{}"])
 def test_a_file_that_is_no_configuration(folder, text):
     (folder / "config.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"no model configuration .*needs 'family' and 'config'"):
+    with pytest.raises(
+        CheckpointError, match=r"no model configuration .*needs 'family' and 'config'"
+    ):
         from_pretrained(folder)
 
 

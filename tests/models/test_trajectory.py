@@ -32,7 +32,9 @@ def test_against_single_steps(steps):
             assert found["energy"][n] == pytest.approx(float(per_text.mean()) / 2)
             assert found["growth"][n] == pytest.approx(float((u - v).norm() / start))
             real = u[domain.valid]
-            distance = (real.mean(-1).square() + (real.std(-1, correction=0) - 1).square()).sqrt().mean()
+            distance = (
+                (real.mean(-1).square() + (real.std(-1, correction=0) - 1).square()).sqrt().mean()
+            )
             assert found["distance"][n] == pytest.approx(float(distance))
 
 
@@ -45,4 +47,6 @@ def test_padding_changes_nothing_but_the_noise():
     model = text_model()
     padded = torch.nn.functional.pad(TEXT, (0, 2))
     for key in ("time", "energy", "distance"):
-        assert_close(torch.tensor(trajectory(model, padded)[key]), torch.tensor(trajectory(model, TEXT)[key]))
+        assert_close(
+            torch.tensor(trajectory(model, padded)[key]), torch.tensor(trajectory(model, TEXT)[key])
+        )

@@ -23,7 +23,9 @@ def line(n: int, length: int = 16, **options) -> Domain:
     return Domain.line(n, length=length, causal=True, measure="counting", **DOUBLE, **options)
 
 
-def layer(dim: int = 2, out_dim: int = 3, length: int = 16, omega: float = 6.0, **options) -> CKConv:
+def layer(
+    dim: int = 2, out_dim: int = 3, length: int = 16, omega: float = 6.0, **options
+) -> CKConv:
     torch.manual_seed(1)
     return CKConv(dim, out_dim=out_dim, length=length, omega=omega, width=8, **options).double()
 
@@ -37,7 +39,12 @@ def test_white_noise_keeps_its_variance(activation):
         variances.append(float(operator(torch.randn(64, 64, 8))[:, -1].detach().var()))
     assert 0.5 < sum(variances) / 8 < 2.0
     torch.manual_seed(0)
-    assert CKConv(8, length=64, unit_variance=False, preset="released")(torch.randn(16, 64, 8))[:, -1].std() > 3
+    assert (
+        CKConv(8, length=64, unit_variance=False, preset="released")(torch.randn(16, 64, 8))[
+            :, -1
+        ].std()
+        > 3
+    )
 
 
 def test_lengths_may_follow_one_another():
@@ -66,12 +73,16 @@ def test_the_scale_of_positions_is_saved():
     domain, u = line(16), torch.randn(1, 16, 2, **DOUBLE)
     assert_close(other(u, domain), operator(u, domain))
     with pytest.raises(RuntimeError, match=r"kernel\.extent"):
-        other.load_state_dict({k: v for k, v in operator.state_dict().items() if k != "kernel.extent"})
+        other.load_state_dict(
+            {k: v for k, v in operator.state_dict().items() if k != "kernel.extent"}
+        )
 
 
 def test_longer_than_built_for_is_said_once():
     operator, u = layer(length=8), torch.randn(1, 12, 2, **DOUBLE)
-    with pytest.warns(UserWarning, match=r"displacements of 1\.375 are longer than the 1 the kernel was built for"):
+    with pytest.warns(
+        UserWarning, match=r"displacements of 1\.375 are longer than the 1 the kernel was built for"
+    ):
         operator(u)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -84,7 +95,9 @@ def test_longer_than_built_for_is_said_once():
 
 @pytest.mark.parametrize("ratio", [2.0, 0.5, 2 / 3, 1.3])
 def test_other_rates_converge_to_the_same_integral(ratio):
-    """A smooth signal that begins at zero, sampled `ratio` times as often: the difference is that of a Riemann sum."""
+    """A smooth signal that begins at zero, sampled `ratio` times as often: the difference is that
+    of a Riemann sum.
+    """
     operator = layer(omega=2.0, length=64)
 
     def at(rate: float) -> torch.Tensor:
@@ -153,7 +166,9 @@ def test_rates_and_lengths_that_mean_nothing():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("make", [layer, lambda origin: ITNetOperator(2, width=4, frequencies=2).double()])
+@pytest.mark.parametrize(
+    "make", [layer, lambda origin: ITNetOperator(2, width=4, frequencies=2).double()]
+)
 def test_padding_on_a_shared_grid(causal, make):
     """Positions of a grid stay the grid's where elements of the batch are padded."""
     operator = make(origin="start" if causal else "centre")
@@ -175,9 +190,13 @@ def test_a_linear_recurrence_is_a_convolution_with_powers():
     w, u_matrix = 0.4 * torch.randn(3, 3, **DOUBLE), torch.randn(3, 2, **DOUBLE)
     x = torch.rand(2, 6, 2, **DOUBLE)
     kernel = StateSpaceKernel(w, u_matrix)
-    operator = IntegralOperator(2, kernel=kernel, out_dim=3, residual=False, projection=False).double()
+    operator = IntegralOperator(
+        2, kernel=kernel, out_dim=3, residual=False, projection=False
+    ).double()
     powers = [torch.linalg.matrix_power(w, tau) @ u_matrix for tau in range(6)]
-    expected = torch.stack([sum(x[:, t - tau] @ powers[tau].mT for tau in range(t + 1)) for t in range(6)], 1)
+    expected = torch.stack(
+        [sum(x[:, t - tau] @ powers[tau].mT for tau in range(t + 1)) for t in range(6)], 1
+    )
     assert_close(operator(x, line(6)), expected)
     rnn = nn.RNN(2, 3, nonlinearity="relu", bias=False, batch_first=True).double()
     with torch.no_grad():
@@ -185,7 +204,9 @@ def test_a_linear_recurrence_is_a_convolution_with_powers():
         rnn.weight_ih_l0.copy_(u_matrix.abs())  # all positive: the rectifier does nothing
     matrix = as_operator(rnn).kernel_matrix(x, rows=[5])[0, 0, 0]
     for tau in range(6):
-        assert_close(matrix[5 - tau], torch.linalg.matrix_power(w.abs(), tau) @ u_matrix.abs(), f"ψ({tau})")
+        assert_close(
+            matrix[5 - tau], torch.linalg.matrix_power(w.abs(), tau) @ u_matrix.abs(), f"ψ({tau})"
+        )
 
 
 def test_the_direct_form_keeps_no_pairs_for_the_backward():
@@ -196,7 +217,9 @@ def test_the_direct_form_keeps_no_pairs_for_the_backward():
         saved.clear()
         domain = Domain.timestamps(torch.rand(1, n).cumsum(1) / n)
         u = torch.randn(1, n, 2, requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x.numel()), x)[1], lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: (saved.append(x.numel()), x)[1], lambda x: x
+        ):
             operator(u, domain)
         return sum(saved)
 
@@ -269,7 +292,9 @@ def test_blur_is_a_gaussian_over_the_samples():
 
 
 def test_blur_takes_out_what_is_finer_than_the_training_grid():
-    """A kernel that alternates between samples of the finer grid is not seen by training, and not by the blurred kernel."""
+    """A kernel that alternates between samples of the finer grid is not seen by training, and not
+    by the blurred kernel.
+    """
     operator = layer(dim=1, out_dim=1, length=32)
     kernel = operator.kernel
     kernel._features = lambda d: torch.cos(torch.pi * 64 * d)  # (-1)^k at 64 samples
@@ -284,7 +309,9 @@ def test_separable():
     assert operator.heads == 4
     assert operator.kernel.readout_layer.direction.shape == (4, 8)
     assert_close(operator(u), operator.dense(u))
-    taps = operator.kernel.matrix(operator._problem(u, line(9), None, None)[0])[0, :, 8, :, 0, 0]  # ψ_c(8 - j)
+    taps = operator.kernel.matrix(operator._problem(u, line(9), None, None)[0])[
+        0, :, 8, :, 0, 0
+    ]  # ψ_c(8 - j)
     last = torch.einsum("cj,bjc->bc", taps, u) + operator.kernel.bias
     assert_close(operator(u)[:, 8], last @ operator.projection.weight.mT + operator.projection.bias)
     with pytest.raises(OptionError, match="received 2 for a separable"):

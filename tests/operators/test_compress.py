@@ -1,4 +1,6 @@
-"""Compression: a matrix of low rank is found again, the report's numbers are the definitions', and a run repeats itself."""
+"""Compression: a matrix of low rank is found again, the report's numbers are the definitions', and
+a run repeats itself.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def teacher(**options):
 def signals(seed: int, count: int = 2, **options):
     generator = torch.Generator().manual_seed(seed)
     domain = Domain.line(N, dtype=torch.float64, **options)
-    return [(torch.randn(2, N, DIM, generator=generator, dtype=torch.float64), domain) for _ in range(count)]
+    return [
+        (torch.randn(2, N, DIM, generator=generator, dtype=torch.float64), domain)
+        for _ in range(count)
+    ]
 
 
 def whole(operator, u, domain):
@@ -40,7 +45,9 @@ def whole(operator, u, domain):
 
 
 def test_a_constant_kernel_is_found_exactly():
-    low, report = compress(teacher(groups=()), 4, signals(0), held_out=signals(1), steps=5, width=4, lr=1e-9)
+    low, report = compress(
+        teacher(groups=()), 4, signals(0), held_out=signals(1), steps=5, width=4, lr=1e-9
+    )
     assert max(report.matrix_error, report.response_error) < 0.01, "up to the initial scale of W2"
     assert report.optimum < 1e-12
     assert low.kernel.rank == 4
@@ -48,7 +55,9 @@ def test_a_constant_kernel_is_found_exactly():
 
 def test_fitting_lowers_both_errors():
     exact, fitted = teacher(), signals(0, 6)
-    short, long = (compress(exact, 4, fitted, held_out=fitted, steps=steps, width=16)[1] for steps in (1, 150))
+    short, long = (
+        compress(exact, 4, fitted, held_out=fitted, steps=steps, width=16)[1] for steps in (1, 150)
+    )
     assert long.response_error < 0.8 * short.response_error
     assert long.matrix_error < 0.9 * short.matrix_error
     assert long.optimum == short.optimum
@@ -69,11 +78,14 @@ def test_the_report_is_the_definition(causal):
             bound += values.sum() ** 2 / 4
         bare = exact.dense(u, domain) - exact.residual(u) - exact.projection.bias
         wrong = low.dense(u, domain) - exact.dense(u, domain)
-        inverse = torch.linalg.inv(exact.projection.weight.mT)  # responses are measured before the projection
+        inverse = torch.linalg.inv(
+            exact.projection.weight.mT
+        )  # responses are measured before the projection
         response += (wrong @ inverse).square().sum()
         total += (bare @ inverse).square().sum()
     expected = [
-        float((x / y).detach().sqrt()) for x, y in ((response, total), (error, power), (tail, power), (bound, power))
+        float((x / y).detach().sqrt())
+        for x, y in ((response, total), (error, power), (tail, power), (bound, power))
     ]
     found = [report.response_error, report.matrix_error, report.optimum, report.bound]
     assert found == pytest.approx(expected, rel=1e-8)
@@ -85,7 +97,10 @@ def test_the_report_is_the_definition(causal):
 def test_a_run_repeats_itself_and_leaves_the_rest_alone():
     exact = teacher()
     before, state = {k: v.clone() for k, v in exact.state_dict().items()}, torch.get_rng_state()
-    runs = [compress(exact, 2, signals(0), held_out=signals(1), steps=4, width=4, seed=s) for s in (0, 0, 1)]
+    runs = [
+        compress(exact, 2, signals(0), held_out=signals(1), steps=4, width=4, seed=s)
+        for s in (0, 0, 1)
+    ]
     (a, first), (b, second), (_, third) = runs
     assert first == second != third
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
@@ -121,7 +136,10 @@ def test_padding_plays_no_role():
     domain = Domain.points(torch.rand(2, N, 1, dtype=torch.float64), valid=valid)
     u = torch.randn(2, N, DIM, dtype=torch.float64)
     dirty = torch.where(valid[..., None], u, float("nan"))
-    reports = [compress(exact, 2, [(v, domain)], held_out=[(v, domain)], steps=3, width=4)[1] for v in (u, dirty)]
+    reports = [
+        compress(exact, 2, [(v, domain)], held_out=[(v, domain)], steps=3, width=4)[1]
+        for v in (u, dirty)
+    ]
     assert reports[0] == reports[1]
 
 
@@ -131,7 +149,12 @@ def test_padding_plays_no_role():
         (25, signals(0), OptionError, "rank=25 exceeds N·d_h = 24"),
         (0, signals(0), OptionError, "at least 1, got 0"),
         (2, [], OptionError, "got 0 and 0 batches"),
-        (2, [(torch.zeros(1, 1025, DIM), Domain.line(1025))], OptionError, "side 4100 > 4096; cut them"),
+        (
+            2,
+            [(torch.zeros(1, 1025, DIM), Domain.line(1025))],
+            OptionError,
+            "side 4100 > 4096; cut them",
+        ),
     ],
 )
 def test_bad_input(rank, batches, error, message):

@@ -1,4 +1,6 @@
-"""Exact by query blocks: kernels with one trait or none equal their definition, in one block or many."""
+"""Exact by query blocks: kernels with one trait or none equal their definition, in one block or
+many.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ class OnlyHidden(Kernel):
         self.constant = nn.Parameter(torch.randn(heads, self.d_out, d_in)) if self.bias else None
 
     def hidden(self, x, y, ux, uy):
-        return torch.sin((x - y).sum(-1, keepdim=True) * self.position + (ux * uy).sum(-1, keepdim=True) * self.content)
+        return torch.sin(
+            (x - y).sum(-1, keepdim=True) * self.position
+            + (ux * uy).sum(-1, keepdim=True) * self.content
+        )
 
     def readout(self):
         return self.out, self.constant
@@ -61,7 +66,9 @@ class WithoutBias(OnlyHidden):
 
 
 class OnlyWeights(Kernel):
-    """Only ``weights`` and ``value_map``: a decay in distance, one rate a head, the same for every batch element."""
+    """Only ``weights`` and ``value_map``: a decay in distance, one rate a head, the same for every
+    batch element.
+    """
 
     reads_query = False
 
@@ -110,7 +117,9 @@ def domains():
         "causal": Domain.line(N, causal=True, **double),
         "padded": Domain.points(torch.rand(2, N, 1, **double), valid=valid),
         "causal padded": Domain.points(torch.rand(2, N, 1, **double), valid=valid, causal=True),
-        "bias": Domain.points(torch.rand(N, 1, **double), pairs=torch.randn(1, HEADS, N, N, **double)),
+        "bias": Domain.points(
+            torch.rand(N, 1, **double), pairs=torch.randn(1, HEADS, N, N, **double)
+        ),
         "masses": Domain.points(torch.rand(N, 1, **double), measure=torch.rand(N, **double)),
     }
 
@@ -118,7 +127,9 @@ def domains():
 def build(name: str, memory: int | None) -> IntegralOperator:
     kind = KERNELS[name][0]
     kernel = kind(HEADS, 6 if kind.whole else 3, 2)
-    return IntegralOperator(6, HEADS, kernel=kernel, strategy=Exact(memory=memory), out_dim=5).double()
+    return IntegralOperator(
+        6, HEADS, kernel=kernel, strategy=Exact(memory=memory), out_dim=5
+    ).double()
 
 
 def signal(n: int = N) -> torch.Tensor:
@@ -129,7 +140,9 @@ def assert_same(actual, expected, inputs):
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
     for g, e in zip(
-        torch.autograd.grad(actual, inputs, direction), torch.autograd.grad(expected, inputs, direction), strict=True
+        torch.autograd.grad(actual, inputs, direction),
+        torch.autograd.grad(expected, inputs, direction),
+        strict=True,
     ):
         assert_close(g, e, "gradient")
         assert e.abs().max() > 0
@@ -158,9 +171,16 @@ def test_blocks_are_the_definition(name, where, memory, monkeypatch):
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_blocks_across_domains(name):
     operator, u, query = build(name, 1), signal(), signal(4)
-    domain, target = domains()["causal padded"], Domain.points(torch.rand(4, 1, dtype=torch.float64))
+    domain, target = (
+        domains()["causal padded"],
+        Domain.points(torch.rand(4, 1, dtype=torch.float64)),
+    )
     call = {"query": query, "query_domain": target}
-    assert_same(operator(u, domain, **call), operator.dense(u, domain, **call), [u, query, *operator.parameters()])
+    assert_same(
+        operator(u, domain, **call),
+        operator.dense(u, domain, **call),
+        [u, query, *operator.parameters()],
+    )
 
 
 @pytest.mark.parametrize("where", ["causal", "causal padded"])

@@ -1,4 +1,6 @@
-"""Strategies of InfSA: what they plan, refuse, report, and that more hops come nearer to all of them."""
+"""Strategies of InfSA: what they plan, refuse, report, and that more hops come nearer to all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from benchmarks.infsa import definition, quadratic
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, OptionError, StrategyError
 from fredholm.models import create_model, from_pretrained
-from fredholm.operators import Exact, InfSA, LinearInfSA, Neumann, Resolvent, SoftmaxAttention, create_operator
+from fredholm.operators import (
+    Exact,
+    InfSA,
+    LinearInfSA,
+    Neumann,
+    Resolvent,
+    SoftmaxAttention,
+    create_operator,
+)
 
 from ..tolerances import assert_close
 
@@ -17,7 +27,9 @@ DIM, HEADS, N = 8, 2, 12
 
 
 def features(scale=1.0):
-    return scale * torch.randn(2, N, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return scale * torch.randn(
+        2, N, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,9 @@ def test_convergence_is_reported():
 
 
 def test_non_convergence_is_an_error_in_the_forward_and_in_the_backward():
-    op = InfSA(DIM, HEADS, decay=0.99, tied=True, strategy=Resolvent(tol=1e-12, max_iterations=3)).double()
+    op = InfSA(
+        DIM, HEADS, decay=0.99, tied=True, strategy=Resolvent(tol=1e-12, max_iterations=3)
+    ).double()
     with pytest.raises(ConvergenceError, match="after 3 products"):
         op(features())
     op.strategy = Resolvent(tol=1e-12, max_iterations=3, method="gmres")
@@ -78,7 +92,10 @@ def test_precision_bounds_the_tolerance():
 
 @pytest.mark.parametrize("strategy", [Neumann(2), Resolvent()])
 def test_kernels_without_a_graph_are_refused(strategy):
-    for op in (SoftmaxAttention(DIM, HEADS, strategy=strategy), LinearInfSA(DIM, HEADS, strategy=strategy)):
+    for op in (
+        SoftmaxAttention(DIM, HEADS, strategy=strategy),
+        LinearInfSA(DIM, HEADS, strategy=strategy),
+    ):
         with pytest.raises(StrategyError, match="a graph of tokens"):
             op(features().float())
 
@@ -136,6 +153,8 @@ def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
         create_operator("infsa", DIM, HEADS, strategy={"name": "neumann", "hop": 3})
     with pytest.raises(OptionError, match="needs a name; did you mean 'neumann'"):
         create_operator("infsa", DIM, HEADS, strategy={"name": "neuman"})
-    model = create_model("infvit_pure_pico", operator_options={"strategy": {"name": "neumann", "hops": 2}})
+    model = create_model(
+        "infvit_pure_pico", operator_options={"strategy": {"name": "neumann", "hops": 2}}
+    )
     model.save_pretrained(tmp_path)
     assert [op.strategy for op in from_pretrained(tmp_path).operators] == [Neumann(2)] * 4

@@ -1,4 +1,6 @@
-"""What ITNet's three modes do with input that does not fit, and with settings as a recipe writes them."""
+"""What ITNet's three modes do with input that does not fit, and with settings as a recipe writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_more_samples_than_points_are_refused(training):
 
 
 def test_a_rank_above_the_width_or_the_points_is_allowed_and_exact():
-    """It bounds the rank of the matrix over a domain: above d_h it adds directions, above N·d_h it adds nothing."""
+    """It bounds the rank of the matrix over a domain: above d_h it adds directions, above N·d_h it
+    adds nothing.
+    """
     operator = create_operator("itnet_low_rank", 8, 2, rank=20, **SMALL).double()
     u = torch.randn(1, 3, 8, dtype=torch.float64)
     assert_close(operator(u), operator.dense(u))
@@ -35,7 +39,9 @@ def test_a_rank_above_the_width_or_the_points_is_allowed_and_exact():
         compress(exact, 20, [(u.float(), Domain.line(3))], held_out=[(u.float(), Domain.line(3))])
 
 
-@pytest.mark.parametrize("options", [{}, {"strategy": SAMPLED}, {"strategy": SAMPLED, "proposal": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"strategy": SAMPLED}, {"strategy": SAMPLED, "proposal": True}]
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_nan_features_are_never_swallowed(options, training):
     operator = create_operator("itnet", 8, 2, **SMALL, **options).train(training)
@@ -44,7 +50,9 @@ def test_nan_features_are_never_swallowed(options, training):
     out = operator(u)
     assert out[0, 3].isnan().any(), "the point itself"
     assert not out[1].isnan().any(), "the other signal"
-    padded = Domain.line(5).replace(valid=torch.tensor([[True, True, True, False, True], [True] * 5]))
+    padded = Domain.line(5).replace(
+        valid=torch.tensor([[True, True, True, False, True], [True] * 5])
+    )
     assert not operator(u, padded).isnan().any(), "padding may hold anything"
 
 
@@ -68,7 +76,9 @@ def test_a_strategy_comes_with_its_options():
 
 
 def test_a_proposal_is_an_option_of_the_operator():
-    operator = create_operator("itnet", 8, 2, position_dim=2, **SMALL, strategy=SAMPLED, proposal={"components": 3})
+    operator = create_operator(
+        "itnet", 8, 2, position_dim=2, **SMALL, strategy=SAMPLED, proposal={"components": 3}
+    )
     assert isinstance(operator.kernel.proposal, Proposal)
     assert operator.kernel.proposal.components == 3
     operator(torch.randn(1, 6, 8), Domain.grid(2, 3))
@@ -76,21 +86,26 @@ def test_a_proposal_is_an_option_of_the_operator():
     assert loss is not None
     assert loss > 0
     with pytest.raises(
-        OptionError, match=r"proposal: received \{'parts': 2\}; needs true, or options among components"
+        OptionError,
+        match=r"proposal: received \{'parts': 2\}; needs true, or options among components",
     ):
         create_operator("itnet", 8, 2, **SMALL, proposal={"parts": 2})
 
 
 def test_the_proposal_learns_at_real_queries_only(monkeypatch):
     """Padded queries have no features to learn from: whatever is drawn, they are not in the loss."""
-    operator = create_operator("itnet", 8, 2, **SMALL, strategy={**SAMPLED, "loss_queries": 50}, proposal=True)
+    operator = create_operator(
+        "itnet", 8, 2, **SMALL, strategy={**SAMPLED, "loss_queries": 50}, proposal=True
+    )
     valid = torch.tensor([[True, True, True, False, False], [True] * 5])
     chosen = []
     density_at = Mixture.density_at
     monkeypatch.setattr(
         Mixture,
         "density_at",
-        lambda self, b, r, i: chosen.extend(zip(b.tolist(), r.tolist())) or density_at(self, b, r, i),
+        lambda self, b, r, i: (
+            chosen.extend(zip(b.tolist(), r.tolist())) or density_at(self, b, r, i)
+        ),
     )
     operator(torch.randn(2, 5, 8), Domain.line(5).replace(valid=valid))
     assert sorted(chosen) == [tuple(pair) for pair in valid.nonzero().tolist()]
@@ -98,5 +113,7 @@ def test_the_proposal_learns_at_real_queries_only(monkeypatch):
 
 def test_padding_alone_leaves_no_loss():
     operator = create_operator("itnet", 8, 2, **SMALL, strategy=SAMPLED, proposal=True)
-    operator(torch.randn(1, 5, 8), Domain.line(5).replace(valid=torch.zeros(1, 5, dtype=torch.bool)))
+    operator(
+        torch.randn(1, 5, 8), Domain.line(5).replace(valid=torch.zeros(1, 5, dtype=torch.bool))
+    )
     assert auxiliary_loss(operator) == 0

@@ -1,4 +1,6 @@
-"""The strategy Linear: which form serves which domain, equal to the definition; kernels of low rank through ``expand``."""
+"""The strategy Linear: which form serves which domain, equal to the definition; kernels of low rank
+through ``expand``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DIM, HEADS, N = 6, 2, 7
 
 
 class LowRank(Kernel):
-    """K(x, y) = Φ(x, u(x)) Ψ(y, u(y))^T with matrices of rank 2: the low-rank kernel of ITNet, Eq. 15, in its plainest form."""
+    """K(x, y) = Φ(x, u(x)) Ψ(y, u(y))^T with matrices of rank 2: the low-rank kernel of ITNet, Eq.
+    15, in its plainest form.
+    """
 
     floor = None
 
@@ -49,7 +53,9 @@ class LowRank(Kernel):
 
 
 def linear_attention():
-    return IntegralOperator(DIM, HEADS, kernel=LinearAttentionKernel(DIM, HEADS), strategy=Linear(chunk=3)).double()
+    return IntegralOperator(
+        DIM, HEADS, kernel=LinearAttentionKernel(DIM, HEADS), strategy=Linear(chunk=3)
+    ).double()
 
 
 def unnormalised():
@@ -58,10 +64,16 @@ def unnormalised():
 
 
 def low_rank():
-    return IntegralOperator(DIM, HEADS, kernel=LowRank(HEADS, DIM // HEADS), strategy=Linear(chunk=3)).double()
+    return IntegralOperator(
+        DIM, HEADS, kernel=LowRank(HEADS, DIM // HEADS), strategy=Linear(chunk=3)
+    ).double()
 
 
-OPERATORS = {"linear attention": linear_attention, "unnormalised": unnormalised, "low rank": low_rank}
+OPERATORS = {
+    "linear attention": linear_attention,
+    "unnormalised": unnormalised,
+    "low rank": low_rank,
+}
 
 
 def domains():
@@ -76,7 +88,10 @@ def domains():
         "masses": (Domain.line(N, **double).with_masses(torch.rand(N, **double)), "two sums"),
         "causal": (causal, "causal chunks"),
         "causal padded": (padded.replace(causal=True), "causal chunks"),
-        "bias": (causal.replace(causal=False, pairs=torch.randn(1, HEADS, N, N, **double)), "quadratic form"),
+        "bias": (
+            causal.replace(causal=False, pairs=torch.randn(1, HEADS, N, N, **double)),
+            "quadratic form",
+        ),
         "causal window": (causal.replace(pairs=torch.ones(N, N).triu(-2).bool()), "quadratic form"),
     }
 
@@ -88,7 +103,10 @@ def signal(n: int = N) -> torch.Tensor:
 def assert_same(actual, expected, leaves):
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
-    for g, e in zip(torch.autograd.grad(actual, leaves, direction), torch.autograd.grad(expected, leaves, direction)):
+    for g, e in zip(
+        torch.autograd.grad(actual, leaves, direction),
+        torch.autograd.grad(expected, leaves, direction),
+    ):
         assert_close(g, e, "gradient")
 
 
@@ -110,22 +128,35 @@ def test_steps_are_the_forward(name, where):
         y, state = operator.step(u[:, t], state)
         outputs.append(y)
         sizes.append(sum(x.numel() for x in state.keys.values()))
-    assert (len(set(sizes)) == 1) == (path == "causal chunks"), "a moment does not grow, cached keys do"
+    assert (len(set(sizes)) == 1) == (path == "causal chunks"), (
+        "a moment does not grow, cached keys do"
+    )
     assert_same(torch.stack(outputs, 1), operator(u, domain), [u, *operator.parameters()])
 
 
-@pytest.mark.parametrize(("where", "path"), [("padded", "two sums"), ("causal padded", "quadratic form")])
+@pytest.mark.parametrize(
+    ("where", "path"), [("padded", "two sums"), ("causal padded", "quadratic form")]
+)
 @pytest.mark.parametrize("name", list(OPERATORS))
 def test_other_queries(name, where, path):
     operator, u, query, domain = OPERATORS[name](), signal(), signal(4), domains()[where][0]
     call = {"query": query, "query_domain": Domain.points(torch.rand(4, 1, dtype=torch.float64))}
     assert operator.plan(domain, call["query_domain"]).path == path
-    assert_same(operator(u, domain, **call), operator.dense(u, domain, **call), [u, query, *operator.parameters()])
+    assert_same(
+        operator(u, domain, **call),
+        operator.dense(u, domain, **call),
+        [u, query, *operator.parameters()],
+    )
 
 
 def test_auto_asks_the_traits():
     separable, whole = LinearAttentionKernel(DIM, HEADS), SoftmaxAttention(DIM, HEADS).kernel
-    for layout in (Layout(), Layout(causal=True), Layout(pairs=True), Layout(causal=True, stepping=True)):
+    for layout in (
+        Layout(),
+        Layout(causal=True),
+        Layout(pairs=True),
+        Layout(causal=True, stepping=True),
+    ):
         assert resolve("auto", separable, layout) == Linear()
         assert resolve("auto", LowRank(HEADS, 3), layout) == Linear()
         assert resolve("linear", separable, layout) == Linear()
@@ -144,7 +175,9 @@ def test_exact_serves_separable_kernels_too():
 
 def test_refusals_name_what_is_needed():
     operator = SoftmaxAttention(DIM, HEADS, strategy="linear")
-    with pytest.raises(StrategyError, match=r"Linear cannot integrate SoftmaxKernel.*separable.*Exact"):
+    with pytest.raises(
+        StrategyError, match=r"Linear cannot integrate SoftmaxKernel.*separable.*Exact"
+    ):
         operator(torch.randn(1, N, DIM))
     with pytest.raises(OptionError, match="at least one point, got 0"):
         Linear(chunk=0)

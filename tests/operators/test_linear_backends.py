@@ -1,4 +1,6 @@
-"""A strategy's backend changes how LUNA, linear attention, InfSA and CKConv are computed, and nothing else."""
+"""A strategy's backend changes how LUNA, linear attention, InfSA and CKConv are computed, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ CASES = {
         Linear,
         {},
     ),
-    "luna with an envelope": (lambda: LunaAttention(DIM, HEADS, preset="paper-gated", **LUNA), Linear, {}),
+    "luna with an envelope": (
+        lambda: LunaAttention(DIM, HEADS, preset="paper-gated", **LUNA),
+        Linear,
+        {},
+    ),
     "linear attention": (lambda: elu(DIM, HEADS), Linear, {}),
     "infsa": (lambda: InfSA(DIM, HEADS), Exact, {}),
     "infsa, two hops": (lambda: InfSA(DIM, HEADS), Neumann, {"hops": 2}),
@@ -45,7 +51,9 @@ CASES = {
 def test_it_is_the_same_operator(name, device):
     make, strategy, options = CASES[name]
     op, u = make().to(device), torch.randn(2, N, DIM, device=device)
-    domain = Domain.line(N, causal=True, measure="spacing" if name == "ckconv" else "uniform").to(device)
+    domain = Domain.line(N, causal=True, measure="spacing" if name == "ckconv" else "uniform").to(
+        device
+    )
     found = []
     for backend in ("torch", "triton"):
         op.strategy = strategy(backend=backend, **options)
@@ -60,7 +68,10 @@ def test_it_is_the_same_operator(name, device):
 def test_half_precision_tokens_are_widened_only_in_the_kernel(device):
     if device == "cpu":
         pytest.skip("the interpreter's bfloat16 is wrong")
-    op, u = InfSA(DIM, HEADS, strategy=Neumann(1, backend="triton")).to(device), torch.randn(2, 300, DIM, device=device)
+    op, u = (
+        InfSA(DIM, HEADS, strategy=Neumann(1, backend="triton")).to(device),
+        torch.randn(2, 300, DIM, device=device),
+    )
     expected = op(u)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert_close(op(u).float(), expected, dtype=torch.bfloat16)
@@ -73,7 +84,10 @@ def test_forms_without_a_kernel_are_refused(device):
     with pytest.raises(StrategyError, match="quadratic form, which has no Triton kernel"):
         luna(u, line.replace(pairs=torch.ones(N, N, device=device).bool()))
     taps = IntegralOperator(
-        DIM, HEADS, kernel=DiagonalStateSpaceKernel(HEADS, DIM // HEADS, state=2), strategy=FFT("triton")
+        DIM,
+        HEADS,
+        kernel=DiagonalStateSpaceKernel(HEADS, DIM // HEADS, state=2),
+        strategy=FFT("triton"),
     )
     with pytest.raises(StrategyError, match="by FFT convolution, which has no Triton kernel"):
         taps.to(device)(u, line.replace(kind="spacing"))

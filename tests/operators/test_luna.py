@@ -1,4 +1,6 @@
-"""LUNA as an operator: equal forms, bad input, precision, and the adapter for MultiheadAttention call sites."""
+"""LUNA as an operator: equal forms, bad input, precision, and the adapter for MultiheadAttention
+call sites.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from torch import nn
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.kernels import FEATURE_MAPS
-from fredholm.operators import LinearAttention, LunaAttention, MultiheadAdapter, SoftmaxAttention, create_operator
+from fredholm.operators import (
+    LinearAttention,
+    LunaAttention,
+    MultiheadAdapter,
+    SoftmaxAttention,
+    create_operator,
+)
 
 from ..tolerances import assert_close
 
@@ -17,7 +25,9 @@ DIM, HEADS, N = 8, 2, 9
 
 
 def luna(**options):
-    return LunaAttention(DIM, HEADS, **{"directions": 2, "channels": 3, "hidden": 5, **options}).double()
+    return LunaAttention(
+        DIM, HEADS, **{"directions": 2, "channels": 3, "hidden": 5, **options}
+    ).double()
 
 
 def signal(n: int = N) -> torch.Tensor:
@@ -123,9 +133,16 @@ def test_the_adapter_is_the_operator():
 
 def test_the_adapter_takes_causal_masks_and_no_others():
     operator, u = luna(), signal()
-    layer, domain = MultiheadAdapter(operator), Domain.line(N, length=1.0, causal=True, dtype=torch.float64)
+    layer, domain = (
+        MultiheadAdapter(operator),
+        Domain.line(N, length=1.0, causal=True, dtype=torch.float64),
+    )
     mask = nn.Transformer.generate_square_subsequent_mask(N)
-    for call in ({"attn_mask": mask}, {"attn_mask": mask == -torch.inf}, {"attn_mask": mask, "is_causal": True}):
+    for call in (
+        {"attn_mask": mask},
+        {"attn_mask": mask == -torch.inf},
+        {"attn_mask": mask, "is_causal": True},
+    ):
         assert_close(layer(u, u, u, **call)[0], operator(u, domain))
     for wrong in (torch.zeros(N, N), mask + 1, mask.triu(2), mask.expand(2, N, N), mask[:-1]):
         with pytest.raises(OptionError, match="attn_mask must be None or the causal mask"):
@@ -147,7 +164,11 @@ def test_the_adapter_in_torchs_own_layers():
         outs = []
         for training in (True, False):  # in eval torch would take a fused path of its own weights
             layer.train(training)
-            outs.append(layer(u) if layer is encoder else layer(target, u, tgt_mask=mask, tgt_is_causal=True))
+            outs.append(
+                layer(u)
+                if layer is encoder
+                else layer(target, u, tgt_mask=mask, tgt_is_causal=True)
+            )
         assert_close(*outs)
 
 

@@ -1,4 +1,6 @@
-"""Monte Carlo: the estimator is unbiased in values and gradients, its variance is the formula's, and anchors become exact."""
+"""Monte Carlo: the estimator is unbiased in values and gradients, its variance is the formula's,
+and anchors become exact.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ DOMAINS = OperatorCase("itnet").standard_domains()
 UNPAIRED = [name for name, domain in DOMAINS.items() if domain.pairs is None]
 
 
-def operator(samples: int = 4, proposal: bool = True, name: str = "itnet", anchors: bool = False, **options):
+def operator(
+    samples: int = 4, proposal: bool = True, name: str = "itnet", anchors: bool = False, **options
+):
     strategy = MonteCarlo(samples=samples, anchors=anchors, loss_queries=2)
     options = {"width": 5, "frequencies": 3, "sigma": 1.0, "strategy": strategy} | options
     built = create_operator(name, DIM, HEADS, **options).double()
@@ -68,13 +72,18 @@ def test_values_and_gradients_are_unbiased(where):
         found = found.detach().unflatten(0, (times, 2))
         error = (found.mean(0) - truth).abs()
         bound = 4 * found.std(0) / times**0.5 + 1e-9
-        assert (error > bound).double().mean() < 0.002, f"{name}: {error.max():.2e} beyond 4 standard errors"
+        assert (error > bound).double().mean() < 0.002, (
+            f"{name}: {error.max():.2e} beyond 4 standard errors"
+        )
 
 
 def test_gradients_of_the_kernel_are_unbiased():
     op, domain, u = operator(samples=3), DOMAINS["lattice"], signal().detach()
     names, parameters = zip(*[(n, p) for n, p in op.named_parameters() if "proposal" not in n])
-    found = [torch.cat([g.flatten() for g in torch.autograd.grad(op(u, domain).sum(), parameters)]) for _ in range(300)]
+    found = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(op(u, domain).sum(), parameters)])
+        for _ in range(300)
+    ]
     found, truth = torch.stack(found), torch.autograd.grad(op.dense(u, domain).sum(), parameters)
     truth = torch.cat([g.flatten() for g in truth])
     error = (found.mean(0) - truth).abs()
@@ -122,7 +131,9 @@ def test_the_variance_is_the_formula():
     formula, terms = variance_formula(problem, q, messages, 3)
     times = 4000
     many, _, _ = op._problem(*reversed(repeated(DOMAINS["masses"], u, times)), None, None)
-    found = op.strategy.estimate(op.kernel, many, op.strategy.draw(many, op.strategy.proposal(op.kernel, many)))
+    found = op.strategy.estimate(
+        op.kernel, many, op.strategy.draw(many, op.strategy.proposal(op.kernel, many))
+    )
     assert abs(found.unflatten(0, (times, 2)).var(0).sum() / formula.sum() - 1) < 0.05
     # 209, 210: q* is proportional to the terms' sizes, reaches (Σ|μ K u|)² and nothing is below
     size = torch.linalg.vector_norm(terms, dim=-1)
@@ -133,7 +144,10 @@ def test_the_variance_is_the_formula():
     assert (formula >= bound - 1e-12).all()
     for _ in range(5):
         other = torch.rand_like(q)
-        assert (variance_formula(problem, other / other.sum(-1, keepdim=True), messages, 3)[0] >= bound - 1e-12).all()
+        assert (
+            variance_formula(problem, other / other.sum(-1, keepdim=True), messages, 3)[0]
+            >= bound - 1e-12
+        ).all()
 
 
 @torch.no_grad()
@@ -144,7 +158,12 @@ def test_the_error_falls_as_one_over_the_root_of_samples():
     counts = (4, 16, 64)
     for samples in counts:
         op.strategy = MonteCarlo(samples=samples)
-        errors.append(torch.stack([(op(u, domain) - exact).square().mean() for _ in range(20)]).mean().sqrt().log())
+        errors.append(
+            torch.stack([(op(u, domain) - exact).square().mean() for _ in range(20)])
+            .mean()
+            .sqrt()
+            .log()
+        )
     slope = (errors[-1] - errors[0]) / torch.tensor(counts[-1] / counts[0]).log()
     assert abs(float(slope) + 0.5) < 0.06
 
@@ -194,14 +213,19 @@ class Estimate(torch.nn.Module):
 def test_the_split_form_is_the_pairs_form(options, where):
     op, u = operator(proposal=False, **options), signal()
     problem, _, _ = op._problem(u, DOMAINS[where], None, None)
-    assert (problem.layout.grid is None) == (where == "causal padded"), "a regular grid reads a table of displacements"
+    assert (problem.layout.grid is None) == (where == "causal padded"), (
+        "a regular grid reads a table of displacements"
+    )
     samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
     keys = _key_terms(op.kernel, problem)
     fast, plain = _split(op.kernel, problem, samples, keys), _pairs(op.kernel, problem, samples, {})
     assert_close(fast, plain)
     leaves = [u, *op.kernel.parameters()]
     for g, e in zip(
-        *(torch.autograd.grad(x.square().sum(), leaves, allow_unused=True, retain_graph=True) for x in (fast, plain))
+        *(
+            torch.autograd.grad(x.square().sum(), leaves, allow_unused=True, retain_graph=True)
+            for x in (fast, plain)
+        )
     ):
         assert (g is None or g.abs().max() == 0) if e is None else True
         if e is not None and g is not None:
@@ -216,7 +240,9 @@ def test_blocks_of_queries_change_nothing(monkeypatch):
     monkeypatch.setattr("fredholm.operators.strategies.monte_carlo.BYTES", 1)
     parts = op.strategy.estimate(op.kernel, problem, samples)
     assert_close(parts, whole)
-    for a, b in zip(*(torch.autograd.grad(x.square().sum(), u, retain_graph=True) for x in (parts, whole))):
+    for a, b in zip(
+        *(torch.autograd.grad(x.square().sum(), u, retain_graph=True) for x in (parts, whole))
+    ):
         assert_close(a, b, "gradient")
 
 
@@ -227,21 +253,28 @@ def test_positions_and_measure_get_gradients(what):
     torch.manual_seed(1)
     times = 150
     found = torch.stack(
-        [torch.autograd.grad(op(u, domain.replace(**{what: leaf})).sum(), leaf)[0] for _ in range(times)]
+        [
+            torch.autograd.grad(op(u, domain.replace(**{what: leaf})).sum(), leaf)[0]
+            for _ in range(times)
+        ]
     )
     (truth,) = torch.autograd.grad(op.dense(u, domain.replace(**{what: leaf})).sum(), leaf)
     assert ((found.mean(0) - truth).abs() < 4.5 * found.std(0) / times**0.5).all()
 
 
-# --- the proposal -----------------------------------------------------------------------------------------------------
+# --- the proposal ---------------------------------------------------------------------------------
 
 
 def test_the_auxiliary_loss_trains_the_proposal_and_nothing_else():
     op, u, domain = operator(samples=5), signal(), DOMAINS["causal"]
     assert auxiliary_loss(op) is None
     out = op(u, domain)
-    of_task = torch.autograd.grad(out.square().sum(), list(op.kernel.proposal.parameters()), allow_unused=True)
-    assert all(g is None for g in of_task), "samples and weights are constants of the task's gradient"
+    of_task = torch.autograd.grad(
+        out.square().sum(), list(op.kernel.proposal.parameters()), allow_unused=True
+    )
+    assert all(g is None for g in of_task), (
+        "samples and weights are constants of the task's gradient"
+    )
     loss = auxiliary_loss(op)
     assert auxiliary_loss(op) is None, "a loss is taken once"
     for name, parameter in op.named_parameters():
@@ -253,7 +286,10 @@ def test_the_auxiliary_loss_trains_the_proposal_and_nothing_else():
 def test_the_auxiliary_loss_lowers_the_variance():
     op, u = operator(samples=16, name="itnet"), signal(24).detach()
     u[:, :3] *= 6  # few keys matter
-    op.strategy, domain = MonteCarlo(samples=16, loss_queries=12), Domain.line(24, dtype=torch.float64)
+    op.strategy, domain = (
+        MonteCarlo(samples=16, loss_queries=12),
+        Domain.line(24, dtype=torch.float64),
+    )
     optimizer = torch.optim.Adam(op.kernel.proposal.parameters(), lr=0.03)
 
     def variance():
@@ -291,7 +327,7 @@ def test_copies_carry_no_graph():
     assert auxiliary_loss(op) is not None
 
 
-# --- evenly spread keys -----------------------------------------------------------------------------------------------
+# --- evenly spread keys ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", list(DOMAINS))
@@ -303,7 +339,9 @@ def test_evaluation_is_one_answer_for_every_element(where):
     for b in range(2):
         alone = OperatorCase.element(domain, b)
         assert_close(
-            op(u[b : b + 1, : alone.size], alone)[0], found[b, : alone.size], "without the batch and its padding"
+            op(u[b : b + 1, : alone.size], alone)[0],
+            found[b, : alone.size],
+            "without the batch and its padding",
         )
     assert auxiliary_loss(op) is None, "nothing to train"
 
@@ -316,9 +354,15 @@ def test_evaluation_sees_no_future():
 
 
 def test_queries_do_not_share_their_errors():
-    """The mean over queries, which a classifier reads: few keys of their own err less than the same few for all, and more less."""
+    """The mean over queries, which a classifier reads: few keys of their own err less than the same
+    few for all, and more less.
+    """
     torch.manual_seed(3)
-    op, u, domain = operator(proposal=False).eval(), signal(64).detach(), Domain.line(64, dtype=torch.float64)
+    op, u, domain = (
+        operator(proposal=False).eval(),
+        signal(64).detach(),
+        Domain.line(64, dtype=torch.float64),
+    )
     truth, error = op.dense(u, domain).mean(1), {}
     for samples, anchors in ((4, False), (16, False), (16, True)):
         op.strategy = MonteCarlo(samples=samples, anchors=anchors)
@@ -331,14 +375,18 @@ def test_the_lattice_is_even():
     points = lattice(3, 5, 16)
     assert points.shape == (3, 5, 16, 2)
     for rows in points.flatten(0, 1):
-        assert sorted((rows[:, 0] * 16).floor().tolist()) == list(range(16)), "one in every interval"
+        assert sorted((rows[:, 0] * 16).floor().tolist()) == list(range(16)), (
+            "one in every interval"
+        )
         gaps = rows[:, 1].sort().values.diff()
         assert gaps.max() < 3 / 16
-    assert len({tuple(r) for r in points[..., 0, :].flatten(0, 1).tolist()}) == 15, "every head and query has its own"
+    assert len({tuple(r) for r in points[..., 0, :].flatten(0, 1).tolist()}) == 15, (
+        "every head and query has its own"
+    )
     assert torch.equal(lattice(3, 9, 16)[:, :5], points), "whatever comes after"
 
 
-# --- anchors ----------------------------------------------------------------------------------------------------------
+# --- anchors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", UNPAIRED)
@@ -359,7 +407,9 @@ def test_anchors_count_for_their_clusters(where):
     anchors = Anchors.of(domain, 3)
     problem, _, _ = op._problem(u, domain, None, None)
     part = at_anchors(problem, None, op.strategy.samples)
-    found, total = torch.broadcast_tensors(*(p.quadrature.weights().sum(-1) for p in (part, problem)))
+    found, total = torch.broadcast_tensors(
+        *(p.quadrature.weights().sum(-1) for p in (part, problem))
+    )
     assert_close(found, total, "mass a query sees")
     expected = op(u, domain)
     op.strategy = MonteCarlo(samples=3, anchors=anchors)
@@ -391,7 +441,7 @@ def test_clusters_of_duplicates_and_massless_points():
     assert set(index[0].tolist()) <= {1, 2}, "an anchor has mass"
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_refusals():
@@ -404,7 +454,9 @@ def test_refusals():
         Anchors.of(DOMAINS["lattice"], 7)
     with pytest.raises(DomainError, match="pairs forbid"):
         operator(anchors=True).eval()(u, DOMAINS["bias"])
-    with pytest.raises(Exception, match="anchors"):  # of the type checker where it runs, else an OptionError
+    with pytest.raises(
+        Exception, match="anchors"
+    ):  # of the type checker where it runs, else an OptionError
         MonteCarlo(anchors=8)
     small = operator(samples=2).eval()
     small.strategy = MonteCarlo(samples=2, anchors=Anchors.of(Domain.line(9), 2))

@@ -45,9 +45,18 @@ def test_names():
         (lambda: create_operator("softmax", 8, 3), "3 does not divide 8"),
         (lambda: create_operator("softmax", 8, 0), "0 does not divide 8"),
         (lambda: create_operator("itnet", 8, 0), "0 does not divide 8"),
-        (lambda: create_operator("itnet", 8, 2, strategy="exactt"), "'exactt'; did you mean 'exact'.*Strategy object"),
-        (lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 8)), "2 heads of 8 features.*needs 2 heads of 4"),
-        (lambda: IntegralOperator(8, 4, kernel=SoftmaxKernel(8, 2)), "2 heads of 8.*needs 4 heads of 8"),
+        (
+            lambda: create_operator("itnet", 8, 2, strategy="exactt"),
+            "'exactt'; did you mean 'exact'.*Strategy object",
+        ),
+        (
+            lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 8)),
+            "2 heads of 8 features.*needs 2 heads of 4",
+        ),
+        (
+            lambda: IntegralOperator(8, 4, kernel=SoftmaxKernel(8, 2)),
+            "2 heads of 8.*needs 4 heads of 8",
+        ),
         (
             lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 4), projection=False, out_dim=6),
             "width 8, but out_dim=6",
@@ -114,7 +123,7 @@ def test_a_missing_file_is_named():
         import_file("nowhere/mine.py")
 
 
-# --- strategies -------------------------------------------------------------------------------------------------------
+# --- strategies -----------------------------------------------------------------------------------
 
 
 def test_strategy_names_and_objects():
@@ -134,7 +143,10 @@ def test_a_strategy_that_refuses_names_both():
             raise self.refuse(kernel, needs="a transition", instead="Exact()")
 
     operator = ITNetOperator(4, 2, width=2, strategy=Picky())
-    with pytest.raises(StrategyError, match=r"Picky cannot integrate MLPKernel: it needs a transition; use Exact\(\)"):
+    with pytest.raises(
+        StrategyError,
+        match=r"Picky cannot integrate MLPKernel: it needs a transition; use Exact\(\)",
+    ):
         operator(torch.randn(1, 3, 4))
 
 
@@ -164,7 +176,7 @@ def test_plan_on_a_grid_across_domains_and_with_learned_positions():
     assert "columns" in operator.plan(learned).path
 
 
-# --- steps and shapes -------------------------------------------------------------------------------------------------
+# --- steps and shapes -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
@@ -199,24 +211,41 @@ def test_a_state_is_not_changed_by_its_step():
         (lambda op, u: op(u, Domain.line(4)), "u has 3 points and its domain 4"),
         (lambda op, u: op(u, Domain.points(torch.rand(5, 3, 1))), "batch size 2 and its domain 5"),
         (lambda op, u: op(u, Domain.line(3).to("meta")), "domain is on meta, u on cpu; move it"),
-        (lambda op, u: op(u, Domain.line(3), query_domain=Domain.line(5)), r"W reads.*query=\(B, 5, 8\)"),
-        (lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 5, 7)), r"query must have shape \(B, 5, 8\)"),
-        (lambda op, u: op(u, Domain.line(3), query=torch.randn(1, 5, 8)), "query has batch size 1 and u 2"),
         (
-            lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 4, 8), query_domain=Domain.grid(2, 2)),
+            lambda op, u: op(u, Domain.line(3), query_domain=Domain.line(5)),
+            r"W reads.*query=\(B, 5, 8\)",
+        ),
+        (
+            lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 5, 7)),
+            r"query must have shape \(B, 5, 8\)",
+        ),
+        (
+            lambda op, u: op(u, Domain.line(3), query=torch.randn(1, 5, 8)),
+            "query has batch size 1 and u 2",
+        ),
+        (
+            lambda op, u: op(
+                u, Domain.line(3), query=torch.randn(2, 4, 8), query_domain=Domain.grid(2, 2)
+            ),
             "dimension 1 and 2",
         ),
     ],
 )
 def test_shape_refusals(call, message):
-    # The definition, called by name: under the tests' shape checker forward itself would refuse some of these first.
+    # The definition, called by name: under the tests' shape checker forward itself would refuse
+    # some of these first.
     operator = ITNetOperator(8, 2, width=4)
     with pytest.raises(ShapeError, match=message):
-        call(lambda u, domain, **more: operator.kernel_matrix(u, domain, **more), torch.randn(2, 3, 8))
+        call(
+            lambda u, domain, **more: operator.kernel_matrix(u, domain, **more),
+            torch.randn(2, 3, 8),
+        )
 
 
 def test_unknown_option_is_named_with_a_suggestion():
     with pytest.raises(OptionError, match="'itnet' has no option 'widht'; did you mean 'width'"):
         create_operator("itnet", 8, widht=3)
-    with pytest.raises(OptionError, match="'itnet' has no option 'frequncies'; did you mean 'frequencies'"):
+    with pytest.raises(
+        OptionError, match="'itnet' has no option 'frequncies'; did you mean 'frequencies'"
+    ):
         create_operator("itnet", 8, frequncies=3)

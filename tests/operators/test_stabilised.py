@@ -1,4 +1,6 @@
-"""Exponential features without their largest exponent: the normalised result is the same, and nothing overflows or vanishes."""
+"""Exponential features without their largest exponent: the normalised result is the same, and
+nothing overflows or vanishes.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,23 @@ def plain(op, u, domain):
     """The response by features as they are, in float64, with a floor that does nothing."""
     problem = op._problem(u, domain, None, None)[0]
     kernel, weights = op.kernel, problem.quadrature.weights()
-    query, key = kernel.query_features(problem.x, problem.ux), kernel.key_features(problem.y, problem.uy)
-    response = (linear_density(query, key, weights, 1e-300) * weights) @ kernel.values(problem.y, problem.uy)
+    query, key = (
+        kernel.query_features(problem.x, problem.ux),
+        kernel.key_features(problem.y, problem.uy),
+    )
+    response = (linear_density(query, key, weights, 1e-300) * weights) @ kernel.values(
+        problem.y, problem.uy
+    )
     return op._finish(response + kernel.offset(problem), u, domain.valid)
 
 
 @pytest.mark.parametrize("case", domains())
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_the_result_is_that_of_the_plain_features(feature_map, case):
-    op, domain = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map).double(), domains()[case]
+    op, domain = (
+        create_operator("linear_attention", DIM, HEADS, feature_map=feature_map).double(),
+        domains()[case],
+    )
     u = torch.randn(B, N, DIM, dtype=torch.float64)
     expected = plain(op, u, domain)
     assert torch.allclose(op(u, domain), expected, atol=1e-12)
@@ -129,7 +139,9 @@ def test_only_inference_makes_features_in_pieces_and_only_of_maps_that_look_at_o
             seen.append(x.shape[2])
             return x.exp()
 
-    operator = LinearAttention(8, 2, feature_map=Watched(4, 2, features=4), strategy=Linear(piece=4))
+    operator = LinearAttention(
+        8, 2, feature_map=Watched(4, 2, features=4), strategy=Linear(piece=4)
+    )
     u = torch.randn(1, 9, 8)
     operator(u)
     assert seen == [9, 9]

@@ -1,4 +1,6 @@
-"""Fused attention against a measure equals its dense density, and ordinary attention where the measure is uniform."""
+"""Fused attention against a measure equals its dense density, and ordinary attention where the
+measure is uniform.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def domains() -> dict[str, Domain]:
     valid = torch.tensor([[True] * N, [False, True, True, False, False]])
     empty = torch.rand(N, N) > 0.5
     empty[[0, 3]] = False
-    line, points = Domain.line(N, **double), Domain.points(torch.rand(B, N, 1, **double), valid=valid)
+    line, points = (
+        Domain.line(N, **double),
+        Domain.points(torch.rand(B, N, 1, **double), valid=valid),
+    )
     return {
         "uniform": line,
         "causal": Domain.line(N, causal=True, **double),
@@ -40,8 +45,12 @@ def domains() -> dict[str, Domain]:
         "empty rows": line.replace(pairs=empty),
         "empty rows per head": line.replace(pairs=torch.stack([empty, empty.T, ~empty])[None]),
         "bias": line.replace(pairs=torch.randn(1, H, N, N, **double)),
-        "bias hides rows": line.replace(pairs=torch.zeros(N, N, **double).masked_fill(~empty, -torch.inf)),
-        "causal window": Domain.line(N, causal=True, pairs=torch.ones(N, N).triu(-1).bool(), **double),
+        "bias hides rows": line.replace(
+            pairs=torch.zeros(N, N, **double).masked_fill(~empty, -torch.inf)
+        ),
+        "causal window": Domain.line(
+            N, causal=True, pairs=torch.ones(N, N).triu(-1).bool(), **double
+        ),
     }
 
 
@@ -51,7 +60,9 @@ def check(quadrature, inputs):
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
     for name, g, e in zip(
-        "qkv", torch.autograd.grad(actual, inputs, direction), torch.autograd.grad(expected, inputs, direction)
+        "qkv",
+        torch.autograd.grad(actual, inputs, direction),
+        torch.autograd.grad(expected, inputs, direction),
     ):
         assert g.isfinite().all()
         assert_close(g, e, f"gradient of {name}")
@@ -64,7 +75,9 @@ def test_fused_is_the_density(name):
     out = check(quadrature, qkv())
     blind = (quadrature.weights() == 0).all(-1).expand(B, H, N)
     assert (out[blind] == 0).all()
-    assert ("empty" in name or "hides" in name or "padd" in name) == bool(blind.any()) or name == "padded"
+    assert ("empty" in name or "hides" in name or "padd" in name) == bool(
+        blind.any()
+    ) or name == "padded"
 
 
 @pytest.mark.parametrize("name", ["causal", "padded", "masses"])
@@ -109,10 +122,17 @@ def test_density_integrates_to_one_and_survives_large_scores():
     weights = torch.tensor([[[[0.5, 2.0, 0.0]]]], dtype=torch.float64)
     density = attention_density(scores, weights)
     assert_close((density * weights).sum(-1), torch.ones(1, 1, 1, dtype=torch.float64))
-    assert_close(density[..., 1] / density[..., 0], torch.full((1, 1, 1), torch.e, dtype=torch.float64))
+    assert_close(
+        density[..., 1] / density[..., 0], torch.full((1, 1, 1), torch.e, dtype=torch.float64)
+    )
     assert density[..., 2].item() == 0
-    random = attention_density(torch.randn(B, H, N, N).double(), domains()["probability"].quadrature().weights())
-    assert_close((random * domains()["probability"].quadrature().weights()).sum(-1), torch.ones(B, H, N).double())
+    random = attention_density(
+        torch.randn(B, H, N, N).double(), domains()["probability"].quadrature().weights()
+    )
+    assert_close(
+        (random * domains()["probability"].quadrature().weights()).sum(-1),
+        torch.ones(B, H, N).double(),
+    )
     assert attention_density(scores, torch.zeros_like(weights)).abs().sum() == 0
 
 
@@ -124,7 +144,9 @@ def test_two_half_masses_are_one_whole():
     resampled = Domain.points(line.positions[twice], measure=line.measure[:, twice] * share)
     out = attention(q, k[:, :, twice], v[:, :, twice], resampled.quadrature(line))
     assert_close(out, attention(q, k, v, line.quadrature()))
-    counted = attention(q, k[:, :, twice], v[:, :, twice], Domain.line(7, dtype=torch.float64).quadrature(line))
+    counted = attention(
+        q, k[:, :, twice], v[:, :, twice], Domain.line(7, dtype=torch.float64).quadrature(line)
+    )
     assert (counted - out).abs().max() > 1e-3
 
 
@@ -160,7 +182,12 @@ def test_operator_is_multihead_attention_with_the_same_weights(causal, padded):
     valid = torch.tensor([[True] * N, [True, True, True, False, False]]) if padded else None
     mask = torch.ones(N, N).triu(1).bool() if causal else None
     expected, weights = twin(
-        u, u, u, attn_mask=mask, key_padding_mask=None if valid is None else ~valid, average_attn_weights=False
+        u,
+        u,
+        u,
+        attn_mask=mask,
+        key_padding_mask=None if valid is None else ~valid,
+        average_attn_weights=False,
     )
     domain = Domain.points(torch.rand(N, 1, dtype=torch.float64), valid=valid, causal=causal)
     real = torch.ones(2, N).bool() if valid is None else valid

@@ -43,7 +43,9 @@ def test_auto_stays_with_torch_off_cuda_even_under_the_interpreter(monkeypatch):
         ({"interpreter": True}, CUDA, "CPU tensors, got cuda"),
     ],
 )
-def test_a_requested_kernel_that_the_machine_cannot_run_is_refused(monkeypatch, facts, device, match):
+def test_a_requested_kernel_that_the_machine_cannot_run_is_refused(
+    monkeypatch, facts, device, match
+):
     machine(monkeypatch, **facts)
     with pytest.raises(BackendError, match=match):
         choose_backend("triton", "the op", device, lambda: None)

@@ -1,4 +1,6 @@
-"""Banks of scalar networks: the piecewise linear form and the chunks are the literal networks, values and gradients."""
+"""Banks of scalar networks: the piecewise linear form and the chunks are the literal networks,
+values and gradients.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
-from fredholm.ops.feature_map import Bank, chunked, piecewise, scalar_bank, scalar_bank_naive, segments
+from fredholm.ops.feature_map import (
+    Bank,
+    chunked,
+    piecewise,
+    scalar_bank,
+    scalar_bank_naive,
+    segments,
+)
 from fredholm.ops.feature_map import bank as form
 from fredholm.ops.feature_map.library import piecewise_linear_op, scalar_bank_op
 
@@ -24,7 +33,12 @@ def segments_for_few(monkeypatch):
 
 
 def bank(groups=4, outputs=1, sets=S, hidden=HIDDEN, dtype=torch.float64):
-    shapes = (sets, groups, hidden), (sets, groups, hidden), (sets, groups, outputs, hidden), (sets, groups, outputs)
+    shapes = (
+        (sets, groups, hidden),
+        (sets, groups, hidden),
+        (sets, groups, outputs, hidden),
+        (sets, groups, outputs),
+    )
     return Bank(*(torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes))
 
 
@@ -117,14 +131,17 @@ def test_single_precision():
     assert_close(scalar_bank(u, parts).double(), exact, dtype=torch.float32)
     half = scalar_bank(u.bfloat16(), parts)
     assert half.dtype == torch.bfloat16
-    assert_close(half.double(), scalar_bank(u.bfloat16().float(), parts).double(), dtype=torch.bfloat16)
+    assert_close(
+        half.double(), scalar_bank(u.bfloat16().float(), parts).double(), dtype=torch.bfloat16
+    )
 
 
 def test_custom_ops_are_registered_soundly():
     u, parts = scalars(), bank(2, 2)
     for nonneg in (False, True):
         torch.library.opcheck(
-            piecewise_linear_op, (u, *(x.detach().requires_grad_(i > 0) for i, x in enumerate(segments(parts))), nonneg)
+            piecewise_linear_op,
+            (u, *(x.detach().requires_grad_(i > 0) for i, x in enumerate(segments(parts))), nonneg),
         )
         torch.library.opcheck(scalar_bank_op, (u, *parts, "gelu", nonneg))
 
@@ -132,7 +149,9 @@ def test_custom_ops_are_registered_soundly():
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_no_hidden_unit_is_saved_for_the_backward(activation):
     saved, u, parts = [], scalars(64), bank(2, 2, hidden=50)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.numel()) or t, lambda t: t
+    ):
         out = scalar_bank(u, parts, activation=activation)
     assert max(saved) <= max(out.numel(), 2 * S * 4 * 101)
     assert out.numel() < R * S * 64 * 100
@@ -143,7 +162,9 @@ def test_flops_do_not_grow_with_the_hidden_width():
     for hidden in (3, 30):
         for activation in ("relu", "gelu"):
             with FlopCounterMode(display=False) as counter:
-                torch.ops.aten.alias(scalar_bank(u, bank(hidden=hidden), activation=activation)).sum().backward()
+                torch.ops.aten.alias(
+                    scalar_bank(u, bank(hidden=hidden), activation=activation)
+                ).sum().backward()
             counts[activation, hidden] = counter.get_flop_counts()["Global"]
     lines = [counts["relu", h][torch.ops.fredholm.piecewise_linear] for h in (3, 30)]
     assert lines == [2 * R * S * T * 4] * 2

@@ -12,11 +12,21 @@ from fredholm.ops.grid_convolution.library import fast_size
 
 from ..tolerances import assert_close
 
-GRIDS = [((1,), True), ((7,), True), ((8,), True), ((1,), False), ((5,), False), ((6,), False), ((2, 3), False)]
+GRIDS = [
+    ((1,), True),
+    ((7,), True),
+    ((8,), True),
+    ((1,), False),
+    ((5,), False),
+    ((6,), False),
+    ((2, 3), False),
+]
 GRIDS += [((1, 4), False), ((2, 1, 3), False)]
 
 
-def tensors(grid, causal, *, batch=2, heads=2, d_in=2, d_out=3, width=4, dtype=torch.float64) -> list[torch.Tensor]:
+def tensors(
+    grid, causal, *, batch=2, heads=2, d_in=2, d_out=3, width=4, dtype=torch.float64
+) -> list[torch.Tensor]:
     points = lags = 1
     for n in grid:
         points, lags = points * n, lags * (n if causal else 2 * n - 1)
@@ -29,7 +39,9 @@ def tensors(grid, causal, *, batch=2, heads=2, d_in=2, d_out=3, width=4, dtype=t
 def test_it_is_the_double_sum(grid, causal, block, monkeypatch):
     monkeypatch.setattr(spectrum, "CACHE", block)
     inputs = tensors(grid, causal)
-    actual, expected = (f(*inputs, grid, causal=causal) for f in (grid_convolution, grid_convolution_naive))
+    actual, expected = (
+        f(*inputs, grid, causal=causal) for f in (grid_convolution, grid_convolution_naive)
+    )
     assert_close(actual, expected)
     probe = torch.randn_like(expected)
     for g, h in zip(*(torch.autograd.grad(y, inputs, probe) for y in (actual, expected))):
@@ -38,7 +50,9 @@ def test_it_is_the_double_sum(grid, causal, block, monkeypatch):
 
 @pytest.mark.parametrize(("grid", "causal"), [((5,), True), ((3,), False), ((2, 2), False)])
 def test_gradcheck(grid, causal):
-    assert gradcheck(lambda *x: grid_convolution(*x, grid, causal=causal), tensors(grid, causal, heads=1))
+    assert gradcheck(
+        lambda *x: grid_convolution(*x, grid, causal=causal), tensors(grid, causal, heads=1)
+    )
     channelwise = tensors(grid, causal, heads=3, d_in=1, d_out=1)
     assert gradcheck(lambda *x: grid_convolution(*x, grid, causal=causal), channelwise)
 
@@ -48,7 +62,9 @@ def test_gradients_one_at_a_time(needed):
     inputs = tensors((4,), True)
     whole = torch.autograd.grad(grid_convolution(*inputs, (4,), causal=True).square().sum(), inputs)
     alone = [x if i == needed else x.detach() for i, x in enumerate(inputs)]
-    one = torch.autograd.grad(grid_convolution(*alone, (4,), causal=True).square().sum(), alone[needed])[0]
+    one = torch.autograd.grad(
+        grid_convolution(*alone, (4,), causal=True).square().sum(), alone[needed]
+    )[0]
     assert_close(one, whole[needed])
 
 
@@ -63,7 +79,9 @@ def test_nothing_of_the_future_is_read():
     before = grid_convolution(signal, hidden, readout, (9,), causal=True)
     later = signal.detach().clone()
     later[:, :, 5:] += 100.0
-    assert_close(grid_convolution(later, hidden, readout, (9,), causal=True)[:, :, :5], before[:, :, :5])
+    assert_close(
+        grid_convolution(later, hidden, readout, (9,), causal=True)[:, :, :5], before[:, :, :5]
+    )
     cut = grid_convolution(signal[:, :, :5], hidden[:5], readout, (5,), causal=True)
     assert_close(cut, before[:, :, :5], "prefix")
 

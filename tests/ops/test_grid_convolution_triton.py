@@ -1,4 +1,6 @@
-"""The convolution with its product of spectra in a Triton kernel equals the double sum, values and gradients."""
+"""The convolution with its product of spectra in a Triton kernel equals the double sum, values and
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def drawn(device, grid, causal, dtype=torch.float32, **sizes):
     return [x.detach().to(device, dtype).requires_grad_() for x in tensors(grid, causal, **sizes)]
 
 
-@pytest.mark.parametrize(("grid", "causal"), [((1,), True), ((9,), True), ((6,), False), ((2, 3), False)])
+@pytest.mark.parametrize(
+    ("grid", "causal"), [((1,), True), ((9,), True), ((6,), False), ((2, 3), False)]
+)
 @pytest.mark.parametrize("sizes", [{}, {"heads": 3, "d_in": 1, "d_out": 1, "batch": 1}])
 def test_it_is_the_double_sum(device, grid, causal, sizes):
     inputs = drawn(device, grid, causal, **sizes)
@@ -37,7 +41,9 @@ def test_it_is_the_double_sum(device, grid, causal, sizes):
 
 def test_more_than_one_block_of_everything(device):
     inputs = drawn(device, (80,), True, batch=5, heads=1, d_in=2, d_out=17, width=18)
-    found, expected = (grid_convolution(*inputs, (80,), causal=True, backend=b) for b in ("triton", "torch"))
+    found, expected = (
+        grid_convolution(*inputs, (80,), causal=True, backend=b) for b in ("triton", "torch")
+    )
     assert_close(found, expected)
     probe = torch.randn_like(expected)
     for a, b in zip(*(torch.autograd.grad(y, inputs, probe) for y in (found, expected))):
@@ -47,7 +53,9 @@ def test_more_than_one_block_of_everything(device):
 @pytest.mark.parametrize("needed", range(3))
 def test_gradients_one_at_a_time(device, needed):
     inputs = drawn(device, (4,), True)
-    whole = torch.autograd.grad(grid_convolution(*inputs, (4,), causal=True, backend="triton").square().sum(), inputs)
+    whole = torch.autograd.grad(
+        grid_convolution(*inputs, (4,), causal=True, backend="triton").square().sum(), inputs
+    )
     alone = [x if i == needed else x.detach() for i, x in enumerate(inputs)]
     out = grid_convolution(*alone, (4,), causal=True, backend="triton").square().sum()
     assert torch.equal(torch.autograd.grad(out, alone[needed])[0], whole[needed])
@@ -59,7 +67,9 @@ def test_flops_are_those_of_the_other_form(device):
     counts = []
     for backend in ("torch", "triton"):
         with FlopCounterMode(display=False) as counter:
-            grid_convolution(*drawn(device, (4,), True), (4,), causal=True, backend=backend).sum().backward()
+            grid_convolution(
+                *drawn(device, (4,), True), (4,), causal=True, backend=backend
+            ).sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0
 
@@ -67,11 +77,17 @@ def test_flops_are_those_of_the_other_form(device):
 def test_the_operator_is_registered_completely(device):
     from fredholm.ops.grid_convolution.triton import grid_convolution_triton
 
-    torch.library.opcheck(grid_convolution_triton, (*drawn(device, (4,), True, batch=1, heads=1), [4], True))
+    torch.library.opcheck(
+        grid_convolution_triton, (*drawn(device, (4,), True, batch=1, heads=1), [4], True)
+    )
 
 
 def test_what_it_does_not_serve_is_refused(device):
-    with pytest.raises(BackendError, match=r"spectra are in complex64, and the tensors are in torch\.float64"):
-        grid_convolution(*drawn(device, (4,), True, torch.float64), (4,), causal=True, backend="triton")
+    with pytest.raises(
+        BackendError, match=r"spectra are in complex64, and the tensors are in torch\.float64"
+    ):
+        grid_convolution(
+            *drawn(device, (4,), True, torch.float64), (4,), causal=True, backend="triton"
+        )
     with pytest.raises(BackendError, match="up to 128 hidden units, got 130"):
         grid_convolution(*drawn(device, (4,), True, width=130), (4,), causal=True, backend="triton")

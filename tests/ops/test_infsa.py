@@ -1,4 +1,6 @@
-"""The tiled affinity product equals its definition; walks on its graph equal dense linear algebra; solvers check themselves."""
+"""The tiled affinity product equals its definition; walks on its graph equal dense linear algebra;
+solvers check themselves.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import ConvergenceError, OptionError, ShapeError
-from fredholm.ops.infsa import ACTIVATIONS, TokenGraph, affinity_naive, affinity_product, diffuse, resolvent
+from fredholm.ops.infsa import (
+    ACTIVATIONS,
+    TokenGraph,
+    affinity_naive,
+    affinity_product,
+    diffuse,
+    resolvent,
+)
 from fredholm.ops.infsa.library import affinity_product_op
 
 from ..tolerances import assert_close
@@ -45,14 +54,18 @@ def test_tiles_are_the_definition(activation, causal, density, memory):
             expected = affinity_naive(*x, **options)
             weight = [torch.randn_like(y) for y in expected]
             both = [
-                torch.autograd.grad(sum((y * w).sum() for y, w in zip(out, weight)), x, allow_unused=True)
+                torch.autograd.grad(
+                    sum((y * w).sum() for y, w in zip(out, weight)), x, allow_unused=True
+                )
                 for out in (found, expected)
             ]
             for a, b in zip(found, expected):
                 assert_close(a, b, statistic)
             for i, (a, b) in enumerate(zip(*both)):
                 assert_close(
-                    torch.zeros_like(x[i]) if a is None else a, torch.zeros_like(x[i]) if b is None else b, f"{i}"
+                    torch.zeros_like(x[i]) if a is None else a,
+                    torch.zeros_like(x[i]) if b is None else b,
+                    f"{i}",
                 )
 
 
@@ -63,7 +76,9 @@ def test_custom_op_is_registered_soundly():
 
 def test_nothing_quadratic_is_saved_for_the_backward():
     saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.numel()) or t, lambda t: t
+    ):
         out, row = affinity_product(*inputs(n=64))
     assert max(saved) <= B * H * 64 * D < 64 * 64 * B * H
     assert out.isfinite().all()
@@ -91,10 +106,12 @@ def test_bad_arguments_are_named():
     with pytest.raises(ShapeError, match="as many queries as keys, got 3 and 7"):
         affinity_product(q[:, :, :3], k, v, m, causal=True)
     with pytest.raises(ShapeError, match="needs query"):
-        inspect.unwrap(affinity_product)(q, k[..., :2], v, m)  # without the tests' own check of shapes
+        inspect.unwrap(affinity_product)(
+            q, k[..., :2], v, m
+        )  # without the tests' own check of shapes
 
 
-# --- walks ----------------------------------------------------------------------------------------------------------------
+# --- walks ----------------------------------------------------------------------------------------
 
 
 def graph(causal=False, density="none", norm="frobenius", decay=0.9, n=N, **options):
@@ -121,7 +138,12 @@ def test_norms_bound_what_they_promise(causal, norm):
         assert matrix.sum(-1).max() <= 1 + 1e-9
     elif not causal:
         weighted = matrix.square() * g.mass[:, None, :, None] / g.mass[:, None, None]
-        assert_close(weighted.sum((-1, -2)).sqrt(), torch.ones(B, H).double(), "Hilbert-Schmidt norm", torch.float32)
+        assert_close(
+            weighted.sum((-1, -2)).sqrt(),
+            torch.ones(B, H).double(),
+            "Hilbert-Schmidt norm",
+            torch.float32,
+        )
     else:
         assert_close(radius, matrix.diagonal(dim1=-2, dim2=-1).max(), "radius of a triangle")
 
@@ -140,7 +162,9 @@ def test_transposed_product_and_hops(causal, density):
 
 @pytest.mark.parametrize("n", [N, 150])
 @pytest.mark.parametrize("density", ["none", "heads"])
-@pytest.mark.parametrize(("causal", "method"), [(True, "neumann"), (False, "neumann"), (False, "gmres")])
+@pytest.mark.parametrize(
+    ("causal", "method"), [(True, "neumann"), (False, "neumann"), (False, "gmres")]
+)
 def test_resolvent_and_its_gradients_are_the_dense_solution(causal, method, density, n):
     g, v = graph(causal, density, n=n)
     out, report = resolvent(g, v, tol=1e-12, max_iterations=400, method=method)
@@ -151,7 +175,9 @@ def test_resolvent_and_its_gradients_are_the_dense_solution(causal, method, dens
     assert report.residual <= 1e-12
     leaves = [x for x in (g.query, g.key, v, g.mass, g.density) if x is not None]
     weight = torch.randn_like(out)
-    for a, b in zip(torch.autograd.grad(out, leaves, weight), torch.autograd.grad(expected, leaves, weight)):
+    for a, b in zip(
+        torch.autograd.grad(out, leaves, weight), torch.autograd.grad(expected, leaves, weight)
+    ):
         assert_close(a, b, "gradient")
 
 
@@ -159,9 +185,13 @@ def test_resolvent_and_its_gradients_are_the_dense_solution(causal, method, dens
 def test_radius_is_estimated_and_gmres_takes_fewer_products(method):
     torch.manual_seed(0)
     q = torch.randn(1, 1, 40, 4).double().abs()
-    g = TokenGraph(q, q, torch.ones(1, 40).double(), None, None, torch.tensor([0.99]).double(), False, True)
+    g = TokenGraph(
+        q, q, torch.ones(1, 40).double(), None, None, torch.tensor([0.99]).double(), False, True
+    )
     exact = float(torch.linalg.eigvals(dense(g)).abs().max())
-    _, report = resolvent(g, torch.randn(1, 1, 40, 3).double(), tol=1e-10, max_iterations=2000, method=method)
+    _, report = resolvent(
+        g, torch.randn(1, 1, 40, 3).double(), tol=1e-10, max_iterations=2000, method=method
+    )
     assert report.radius == pytest.approx(exact, rel=1e-3)
     assert report.iterations < (40 if method == "gmres" else 1000)
     assert method == "gmres" or report.iterations > 200
@@ -174,7 +204,9 @@ def test_what_does_not_converge_is_an_error_with_the_radius():
     assert 0 < failure.value.radius < 1
     assert failure.value.iterations == 4
     assert failure.value.residual > 1e-12
-    g, v = graph(decay=5.0)  # no operator lets a decay be so large; the solver must still not return a wrong answer
+    g, v = graph(
+        decay=5.0
+    )  # no operator lets a decay be so large; the solver must still not return a wrong answer
     with pytest.raises(ConvergenceError, match="no limit") as failure:
         resolvent(g, v, tol=1e-6, max_iterations=4000, method="neumann")
     assert failure.value.radius > 1

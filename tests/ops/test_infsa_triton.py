@@ -1,4 +1,6 @@
-"""The affinity product's Triton kernels equal its definition: values, row statistics and every gradient."""
+"""The affinity product's Triton kernels equal its definition: values, row statistics and every
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ DENSITIES = {"none": None, "shared": (1, 1), "heads": (1, H), "batch": (B, 1), "
 
 def inputs(device, density="none", *, equal=False, queries=37, keys=37, dtype=torch.float32):
     g = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(B, H, n, e, generator=g) for n, e in ((queries, E), (keys, E), (keys, D))]
+    tensors = [
+        torch.randn(B, H, n, e, generator=g) for n, e in ((queries, E), (keys, E), (keys, D))
+    ]
     tensors.append(torch.rand(B, 1 if equal else keys, generator=g) + 0.1)
     shape = DENSITIES[density]
     if shape is not None:
@@ -32,7 +36,10 @@ def inputs(device, density="none", *, equal=False, queries=37, keys=37, dtype=to
 def assert_same(x, dtype=torch.float32, **options):
     """Values and gradients against the definition in float64."""
     exact = [t.detach().double().requires_grad_() for t in x]
-    found, expected = affinity_product(*x, backend="triton", **options), affinity_naive(*exact, **options)
+    found, expected = (
+        affinity_product(*x, backend="triton", **options),
+        affinity_naive(*exact, **options),
+    )
     assert all(y.dtype == torch.float32 for y in found)
     weight = [torch.randn_like(y) for y in expected]
     total = sum((y * w).sum() for y, w in zip(expected, weight))
@@ -48,7 +55,9 @@ def assert_same(x, dtype=torch.float32, **options):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("activation", "statistic"), [("relu", "squares"), ("gelu", "sums"), ("abs", "none")])
+@pytest.mark.parametrize(
+    ("activation", "statistic"), [("relu", "squares"), ("gelu", "sums"), ("abs", "none")]
+)
 def test_it_is_the_definition(device, activation, statistic, causal):
     assert_same(inputs(device), activation=activation, statistic=statistic, causal=causal)
 

@@ -17,7 +17,9 @@ def loop(matrix, weights, signal):
     out = torch.zeros(b, h, q, o, dtype=matrix.dtype)
     for index in torch.cartesian_prod(*map(torch.arange, (b, h, q, k))).tolist():
         b_, h_, q_, k_ = index
-        out[b_, h_, q_] = out[b_, h_, q_] + weights[b_, h_, q_, k_] * (matrix[b_, h_, q_, k_] @ signal[b_, h_, k_])
+        out[b_, h_, q_] = out[b_, h_, q_] + weights[b_, h_, q_, k_] * (
+            matrix[b_, h_, q_, k_] @ signal[b_, h_, k_]
+        )
     return out
 
 
@@ -31,12 +33,17 @@ def test_dense_apply_is_the_sum(shared):
         1 if shared == "weights of batch" else b, 1 if shared == "weights of heads" else h,
         1 if shared == "weights of queries" else q, k, dtype=torch.float64, requires_grad=True,
     )  # fmt: skip
-    signal = torch.randn(b, 1 if shared == "signal of heads" else h, k, i, dtype=torch.float64, requires_grad=True)
+    signal = torch.randn(
+        b, 1 if shared == "signal of heads" else h, k, i, dtype=torch.float64, requires_grad=True
+    )
     inputs = (matrix, weights, signal)
     actual, expected = dense_apply(*inputs), loop(*inputs)
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
-    for g, e in zip(torch.autograd.grad(actual, inputs, direction), torch.autograd.grad(expected, inputs, direction)):
+    for g, e in zip(
+        torch.autograd.grad(actual, inputs, direction),
+        torch.autograd.grad(expected, inputs, direction),
+    ):
         assert_close(g, e, "gradient")
 
 

@@ -32,7 +32,10 @@ def domains() -> dict[str, Domain]:
     torch.manual_seed(5)
     double = {"dtype": torch.float64}
     valid = torch.tensor([[True] * N, [False, True, True, True, False, False, False]])
-    line, points = Domain.line(N, **double), Domain.points(torch.rand(B, N, 1, **double), valid=valid)
+    line, points = (
+        Domain.line(N, **double),
+        Domain.points(torch.rand(B, N, 1, **double), valid=valid),
+    )
     causal = Domain.line(N, causal=True, **double)
     return {
         "uniform": line,
@@ -50,7 +53,10 @@ def domains() -> dict[str, Domain]:
 def check(actual, expected, leaves):
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
-    for g, e in zip(torch.autograd.grad(actual, leaves, direction), torch.autograd.grad(expected, leaves, direction)):
+    for g, e in zip(
+        torch.autograd.grad(actual, leaves, direction),
+        torch.autograd.grad(expected, leaves, direction),
+    ):
         assert g.isfinite().all()
         assert_close(g, e, "gradient")
 
@@ -65,7 +71,10 @@ def test_linear_forms_are_the_density(name, chunk, floor):
 
 
 def test_other_queries():
-    quadrature, leaves = domains()["padded"].quadrature(Domain.line(3, dtype=torch.float64)), inputs(3)
+    quadrature, leaves = (
+        domains()["padded"].quadrature(Domain.line(3, dtype=torch.float64)),
+        inputs(3),
+    )
     actual = linear_attention(*leaves, quadrature, floor=FLOOR)
     check(actual, linear_attention_naive(*leaves, quadrature.weights(), FLOOR), leaves)
 
@@ -87,16 +96,24 @@ def test_steps_are_the_density(name, floor):
 def test_gradcheck(name):
     quadrature = domains()[name].quadrature()
     leaves = inputs()
-    assert torch.autograd.gradcheck(lambda *x: linear_attention(*x, quadrature, floor=FLOOR, chunk=3), leaves)
+    assert torch.autograd.gradcheck(
+        lambda *x: linear_attention(*x, quadrature, floor=FLOOR, chunk=3), leaves
+    )
 
 
 def test_measure_gradients():
     leaves = inputs()
     for causal in (False, True):
         mass = torch.rand(N, dtype=torch.float64).requires_grad_()
-        domain = Domain.line(N, causal=causal, dtype=torch.float64).with_masses(mass, normalised=True)
+        domain = Domain.line(N, causal=causal, dtype=torch.float64).with_masses(
+            mass, normalised=True
+        )
         actual = linear_attention(*leaves, domain.quadrature(), floor=FLOOR, chunk=2)
-        check(actual, linear_attention_naive(*leaves, domain.quadrature().weights(), FLOOR), [mass, *leaves])
+        check(
+            actual,
+            linear_attention_naive(*leaves, domain.quadrature().weights(), FLOOR),
+            [mass, *leaves],
+        )
 
 
 def test_no_future_leaks_across_chunks():
@@ -145,6 +162,10 @@ def test_statistics_keep_float32_under_autocast():
 def test_pairs_and_two_domains_in_time_have_no_linear_form():
     leaves, line = inputs(), domains()["causal"]
     with pytest.raises(StrategyError, match="pair weights"):
-        linear_attention(*leaves, line.replace(pairs=torch.ones(N, N).bool()).quadrature(), floor=FLOOR)
+        linear_attention(
+            *leaves, line.replace(pairs=torch.ones(N, N).bool()).quadrature(), floor=FLOOR
+        )
     with pytest.raises(StrategyError, match="two domains"):
-        linear_attention(*inputs(2), line.quadrature(Domain.line(2, dtype=torch.float64)), floor=FLOOR)
+        linear_attention(
+            *inputs(2), line.quadrature(Domain.line(2, dtype=torch.float64)), floor=FLOOR
+        )

@@ -1,4 +1,6 @@
-"""Linear attention's Triton kernels, with features given or made of a bank in registers, equal the dense density."""
+"""Linear attention's Triton kernels, with features given or made of a bank in registers, equal the
+dense density.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,12 @@ def draw(device, *sizes, positive=False):
 
 
 def bank(device, groups, outputs, sets=1, hidden=2):
-    shapes = (sets, groups, hidden), (sets, groups, hidden), (sets, groups, outputs, hidden), (sets, groups, outputs)
+    shapes = (
+        (sets, groups, hidden),
+        (sets, groups, hidden),
+        (sets, groups, outputs, hidden),
+        (sets, groups, outputs),
+    )
     parts = [x.detach() for x in draw(device, *shapes)]
     parts[2] *= 0.3
     parts[3] += 2.0  # features mostly positive, so that no denominator is a small difference
@@ -80,18 +87,27 @@ def doubled(tensors):
 
 
 @pytest.mark.parametrize(
-    ("name", "floor"), [("masses", None), ("padded", FLOOR), ("causal", FLOOR), ("causal padded", None)]
+    ("name", "floor"),
+    [("masses", None), ("padded", FLOOR), ("causal", FLOOR), ("causal padded", None)],
 )
 def test_given_features(device, name, floor):
     leaves = [*draw(device, (B, H, N, 6), (B, H, N, 6), positive=True), *draw(device, (B, H, N, D))]
     quadrature, doubles = quadrature_of(name, device), doubled(leaves)
     found = linear_attention(*leaves, quadrature, floor=floor, backend="triton")
-    assert_same(found, linear_attention_naive(*doubles, quadrature.weights().double(), floor), leaves, doubles)
+    assert_same(
+        found,
+        linear_attention_naive(*doubles, quadrature.weights().double(), floor),
+        leaves,
+        doubles,
+    )
 
 
-def assert_banked(device, parts, name="masses", *, directions=3, queries=None, other=None, n=N, b=B, **options):
-    """Two banks, or one for both sides, against the literal networks and the dense density. Without denominator and with positive
-    values, so that no gradient is a small difference of large sums."""
+def assert_banked(
+    device, parts, name="masses", *, directions=3, queries=None, other=None, n=N, b=B, **options
+):
+    """Two banks, or one for both sides, against the literal networks and the dense density. Without
+    denominator and with positive values, so that no gradient is a small difference of large sums.
+    """
     query, key = draw(device, (b, H, directions, queries or n), (b, H, directions, n))
     value = draw(device, (b, H, n, D), positive=True)
     leaves, count = [query, key, *value, *parts, *(other or ())], len(parts)
@@ -99,14 +115,27 @@ def assert_banked(device, parts, name="masses", *, directions=3, queries=None, o
     banks = parts, other or parts
     exact = Bank(*doubles[3 : 3 + count]), Bank(*doubles[3 + count :] or doubles[3:])
     quadrature = quadrature_of(name, device, n, queries)
-    found = banked_attention(*leaves[:3], quadrature, *banks, floor=None, backend="triton", **options)
+    found = banked_attention(
+        *leaves[:3], quadrature, *banks, floor=None, backend="triton", **options
+    )
     phi = [features(u, p, **options) for u, p in zip(doubles, exact)]
-    assert_same(found, linear_attention_naive(*phi, doubles[2], quadrature.weights().double(), None), leaves, doubles)
+    assert_same(
+        found,
+        linear_attention_naive(*phi, doubles[2], quadrature.weights().double(), None),
+        leaves,
+        doubles,
+    )
 
 
 @pytest.mark.parametrize(
     ("networks", "name"),
-    [("separate", "causal padded"), ("shared", "masses"), ("shared", "causal"), ("both", "masses"), ("one", "causal")],
+    [
+        ("separate", "causal padded"),
+        ("shared", "masses"),
+        ("shared", "causal"),
+        ("both", "masses"),
+        ("one", "causal"),
+    ],
 )
 def test_features_of_a_bank(device, networks, name):
     parts = bank(device, *NETWORKS[networks], sets=H if networks == "both" else 1)
@@ -132,21 +161,33 @@ def test_gradients_of_the_measure(device):
     q, k = (x.detach() for x in draw(device, (1, 1, N, 6), (1, 1, N, 6), positive=True))
     leaves = [q, k, *draw(device, (1, 1, N, D))]
     for causal in (False, True):
-        for floor in (None, 1e3):  # above every denominator: with or without one, the scale does not cancel
+        for floor in (
+            None,
+            1e3,
+        ):  # above every denominator: with or without one, the scale does not cancel
             mass = torch.rand(N, requires_grad=True)
             found = Domain.line(N, causal=causal).with_masses(mass, normalised=True).quadrature()
-            expected = linear_attention(*(x.cpu() for x in leaves), found, floor=floor, backend="torch")
-            actual = linear_attention(*leaves, placed(found, device), floor=floor, backend="triton").cpu()
+            expected = linear_attention(
+                *(x.cpu() for x in leaves), found, floor=floor, backend="torch"
+            )
+            actual = linear_attention(
+                *leaves, placed(found, device), floor=floor, backend="triton"
+            ).cpu()
             assert_close(actual, expected)
             direction = torch.randn_like(expected)
-            both = [torch.autograd.grad(y, [mass, leaves[2]], direction, retain_graph=True) for y in (actual, expected)]
+            both = [
+                torch.autograd.grad(y, [mass, leaves[2]], direction, retain_graph=True)
+                for y in (actual, expected)
+            ]
             for a, b in zip(*both):
                 assert_close(a, b, f"gradient, causal={causal}, floor={floor}")
 
 
 def test_features_that_are_all_zero_give_zero(device):
     q, k, v = draw(device, (B, H, N, 6), (B, H, N, 6), (B, H, N, D))
-    out = linear_attention(0 * q, k, v, quadrature_of("causal", device), floor=FLOOR, backend="triton")
+    out = linear_attention(
+        0 * q, k, v, quadrature_of("causal", device), floor=FLOOR, backend="triton"
+    )
     assert (out == 0).all()
     (g,) = torch.autograd.grad(out.sum(), q)
     assert g.isfinite().all()
@@ -155,8 +196,12 @@ def test_features_that_are_all_zero_give_zero(device):
 def test_nothing_of_the_size_of_a_feature_is_saved(device):
     saved, parts = [], bank(device, 8, 1)
     u, v = draw(device, (1, 1, 8, N), (1, 1, N, D))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
-        banked_attention(u, u, v, quadrature_of("uniform", device), parts, parts, floor=FLOOR, backend="triton")
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.numel()) or t, lambda t: t
+    ):
+        banked_attention(
+            u, u, v, quadrature_of("uniform", device), parts, parts, floor=FLOOR, backend="triton"
+        )
     assert max(saved) == 8 * N
 
 
@@ -167,9 +212,13 @@ def test_custom_op_is_registered_soundly(device):
     parts, mass = bank(device, 2, 1, hidden=2), torch.rand(1, 5, device=device, requires_grad=True)
     scale = torch.rand(1, 1, 5, device=device, requires_grad=True)
     options = FLOOR, True, "relu", True
-    torch.library.opcheck(linear_attention_triton, (u, u, v, mass, scale, list(parts), list(parts), True, *options))
+    torch.library.opcheck(
+        linear_attention_triton, (u, u, v, mass, scale, list(parts), list(parts), True, *options)
+    )
     quick = ("test_schema", "test_faketensor")
-    torch.library.opcheck(linear_attention_triton, (v, v, v, mass, None, [], [], False, *options), test_utils=quick)
+    torch.library.opcheck(
+        linear_attention_triton, (v, v, v, mass, None, [], [], False, *options), test_utils=quick
+    )
 
 
 def test_flops_are_counted(device):
@@ -188,16 +237,23 @@ def test_flops_are_counted(device):
 
 def test_the_same_call_in_torch(device):
     (u, v), parts = draw("cpu", (B, H, 3, N), (B, H, N, D)), bank("cpu", 3, 1)
-    expected = banked_attention(u, u, v, quadrature_of("causal padded", "cpu"), parts, parts, floor=FLOOR)
+    expected = banked_attention(
+        u, u, v, quadrature_of("causal padded", "cpu"), parts, parts, floor=FLOOR
+    )
     u, v, parts = u.to(device), v.to(device), Bank(*(x.to(device) for x in parts))
     quadrature = quadrature_of("causal padded", device)
-    assert_close(banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton").cpu(), expected)
+    assert_close(
+        banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton").cpu(),
+        expected,
+    )
 
 
 def test_what_it_does_not_serve_is_refused(device):
     u, v = draw(device, (1, 1, 300, 4), (1, 1, 4, 2))
     quadrature, parts = quadrature_of("uniform", device, 4), bank(device, 1, 1)
-    with pytest.raises(BackendError, match="up to 128 features and 128 columns of a value, got 512 and 2"):
+    with pytest.raises(
+        BackendError, match="up to 128 features and 128 columns of a value, got 512 and 2"
+    ):
         banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton")
     double = v.double()
     with pytest.raises(BackendError, match="linear attention: its sums are in float32"):

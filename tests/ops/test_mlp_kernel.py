@@ -1,4 +1,6 @@
-"""The tiled MLP kernel equals its dense definition, in values and gradients, for every combination of terms."""
+"""The tiled MLP kernel equals its dense definition, in values and gradients, for every combination
+of terms.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ TERMS = {
 }
 
 
-def inputs(*terms, b=2, h=3, q=7, k=5, e=4, f=2, d=3, o=2, w=6, share="", dtype=torch.float64, seed=0):
-    """Random arguments with the given terms; names in ``share`` are shared by heads (H), batch (B) or both."""
+def inputs(
+    *terms, b=2, h=3, q=7, k=5, e=4, f=2, d=3, o=2, w=6, share="", dtype=torch.float64, seed=0
+):
+    """Random arguments with the given terms; names in ``share`` are shared by heads (H), batch (B)
+    or both.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def r(*shape):
@@ -58,7 +64,9 @@ def inputs(*terms, b=2, h=3, q=7, k=5, e=4, f=2, d=3, o=2, w=6, share="", dtype=
 
 
 def evaluate(function, arguments, **options):
-    """The output, and the gradient of a fixed random functional of it with respect to every float tensor."""
+    """The output, and the gradient of a fixed random functional of it with respect to every float
+    tensor.
+    """
     leaves = {}
 
     def leaf(name, x):
@@ -69,9 +77,13 @@ def evaluate(function, arguments, **options):
 
     ready = {n: leaf(n, x) for n, x in arguments.items() if n != "mid"}
     if "mid" in arguments:
-        ready["mid"] = [(leaf(f"W{i}", w), leaf(f"b{i}", b)) for i, (w, b) in enumerate(arguments["mid"])]
+        ready["mid"] = [
+            (leaf(f"W{i}", w), leaf(f"b{i}", b)) for i, (w, b) in enumerate(arguments["mid"])
+        ]
     out = function(**ready, **options)
-    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(out.dtype)
+    weight = torch.randn(
+        out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64
+    ).to(out.dtype)
     grads = torch.autograd.grad(out, list(leaves.values()), weight)
     return {"out": out.detach(), **dict(zip(leaves, grads))}
 
@@ -112,7 +124,9 @@ def test_any_tiling(size, memory):
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
-@pytest.mark.parametrize("terms", [("product", "key_bias"), ("product", "mid", "density")], ids="+".join)
+@pytest.mark.parametrize(
+    "terms", [("product", "key_bias"), ("product", "mid", "density")], ids="+".join
+)
 def test_activations(activation, terms):
     assert_same(inputs(*terms), activation=activation, memory=900)
 
@@ -175,7 +189,9 @@ def test_empty_sizes(empty):
 
 
 def test_matches_literal_pairs():
-    """Split by groups and integrated hidden first, the MLP on concatenated inputs gives the same output."""
+    """Split by groups and integrated hidden first, the MLP on concatenated inputs gives the same
+    output.
+    """
     g = torch.Generator().manual_seed(0)
     b, h, n, d, w = 2, 3, 6, 4, 5
     u, x = torch.randn(b, h, n, d, generator=g).double(), torch.randn(n, 2, generator=g).double()
@@ -199,14 +215,21 @@ def test_matches_literal_pairs():
 def flat(arguments):
     """The arguments as the custom op takes them."""
     full = {name: arguments.get(name) for name in Inputs._fields}
-    for name, dim in (("query_positions", 3), ("key_positions", 3), ("query_time", 2), ("key_time", 2)):
+    for name, dim in (
+        ("query_positions", 3),
+        ("key_positions", 3),
+        ("query_time", 2),
+        ("key_time", 2),
+    ):
         if full[name] is not None and full[name].dim() < dim:
             full[name] = full[name][None]
     full["mid"] = [x for layer in arguments.get("mid", []) for x in layer]
     return Inputs(**full)
 
 
-@pytest.mark.parametrize("terms", [("second", "key_bias", "table", "distance", "density"), ("product", "time", "mid")])
+@pytest.mark.parametrize(
+    "terms", [("second", "key_bias", "table", "distance", "density"), ("product", "time", "mid")]
+)
 def test_gradcheck_and_opcheck(terms):
     x = flat(inputs(*terms, b=2, h=2, q=3, k=3, e=2, f=1, d=2, o=2, w=3))
 
@@ -214,7 +237,10 @@ def test_gradcheck_and_opcheck(terms):
         return t.requires_grad_() if t is not None and t.is_floating_point() else t
 
     times = {"query_time", "key_time"}
-    leaves = [t if n in times else [ready(s) for s in t] if n == "mid" else ready(t) for n, t in zip(x._fields, x)]
+    leaves = [
+        t if n in times else [ready(s) for s in t] if n == "mid" else ready(t)
+        for n, t in zip(x._fields, x)
+    ]
     floats = [t for t in leaves[:-1] if t is not None and t.requires_grad] + leaves[-1]
 
     def call(*_):
@@ -224,7 +250,9 @@ def test_gradcheck_and_opcheck(terms):
     torch.library.opcheck(mlp_kernel_op, (*leaves, "gelu", 300))
 
 
-@pytest.mark.parametrize("terms", [("product", "table"), ("second", "key_bias", "distance", "time", "density")])
+@pytest.mark.parametrize(
+    "terms", [("product", "table"), ("second", "key_bias", "distance", "time", "density")]
+)
 def test_float32(terms):
     sizes = {"b": 2, "h": 2, "q": 40, "k": 60, "e": 8, "d": 8, "w": 16}
     reference = evaluate(mlp_kernel_naive, inputs(*terms, **sizes))
@@ -246,7 +274,9 @@ def test_bfloat16_and_autocast():
 
 
 def test_result_does_not_depend_on_the_tiling():
-    arguments = inputs("product", "table", "time", b=2, h=2, q=300, k=260, e=8, d=8, w=8, dtype=torch.float32)
+    arguments = inputs(
+        "product", "table", "time", b=2, h=2, q=300, k=260, e=8, d=8, w=8, dtype=torch.float32
+    )
     whole = evaluate(mlp_kernel, arguments, memory=10**8)
     assert_same(arguments, 1e-5, whole, memory=50_000)
     assert_same(arguments, 1e-5, whole, memory=300_000)
@@ -269,7 +299,8 @@ def test_errors_name_the_argument():
 def test_flops():
     b, h, q, k, e, d, o, w = 2, 3, 7, 5, 4, 3, 2, 6
     arguments = {
-        n: x if x is None or x.dtype == torch.int64 else x.requires_grad_() for n, x in inputs("product").items()
+        n: x if x is None or x.dtype == torch.int64 else x.requires_grad_()
+        for n, x in inputs("product").items()
     }
     with FlopCounterMode(display=False) as counter:
         out = mlp_kernel(**arguments)
@@ -306,11 +337,15 @@ class Peak(TorchDispatchMode):
 
 
 def test_memory_is_linear_in_n():
-    """Measured slope of log peak memory over log N, forward and backward, no input of size N² counted."""
+    """Measured slope of log peak memory over log N, forward and backward, no input of size N²
+    counted.
+    """
 
     def peaks(n):
         terms = ("product", "key_bias", "distance", "time")
-        x = flat(inputs(*terms, b=1, h=1, q=n, k=n, e=4, d=4, o=4, w=8, share="BH", dtype=torch.float32))
+        x = flat(
+            inputs(*terms, b=1, h=1, q=n, k=n, e=4, d=4, o=4, w=8, share="BH", dtype=torch.float32)
+        )
         with Peak() as up:
             out = forward(x, "gelu", 50_000)
         with Peak() as down:
@@ -366,7 +401,9 @@ print("same")
 
 def run_script(backends):
     script = COMPILED.replace("BACKENDS", repr(backends))
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=280)
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=280
+    )
 
 
 @pytest.mark.compile

@@ -1,6 +1,8 @@
-"""The Triton kernels of the MLP kernel equal its definition, in values and gradients, from buffers full of NaN.
+"""The Triton kernels of the MLP kernel equal its definition, in values and gradients, from buffers
+full of NaN.
 
-Without a GPU they run through Triton's interpreter, in float32; ``pytest -m gpu`` runs the same on a GPU, and half precisions.
+Without a GPU they run through Triton's interpreter, in float32; ``pytest -m gpu`` runs the same on
+a GPU, and half precisions.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from tests.tolerances import assert_close
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """Small enough that the few rows and keys of these tests, which the interpreter can afford, fill several."""
+    """Small enough that the few rows and keys of these tests, which the interpreter can afford,
+    fill several.
+    """
     monkeypatch.setitem(triton_launch.INTERPRETED, "rows", 32)
     monkeypatch.setitem(triton_launch.INTERPRETED, "keys", 16)
 
@@ -52,8 +56,12 @@ def evaluate(function, arguments, **options):
 def assert_same(arguments, device, dtype=torch.float32, **options):
     """The Triton kernels in ``dtype`` against the definition in float64 of the same numbers."""
     moved = {n: x if x is None else x.to(device) for n, x in arguments.items()}
-    ready = {n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()}
-    exact = {n: x.double() if x is not None and x.is_floating_point() else x for n, x in ready.items()}
+    ready = {
+        n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()
+    }
+    exact = {
+        n: x.double() if x is not None and x.is_floating_point() else x for n, x in ready.items()
+    }
     activation = {"activation": options["activation"]} if "activation" in options else {}
     expected = evaluate(mlp_kernel_naive, exact, **activation)
     found = evaluate(mlp_kernel, ready, backend="triton", **options)
@@ -78,7 +86,9 @@ def small(*terms, **sizes):
         (EVERY, {"b": 2, "share": "BH"}),
         (EVERY, {"b": 2, "h": 1, "share": "H", "q": 1, "k": 1}),
     ],
-    ids=lambda x: "+".join(x) if isinstance(x, tuple) else "-".join(f"{k}{v}" for k, v in x.items()),
+    ids=lambda x: (
+        "+".join(x) if isinstance(x, tuple) else "-".join(f"{k}{v}" for k, v in x.items())
+    ),
 )
 @pytest.mark.usefixtures("poisoned")
 def test_equals_definition(device, terms, sizes):
@@ -117,10 +127,17 @@ def test_causal(device, dtype):
 
 
 def test_blocks_without_a_visible_pair_are_skipped():
-    """Bounds against their definition, for sorted, shuffled and batched times; sorted ones skip half."""
+    """Bounds against their definition, for sorted, shuffled and batched times; sorted ones skip
+    half.
+    """
     g = torch.Generator().manual_seed(0)
     line, shuffled = torch.arange(64.0)[None], torch.randn(3, 64, generator=g)
-    for query, key in ((line, line), (shuffled, line), (line[:, :50], shuffled[:, :41]), (shuffled, shuffled.flip(0))):
+    for query, key in (
+        (line, line),
+        (shuffled, line),
+        (line[:, :50], shuffled[:, :41]),
+        (shuffled, shuffled.flip(0)),
+    ):
         stop, start = _bounds((query, key), 4, 8)
         seen = key[:, None, :] <= query[:, :, None]
         seen = torch.nn.functional.pad(seen, (0, -key.shape[1] % 8, 0, -query.shape[1] % 4))
@@ -137,7 +154,12 @@ def test_blocks_without_a_visible_pair_are_skipped():
 def test_boolean_density_and_strides(device):
     arguments = small("product", "key_bias", b=2, k=7)
     arguments["density"] = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(3)) < 0.5
-    for name in ("query", "key", "value", "key_bias"):  # as heads cut from a wider tensor lie in memory
+    for name in (
+        "query",
+        "key",
+        "value",
+        "key_bias",
+    ):  # as heads cut from a wider tensor lie in memory
         arguments[name] = arguments[name].transpose(1, 2).contiguous().transpose(1, 2)
     arguments["scale"] = arguments["scale"].mT.contiguous().mT
     assert_same(arguments, device)
@@ -146,7 +168,9 @@ def test_boolean_density_and_strides(device):
 @devices
 @pytest.mark.usefixtures("poisoned")
 def test_the_same_sums_every_time(device):
-    arguments = {n: x if x is None else x.to(device) for n, x in small("product", "table", h=1).items()}
+    arguments = {
+        n: x if x is None else x.to(device) for n, x in small("product", "table", h=1).items()
+    }
     first, second = (evaluate(mlp_kernel, arguments, backend="triton") for _ in range(2))
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
@@ -155,12 +179,17 @@ def test_the_same_sums_every_time(device):
 @devices
 def test_a_gradient_alone(device):
     """Each gradient by itself: the others' buffers are then not even made."""
-    arguments = {n: x if x is None else x.to(device) for n, x in small("second", "key_bias", h=1, k=5).items()}
+    arguments = {
+        n: x if x is None else x.to(device)
+        for n, x in small("second", "key_bias", h=1, k=5).items()
+    }
     whole = evaluate(mlp_kernel, arguments, backend="triton")
     for name in ("value", "query", "scale2", "readout"):
         leaf = arguments[name].clone().requires_grad_()
         out = mlp_kernel(**{**arguments, name: leaf}, backend="triton")
-        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+        weight = torch.randn(
+            out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64
+        )
         (found,) = torch.autograd.grad(out, leaf, weight.to(out))
         assert torch.equal(found, whole[name])
 
@@ -176,7 +205,9 @@ def test_opcheck(device):
     x = flat(small("second", "table", "time", h=1, q=2, k=3))
     moved = [t if t is None else t.to(device) for t in x[:-1]]
     ready = [
-        t.requires_grad_() if t is not None and t.is_floating_point() and n not in CONSTANT and "time" not in n else t
+        t.requires_grad_()
+        if t is not None and t.is_floating_point() and n not in CONSTANT and "time" not in n
+        else t
         for n, t in zip(x._fields, moved)
     ]
     torch.library.opcheck(mlp_kernel_triton_op, (*ready, "gelu", 10_000))
@@ -186,7 +217,9 @@ def test_opcheck(device):
 @pytest.mark.parametrize("place", ["grid", "points", "causal"])
 @pytest.mark.usefixtures("poisoned")
 def test_operator(device, place):
-    """ITNet's operator is the same by either backend: displacement table, appended columns, order, padding."""
+    """ITNet's operator is the same by either backend: displacement table, appended columns, order,
+    padding.
+    """
     torch.manual_seed(1)
     valid = torch.ones(2, 6, dtype=torch.bool)
     valid[1, 4:] = False
@@ -211,10 +244,16 @@ def test_operator(device, place):
 
 
 REFUSED = {
-    "mid": ({"mid": [(torch.ones(4, 6), torch.ones(4))], "readout": torch.ones(2, 2, 3, 4)}, "further hidden layers"),
+    "mid": (
+        {"mid": [(torch.ones(4, 6), torch.ones(4))], "readout": torch.ones(2, 2, 3, 4)},
+        "further hidden layers",
+    ),
     "double": ({"value": torch.ones(1, 2, 18, 3, dtype=torch.float64)}, "value is float64"),
     "density": ({"density": torch.ones(1, 1, 5, 18).requires_grad_()}, "gradients of density"),
-    "wide": ({"value": torch.ones(1, 2, 18, 300), "readout": torch.ones(2, 2, 300, 6)}, "300 columns, at most 256"),
+    "wide": (
+        {"value": torch.ones(1, 2, 18, 300), "readout": torch.ones(2, 2, 300, 6)},
+        "300 columns, at most 256",
+    ),
 }
 
 
@@ -226,11 +265,16 @@ def test_what_the_kernels_do_not_serve_is_refused_by_name(case):
         mlp_kernel(**{**small("product"), **wrong}, backend="triton")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter is for machines without a GPU"
+)
 def test_the_interpreter_refuses_half_precision():
     with pytest.raises(BackendError, match=r"bfloat16 wrongly.*float32"):
         mlp_kernel(**small("product", dtype=torch.bfloat16), backend="triton")
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(BackendError, match="bfloat16 wrongly"):
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(BackendError, match="bfloat16 wrongly"),
+    ):
         mlp_kernel(**small("product"), backend="triton")
 
 
@@ -243,11 +287,18 @@ def test_a_strategy_checks_its_backend():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("terms", [("product", "key_bias", "table"), ("second", "key_bias", "distance", "time")])
+@pytest.mark.parametrize(
+    "terms", [("product", "key_bias", "table"), ("second", "key_bias", "distance", "time")]
+)
 @pytest.mark.usefixtures("poisoned")
 def test_half_precision(dtype, terms):
-    arguments = inputs(*terms, b=2, h=2, q=50, k=70, e=64 + 32, f=32, d=64, o=64, w=128, dtype=torch.float32)
-    scaled = {n: 0.1 * x if n in ("scale", "scale2", "table", "readout") else x for n, x in arguments.items()}
+    arguments = inputs(
+        *terms, b=2, h=2, q=50, k=70, e=64 + 32, f=32, d=64, o=64, w=128, dtype=torch.float32
+    )
+    scaled = {
+        n: 0.1 * x if n in ("scale", "scale2", "table", "readout") else x
+        for n, x in arguments.items()
+    }
     for activation in ("gelu", "gelu_tanh"):
         assert_same_half(scaled, dtype, activation)
 
@@ -255,8 +306,12 @@ def test_half_precision(dtype, terms):
 def assert_same_half(arguments, dtype, activation):
     """Relative to each result's norm: half precisions round every operand."""
     moved = {n: x if x is None else x.cuda() for n, x in arguments.items()}
-    ready = {n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()}
-    exact = {n: x.double() if x is not None and x.is_floating_point() else x for n, x in ready.items()}
+    ready = {
+        n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()
+    }
+    exact = {
+        n: x.double() if x is not None and x.is_floating_point() else x for n, x in ready.items()
+    }
     expected = evaluate(mlp_kernel_naive, exact, activation=activation)
     found = evaluate(mlp_kernel, ready, backend="triton", activation=activation)
     for name, value in expected.items():
@@ -280,13 +335,19 @@ print("same")
 @pytest.mark.compile
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs the interpreter")
 def test_traces_whole():
-    """Dynamo meets the choice of the backend and the import of the kernels; opcheck goes on from there."""
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=280)
+    """Dynamo meets the choice of the backend and the import of the kernels; opcheck goes on from
+    there.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=280
+    )
     assert done.stdout.strip() == "same", done.stderr[-3000:]
 
 
 def test_tiles_fit_the_shared_memory():
-    """The usual sizes keep the rule; wide ones and small GPUs get smaller tiles, never below the matrix units' 16."""
+    """The usual sizes keep the rule; wide ones and small GPUs get smaller tiles, never below the
+    matrix units' 16.
+    """
     rule = {"rows": 128, "keys": 64, "stages": 3}
     assert fit_tiles("forward", rule, Sizes(W=128, A=64, F=0, D=64, P=0), 2, 200_000) == rule
     columns = fit_tiles("keys", rule, Sizes(W=128, A=64, F=128, D=64, P=2), 2, 200_000)

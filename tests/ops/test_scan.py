@@ -22,9 +22,13 @@ from fredholm.ops.scan.chunked import scan_chunked, scan_steps
 from ..tolerances import assert_close
 
 
-def system(n: int, *, dtype=torch.float64, state: tuple[int, ...] = (3,)) -> tuple[torch.Tensor, torch.Tensor]:
+def system(
+    n: int, *, dtype=torch.float64, state: tuple[int, ...] = (3,)
+) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (2, n, *state)
-    return (0.9 * torch.rand(shape, dtype=dtype)).requires_grad_(), torch.randn(shape, dtype=dtype, requires_grad=True)
+    return (0.9 * torch.rand(shape, dtype=dtype)).requires_grad_(), torch.randn(
+        shape, dtype=dtype, requires_grad=True
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
@@ -96,7 +100,10 @@ def test_transitions_and_powers():
         assert_close(powers[k], torch.linalg.matrix_power(a, k) @ b)
     drive = torch.randn(2, 7, 3, dtype=torch.float64)
     expected = torch.stack(
-        [sum(torch.linalg.matrix_power(a, t - s) @ drive[0, s] for s in range(t + 1)) for t in range(7)]
+        [
+            sum(torch.linalg.matrix_power(a, t - s) @ drive[0, s] for s in range(t + 1))
+            for t in range(7)
+        ]
     )
     assert_close(transition_scan(a[None, None], drive)[0], expected)
     assert_close(transition_scan(a.expand(2, 7, 3, 3), drive)[0], expected)

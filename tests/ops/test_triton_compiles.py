@@ -1,6 +1,7 @@
 """Every Triton kernel compiles for Hopper in bfloat16, and fits it: the compiler needs no GPU.
 
-A process of its own, because this one interprets kernels. In it a launch compiles the kernel and runs nothing.
+A process of its own, because this one interprets kernels. In it a launch compiles the kernel and
+runs nothing.
 """
 
 from __future__ import annotations
@@ -55,10 +56,21 @@ print(json.dumps(found))
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run what is compiled")
 def test_compiles_for_hopper():
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *CASES], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *CASES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     kernels = json.loads(done.stdout.splitlines()[-1])
-    assert {k["kernel"] for k in kernels} >= {"moments_kernel", "rows_kernel", "keys_kernel", "table_kernel"}
+    assert {k["kernel"] for k in kernels} >= {
+        "moments_kernel",
+        "rows_kernel",
+        "keys_kernel",
+        "table_kernel",
+    }
     for kernel in kernels:
         assert kernel["shared"] <= SHARED, kernel
         assert kernel["wgmma"] > 0, f"{kernel['kernel']} does not use Hopper's matrix units"

@@ -10,7 +10,9 @@ from fredholm.ops.backend import interpreted
 devices = pytest.mark.parametrize(
     "device",
     [
-        pytest.param("cpu", marks=pytest.mark.skipif(not interpreted(), reason="kernels run on the GPU here")),
+        pytest.param(
+            "cpu", marks=pytest.mark.skipif(not interpreted(), reason="kernels run on the GPU here")
+        ),
         pytest.param("cuda", marks=pytest.mark.gpu),
     ],
 )
@@ -18,7 +20,9 @@ devices = pytest.mark.parametrize(
 
 @pytest.fixture
 def poisoned():
-    """Every uninitialised buffer is full of NaN, and every op deterministic: PyTorch's deterministic mode does both."""
+    """Every uninitialised buffer is full of NaN, and every op deterministic: PyTorch's
+    deterministic mode does both.
+    """
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory

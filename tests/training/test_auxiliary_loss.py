@@ -16,7 +16,9 @@ def test_the_training_step_trains_proposals(monkeypatch):
     options = {"width": 4, "frequencies": 2, "strategy": MonteCarlo(samples=8, loss_queries=2)}
     model = create_model("itnet_nano", operator_options=options)
     add_proposal(model, position_dim=2, components=2, width=4)
-    recipe = Recipe.model_validate({"name": "x", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
+    recipe = Recipe.model_validate(
+        {"name": "x", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
+    )
     module = Classifier(model, recipe, loader=lambda rank, size: None)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     monkeypatch.setattr(type(module), "global_step", 0)

@@ -12,13 +12,25 @@ from fredholm.errors import DataError, OptionError
 from fredholm.training import comparison
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.comparison import Setting, compare, measure, speed
-from fredholm.training.comparison.budgets import count_flops, epochs_in, example_input, make_recipe, solve_size
+from fredholm.training.comparison.budgets import (
+    count_flops,
+    epochs_in,
+    example_input,
+    make_recipe,
+    solve_size,
+)
 from fredholm.training.comparison.speed import _as_option, crossover
 from fredholm.training.comparison.tables import best_first, score, summary, to_markdown
 from fredholm.training.comparison.tasks import find_task, read_contenders
 from fredholm.training.module import Classifier
 
-CHANGES = ("training.epochs=1", "schedule.warmup_epochs=0", "data.limit=128", "model.depth=1", "model.dim=16")
+CHANGES = (
+    "training.epochs=1",
+    "schedule.warmup_epochs=0",
+    "data.limit=128",
+    "model.depth=1",
+    "model.dim=16",
+)
 SETTING = Setting(changes=CHANGES)
 
 
@@ -32,7 +44,10 @@ def done(tmp_path_factory):
 def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
     place, results = done
     rows = summary(results)
-    assert [(row["operator"], row["n"], row["failed"]) for row in rows] == [("softmax", 2, 0), ("gru", 2, 0)]
+    assert [(row["operator"], row["n"], row["failed"]) for row in rows] == [
+        ("softmax", 2, 0),
+        ("gru", 2, 0),
+    ]
     scores = [run["accuracy"] for run in results["tasks"][0]["rows"][0]["runs"]]
     assert rows[0]["mean"] == pytest.approx(sum(scores) / 2)
     assert scores[0] != scores[1]
@@ -43,7 +58,9 @@ def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
     assert "| gru |" in (place / "compare.md").read_text()
     assert "<img" in (place / "index.html").read_text()
 
-    monkeypatch.setattr(Classifier, "training_step", lambda *_: pytest.fail("a finished run was trained again"))
+    monkeypatch.setattr(
+        Classifier, "training_step", lambda *_: pytest.fail("a finished run was trained again")
+    )
     assert compare(["digits"], "softmax,gru", place, setting=SETTING, seeds=2) == results
     with pytest.raises(OptionError, match="choose another --out"):
         compare(["digits"], "softmax", place)
@@ -74,7 +91,11 @@ def test_budgets_are_met(budget):
             if budget == "params"
             else count_flops(wider, example_input(dataset))
         )
-        step = grown / getattr(target, {"params": "parameters", "flops": "flops"}[budget]) - 1 - size.off
+        step = (
+            grown / getattr(target, {"params": "parameters", "flops": "flops"}[budget])
+            - 1
+            - size.off
+        )
         assert abs(size.off) <= max(step / 2, 0.01) + 1e-9, contender  # no other width comes nearer
 
 
@@ -89,9 +110,17 @@ def test_time_is_matched_by_epochs():
 
 
 def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(Classifier, "configure_optimizers", lambda self: (_ for _ in ()).throw(RuntimeError("no luck")))
+    monkeypatch.setattr(
+        Classifier,
+        "configure_optimizers",
+        lambda self: (_ for _ in ()).throw(RuntimeError("no luck")),
+    )
     refused = comparison.ComparedTask(
-        "clouds", "no grid", "digits", ("model=backbone_nano", *CHANGES[:3]), {"convolution": {"taps": 2}}
+        "clouds",
+        "no grid",
+        "digits",
+        ("model=backbone_nano", *CHANGES[:3]),
+        {"convolution": {"taps": 2}},
     )
     monkeypatch.setitem(comparison.tasks._TASKS, "clouds", refused)
     results = compare(["clouds"], "convolution,softmax", tmp_path)
@@ -106,12 +135,17 @@ def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypa
 def test_the_speed_pass_fills_the_table(done, tmp_path, monkeypatch):
     place, _ = done
     (tmp_path / "compare.json").write_text((place / "compare.json").read_text())
-    alone = speed._child("scaling", {"operator": "gru", "lengths": [16], "repeats": 1})  # in a process of its own
+    alone = speed._child(
+        "scaling", {"operator": "gru", "lengths": [16], "repeats": 1}
+    )  # in a process of its own
     assert [curve["lengths"] for curve in alone] == [[16], [16]]
     parts = {"step": speed.step, "scaling": speed.scale}
     monkeypatch.setattr(speed, "_child", lambda what, arguments: parts[what](**arguments))
     found = measure(tmp_path, lengths=(16, 64), repeats=1)
-    assert {(s["task"], s["operator"]) for s in found["steps"]} == {("digits", "softmax"), ("digits", "gru")}
+    assert {(s["task"], s["operator"]) for s in found["steps"]} == {
+        ("digits", "softmax"),
+        ("digits", "gru"),
+    }
     assert all(s["milliseconds"] > 0 and s["points_a_second"] > 0 for s in found["steps"])
     curves = {(c["operator"], c["direction"]): c for c in found["scaling"]}
     assert len(curves) == 4
@@ -177,7 +211,12 @@ def test_bad_calls_are_one_line(arguments, message, capsys, tmp_path):
 def test_the_command_prints_its_tables(done, capsys):
     place, _ = done
     changes = [part for change in CHANGES for part in ("--set", change)]
-    assert main(["compare", "--operators", "softmax,gru", "--seeds", "2", "--out", str(place), *changes]) == 0
+    assert (
+        main(
+            ["compare", "--operators", "softmax,gru", "--seeds", "2", "--out", str(place), *changes]
+        )
+        == 0
+    )
     assert "| softmax |" in capsys.readouterr().out
     assert main(["compare", "--list"]) == 0
     assert "japanese-vowels" in capsys.readouterr().out

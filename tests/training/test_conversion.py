@@ -1,4 +1,6 @@
-"""Two stages of a conversion: they learn, stop, resume to the same bits, and refuse what cannot be trained."""
+"""Two stages of a conversion: they learn, stop, resume to the same bits, and refuse what cannot be
+trained.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ pytest.importorskip("transformers")
 
 
 class Counting(Dataset):
-    """Is a token of the upper half of the vocabulary the first one? Sequences of 6 to 10 tokens, padded."""
+    """Is a token of the upper half of the vocabulary the first one? Sequences of 6 to 10 tokens,
+    padded.
+    """
 
     def __init__(self, size: int, seed: int):
         generator = torch.Generator().manual_seed(seed)
@@ -36,7 +40,10 @@ class Counting(Dataset):
         return len(self.ids)
 
     def __getitem__(self, i):
-        return {"input_ids": self.ids[i] * self.mask[i], "attention_mask": self.mask[i]}, self.labels[i]
+        return {
+            "input_ids": self.ids[i] * self.mask[i],
+            "attention_mask": self.mask[i],
+        }, self.labels[i]
 
 
 DATA = Counting(48, 0), Counting(24, 1)
@@ -52,7 +59,9 @@ def test_distillation_brings_attention_together_and_scores_are_reported(tmp_path
     assert all(row.after < 0.7 * row.before for row in report.layers)
     assert set(report.scores) == {"teacher", "before", "distilled", "tuned"}
     assert report.metric == "accuracy"
-    assert report.recovered == pytest.approx(100 * report.scores["tuned"] / report.scores["teacher"])
+    assert report.recovered == pytest.approx(
+        100 * report.scores["tuned"] / report.scores["teacher"]
+    )
     assert report.epochs["distilled"] == 3
     assert any("distilled: epoch 3/3" in line for line in lines)
 
@@ -90,7 +99,9 @@ def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
     monkeypatch.setattr(conversion_stages.Stage, "training_step", inner)
     resumed = linearize(models.bert(), "hedgehog", folder=tmp_path / "c", resume=True, **FAST)
     assert resumed.report.scores == whole.report.scores
-    for (name, ours), (_, theirs) in zip(resumed.model.state_dict().items(), whole.model.state_dict().items()):
+    for (name, ours), (_, theirs) in zip(
+        resumed.model.state_dict().items(), whole.model.state_dict().items()
+    ):
         assert ours.equal(theirs), name
 
     with pytest.raises(OptionError, match="holds a conversion"):
@@ -105,7 +116,9 @@ def test_a_distillation_loss_that_is_not_finite_names_step_and_layer():
     broken = models.bert()
     with torch.no_grad():
         broken.bert.encoder.layer[1].attention.self.query.weight.fill_(math.inf)
-    with pytest.raises(TrainingFailed, match=r"layer bert\.encoder\.layer\.1\.attention\.self: nan at step 0"):
+    with pytest.raises(
+        TrainingFailed, match=r"layer bert\.encoder\.layer\.1\.attention\.self: nan at step 0"
+    ):
         linearize(broken, "t2r", **FAST)
 
 
@@ -122,7 +135,9 @@ def test_samples_of_padding_alone_are_refused():
 def test_stages_may_be_left_out():
     plain = linearize(models.bert(), "performer")
     assert plain.report.scores == {}
-    only = linearize(models.bert(), "performer", data=DATA, distil=DISTIL, tune=StageOptions(epochs=0))
+    only = linearize(
+        models.bert(), "performer", data=DATA, distil=DISTIL, tune=StageOptions(epochs=0)
+    )
     assert set(only.report.scores) == {"teacher", "before"}, "performer has nothing to distil"
     assert "performer" in str(only.report)
 
@@ -150,7 +165,9 @@ def test_a_regression_is_scored_by_rank():
     model = models.bert(num_labels=1)
     data = [[({"input_ids": x["input_ids"], "attention_mask": x["attention_mask"]}, y.float()) for x, y in (d[i] for i in range(16))]
             for d in DATA]  # fmt: skip
-    report = linearize(model, "hedgehog", data=tuple(data), task="regression", distil=StageOptions(), tune=TUNE).report
+    report = linearize(
+        model, "hedgehog", data=tuple(data), task="regression", distil=StageOptions(), tune=TUNE
+    ).report
     assert report.metric == "spearman"
     assert -1 <= report.scores["tuned"] <= 1
 
@@ -158,7 +175,9 @@ def test_a_regression_is_scored_by_rank():
 def test_a_teacher_can_be_made_by_the_same_loop():
     model = models.bert()
     before = evaluate(model, as_dataset(DATA[0]), accuracy)
-    after = fine_tune(model, data=(DATA[0], DATA[0]), options=StageOptions(epochs=8, lr=5e-3, patience=8))
+    after = fine_tune(
+        model, data=(DATA[0], DATA[0]), options=StageOptions(epochs=8, lr=5e-3, patience=8)
+    )
     assert after > before
 
 
@@ -168,27 +187,39 @@ def test_texts_are_padded_to_the_longest_of_a_batch():
         rows = [[len(w) for w in a.split()][:4] for a in first]
         return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
 
-    texts = TokenTexts("tiny", "train", ["a bb", "ccc", "a b c d e"], torch.tensor([0, 1, 1]), tokenizer, 4)
+    texts = TokenTexts(
+        "tiny", "train", ["a bb", "ccc", "a b c d e"], torch.tensor([0, 1, 1]), tokenizer, 4
+    )
     inputs, labels = texts.batch([0, 1])
     assert inputs["input_ids"].tolist() == [[1, 2], [3, 0]]
     assert inputs["attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert labels.tolist() == [0, 1]
-    pairs = TokenTexts("tiny", "train", [("a", "b"), ("c", "d")], torch.tensor([0, 1]), tokenizer, 4)
+    pairs = TokenTexts(
+        "tiny", "train", [("a", "b"), ("c", "d")], torch.tensor([0, 1]), tokenizer, 4
+    )
     assert len(pairs) == 2
     with pytest.raises(DataError, match="3 texts and 1 labels"):
         TokenTexts("tiny", "train", ["a", "b", "c"], torch.tensor([0]), tokenizer, 4)
 
 
 def test_spearman_of_ties():
-    assert spearman(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(0.8660254)
-    assert spearman(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([10.0, 20.0, 30.0])) == pytest.approx(-1.0)
+    assert spearman(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(
+        0.8660254
+    )
+    assert spearman(
+        torch.tensor([3.0, 2.0, 1.0]), torch.tensor([10.0, 20.0, 30.0])
+    ) == pytest.approx(-1.0)
 
 
 def test_a_page_shows_speed_and_what_was_refused(tmp_path):
     report = linearize(models.bert(), "elu").report
     report.refused = {"decoder.cross": "cross attention"}
     row = {"teacher_ms": 4.0, "student_ms": 2.0, "teacher_bytes": 2e6, "student_bytes": 1e6}
-    report.speed = [{"length": 64, **row, "student_ms": 5.0}, {"length": 128, **row}, {"length": 256, **row}]
+    report.speed = [
+        {"length": 64, **row, "student_ms": 5.0},
+        {"length": 128, **row},
+        {"length": 256, **row},
+    ]
     page = write_page(report, tmp_path / "page.html").read_text()
     assert report.crossover == 128
     assert "decoder.cross" in page

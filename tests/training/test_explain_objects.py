@@ -12,20 +12,41 @@ from fredholm.training import explain, load_recipe, train
 from ..data.fixtures import write_clothes
 
 SMALL = [
-    *("data.val_fraction=0.5", "data.image_size=42", "data.options={clutter: 2}", "data.batch_size=5"),
-    *("model.depth=1", "model.dim=16", "model.heads=4", "training.epochs=1", "schedule.warmup_epochs=0"),
+    *(
+        "data.val_fraction=0.5",
+        "data.image_size=42",
+        "data.options={clutter: 2}",
+        "data.batch_size=5",
+    ),
+    *(
+        "model.depth=1",
+        "model.dim=16",
+        "model.heads=4",
+        "training.epochs=1",
+        "schedule.warmup_epochs=0",
+    ),
 ]
 
 
 def test_a_trained_infvit_tells_where_it_looks_and_how_well_it_finds_the_objects(tmp_path):
-    recipe = load_recipe("infvit-linear-canvas", [*SMALL, f"data.path={write_clothes(tmp_path / 'clothes')}"])
+    recipe = load_recipe(
+        "infvit-linear-canvas", [*SMALL, f"data.path={write_clothes(tmp_path / 'clothes')}"]
+    )
     train(recipe, tmp_path / "run")
     page = explain(tmp_path / "run")
     sections = re.findall(r'<section id="(\w+)"', page.read_text(encoding="utf-8"))
-    assert {"training", "attention", "removal", "localisation", "centrality", "confusion"} <= set(sections)
-    found = json.loads((page.parent / "numbers.json").read_text(encoding="utf-8"))["attention"]["localisation"]
+    assert {"training", "attention", "removal", "localisation", "centrality", "confusion"} <= set(
+        sections
+    )
+    found = json.loads((page.parent / "numbers.json").read_text(encoding="utf-8"))["attention"][
+        "localisation"
+    ]
     assert set(found) == {"attention", "rollout", "incoming"}
     assert set(found["attention"]) == {"box", "mask"}
     assert found["attention"]["mask"]["roc_auc"]["n"] == 20
-    assert 0 < found["attention"]["mask"]["chance"]["mean"] <= found["attention"]["box"]["chance"]["mean"] + 1e-9
+    assert (
+        0
+        < found["attention"]["mask"]["chance"]["mean"]
+        <= found["attention"]["box"]["chance"]["mean"] + 1e-9
+    )
     assert torch.tensor(found["rollout"]["box"]["mass"]["mean"]).isfinite()

@@ -1,4 +1,6 @@
-"""Runs on tokens: hidden ones, then a task from their weights; the next one, then text from it; other modes of a trained run."""
+"""Runs on tokens: hidden ones, then a task from their weights; the next one, then text from it;
+other modes of a trained run.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,30 @@ import torch
 from fredholm.cli.main import main
 from fredholm.data import Vocabulary
 from fredholm.errors import CheckpointError, OptionError, RecipeError
-from fredholm.training import compress_run, evaluate, explain, generate, load_recipe, load_run, predict, train
+from fredholm.training import (
+    compress_run,
+    evaluate,
+    explain,
+    generate,
+    load_recipe,
+    load_run,
+    predict,
+    train,
+)
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.generation import continuation
 from tests.data.test_language import write_glue, write_kjv
 from tests.tolerances import assert_close
 
 TINY = ["data.batch_size=8", "schedule.warmup_epochs=0", "optimizer.lr=1e-2", "model.dropout=0"]
-SMALL = [*TINY, "model.name=itnet_nano", "model.depth=1", "model.dim=8", "model.heads=2", "model.frequencies=4"]
+SMALL = [
+    *TINY,
+    "model.name=itnet_nano",
+    "model.depth=1",
+    "model.dim=8",
+    "model.heads=2",
+    "model.frequencies=4",
+]
 LOW = ["operator.rank=2", "operator.width=4", "operator.frequencies=4"]
 
 
@@ -42,7 +60,9 @@ def hidden(home, glue):
         "training.epochs=1",
         "training.precision=32",
     ]
-    recipe = load_recipe("itnet-glue-mlm", [*SMALL, *given, "operator.width=4", "operator.frequencies=4"])
+    recipe = load_recipe(
+        "itnet-glue-mlm", [*SMALL, *given, "operator.width=4", "operator.frequencies=4"]
+    )
     return train(recipe, home / "hidden"), home / "hidden"
 
 
@@ -82,7 +102,8 @@ def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool)
         "training.epochs=1",
     ]
     recipe = load_recipe(
-        "itnet-glue", [*SMALL, *given, "operator.width=4", "operator.frequencies=4", "optimizer.lr=1e-9"]
+        "itnet-glue",
+        [*SMALL, *given, "operator.width=4", "operator.frequencies=4", "optimizer.lr=1e-9"],
     )
     train(recipe, home / f"task-{pool}", report=lines.append)
     before, after = load_run(run)[0], load_run(home / f"task-{pool}")[0]
@@ -102,21 +123,33 @@ def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool)
 def test_weights_that_do_not_fit_are_refused(hidden, home, glue):
     _, run = hidden
     given = [f"init_from={run}", f"data.path={glue}", "data.options.task=mrpc", "model.pool=mean"]
-    with pytest.raises(RecipeError, match=r"data\.masked: received 0\.1; digits holds images, remove it"):
+    with pytest.raises(
+        RecipeError, match=r"data\.masked: received 0\.1; digits holds images, remove it"
+    ):
         load_recipe("digits", ["data.masked=0.1"])
-    recipe = load_recipe("itnet-glue", [*SMALL, *given, "operator.width=5", "operator.frequencies=4"])
+    recipe = load_recipe(
+        "itnet-glue", [*SMALL, *given, "operator.width=5", "operator.frequencies=4"]
+    )
     with pytest.raises(RecipeError, match=r"bias1 is \(1, 4\) there and \(1, 5\) here"):
         train(recipe, home / "wrong")
     with pytest.raises(CheckpointError, match="no run here"):
         train(
-            load_recipe("itnet-glue", [*SMALL, f"init_from={home / 'none'}", f"data.path={glue}"]), home / "none-there"
+            load_recipe("itnet-glue", [*SMALL, f"init_from={home / 'none'}", f"data.path={glue}"]),
+            home / "none-there",
         )
 
 
 def test_scores_of_pairs_are_a_regression(home, glue):
-    given = [f"data.path={glue}", "data.options.task=stsb", "init_from=null", "model.pool=mean", "training.epochs=1"]
+    given = [
+        f"data.path={glue}",
+        "data.options.task=stsb",
+        "init_from=null",
+        "model.pool=mean",
+        "training.epochs=1",
+    ]
     recipe = load_recipe(
-        "itnet-glue", [*SMALL, *given, "data.min_count=1", "operator.width=4", "operator.frequencies=4"]
+        "itnet-glue",
+        [*SMALL, *given, "data.min_count=1", "operator.width=4", "operator.frequencies=4"],
     )
     train(recipe, home / "stsb")
     found = evaluate(home / "stsb")
@@ -129,12 +162,17 @@ def test_the_papers_recipe_builds_at_its_own_size(name, glue):
     dataset = build_dataset(recipe, "train")
     with torch.device("meta"):
         model: Any = build_model(recipe, dataset)
-    assert (model.config.dim, model.config.depth, model.config.heads, model.config.max_length) == (768, 12, 12, 128)
+    assert (model.config.dim, model.config.depth, model.config.heads, model.config.max_length) == (
+        768,
+        12,
+        12,
+        128,
+    )
     blocks = sum(p.numel() for p in model.blocks.parameters())
     assert 140e6 < blocks < 155e6, "Table 11's rows"
 
 
-# --- generation -------------------------------------------------------------------------------------------------------
+# --- generation -----------------------------------------------------------------------------------
 
 
 def test_generation_is_the_whole_text_computed_at_once(characters):
@@ -161,12 +199,15 @@ def test_draws_follow_the_seed_and_the_options(characters):
     assert generate(run, "And ", length=15, seed=1) == first
     assert generate(run, "And ", length=15, seed=2) != first
     assert (
-        generate(run, "And ", length=9, top_k=1)["tokens"] == generate(run, "And ", length=9, temperature=0)["tokens"]
+        generate(run, "And ", length=9, top_k=1)["tokens"]
+        == generate(run, "And ", length=9, temperature=0)["tokens"]
     )
     model, _ = load_run(run)
     chances = torch.zeros(67)
     for seed in range(400):
-        chances[continuation(model, [5], 1, 2.0, 3, torch.Generator().manual_seed(seed))[0][0]] += 1 / 400
+        chances[continuation(model, [5], 1, 2.0, 3, torch.Generator().manual_seed(seed))[0][0]] += (
+            1 / 400
+        )
     logits = model(torch.tensor([[5]]))[0, 0]
     logits[:2] = -torch.inf
     best = logits.topk(3)
@@ -201,7 +242,7 @@ def test_the_command_writes_text(characters, capsys):
     assert "bits a token" in capsys.readouterr().out
 
 
-# --- other modes of a trained run -------------------------------------------------------------------------------------
+# --- other modes of a trained run -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +256,15 @@ def sampled(home):
         "model.heads=2",
         "operator.width=4",
     ]
-    given = ["operator.frequencies=4", "operator.strategy.samples=6", "training.epochs=2", "schedule.warmup_epochs=0"]
-    return train(load_recipe("itnet-monte-carlo", [*small, *given]), home / "sampled"), home / "sampled"
+    given = [
+        "operator.frequencies=4",
+        "operator.strategy.samples=6",
+        "training.epochs=2",
+        "schedule.warmup_epochs=0",
+    ]
+    return train(
+        load_recipe("itnet-monte-carlo", [*small, *given]), home / "sampled"
+    ), home / "sampled"
 
 
 def test_a_recipe_trains_with_sampled_keys_and_a_proposal(sampled):
@@ -231,12 +279,21 @@ def test_a_run_is_evaluated_in_another_mode(sampled):
     _, run = sampled
     own = evaluate(run)
     exact = evaluate(run, overrides=["operator.strategy=exact"])
-    everything = evaluate(run, overrides=["operator.strategy.samples=16", "operator.strategy.anchors=true"])
+    everything = evaluate(
+        run, overrides=["operator.strategy.samples=16", "operator.strategy.anchors=true"]
+    )
     assert exact["overrides"] == ["operator.strategy=exact"]
-    assert everything["loss"] == pytest.approx(exact["loss"], rel=1e-5), "all points as anchors are the integral"
+    assert everything["loss"] == pytest.approx(exact["loss"], rel=1e-5), (
+        "all points as anchors are the integral"
+    )
     assert own["loss"] != exact["loss"]
-    assert json.loads((run / "evaluation-operator.strategy=exact.json").read_text())["loss"] == exact["loss"]
-    assert json.loads((run / "evaluation.json").read_text())["loss"] == own["loss"], "the run's own stays"
+    assert (
+        json.loads((run / "evaluation-operator.strategy=exact.json").read_text())["loss"]
+        == exact["loss"]
+    )
+    assert json.loads((run / "evaluation.json").read_text())["loss"] == own["loss"], (
+        "the run's own stays"
+    )
     with pytest.raises(OptionError, match="keeps its operator"):
         evaluate(run, overrides=["operator=softmax"])
     with pytest.raises(OptionError, match=r"takes model\.KEY=VALUE and operator\.KEY=VALUE only"):

@@ -1,4 +1,6 @@
-"""Recipes of clouds, graphs, questions and fields: each builds, and its model takes a step on small official files."""
+"""Recipes of clouds, graphs, questions and fields: each builds, and its model takes a step on small
+official files.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,26 @@ FIELDS = (
     "data.options.test=4",
     "data.batch_size=4",
 )
-TINY = ("model.dim=16", "model.heads=2", "model.depth=1", "operator.width=4", "operator.frequencies=4")
+TINY = (
+    "model.dim=16",
+    "model.heads=2",
+    "model.depth=1",
+    "operator.width=4",
+    "operator.frequencies=4",
+)
 
 
 def test_relative_error_is_the_task_of_fields():
     task, labels = Task("field"), torch.rand(3, 2, 4, 5)
     outputs = torch.rand(3, 20, 2)
-    expected = (outputs - labels.flatten(2).mT).flatten(1).norm(dim=1) / labels.flatten(1).norm(dim=1)
+    expected = (outputs - labels.flatten(2).mT).flatten(1).norm(dim=1) / labels.flatten(1).norm(
+        dim=1
+    )
     assert_close(task.loss(outputs, labels), expected.mean())
     total, _, count = task.sums(outputs, labels)
-    assert task.metrics([float(total), 0.0, count]) == {"val_loss": pytest.approx(float(expected.mean()))}
+    assert task.metrics([float(total), 0.0, count]) == {
+        "val_loss": pytest.approx(float(expected.mean()))
+    }
     report = summarise_task(task, outputs, labels, ("a", "b"))
     assert report["loss"] == pytest.approx(float(expected.mean()))
     assert report["worst"] == pytest.approx(float(expected.max()))
@@ -46,11 +58,16 @@ def test_relative_error_is_the_task_of_fields():
 
 def test_answers_are_scored():
     task = Task("answers")
-    outputs, scores = torch.tensor([[9.0, -9.0], [-9.0, 9.0]]), torch.tensor([[1.0, 0.0], [0.5, 0.3]])
+    outputs, scores = (
+        torch.tensor([[9.0, -9.0], [-9.0, 9.0]]),
+        torch.tensor([[1.0, 0.0], [0.5, 0.3]]),
+    )
     _, score, count = task.sums(outputs, scores)
     assert float(score) / count == pytest.approx(0.65)
     assert summarise_task(task, outputs, scores, ("a", "b"))["accuracy"] == pytest.approx(0.65)
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, scores, reduction="sum") / 2
+    loss = (
+        torch.nn.functional.binary_cross_entropy_with_logits(outputs, scores, reduction="sum") / 2
+    )
     assert_close(task.loss(outputs, scores), loss)
 
 
@@ -65,7 +82,12 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
     coarse = evaluate(tmp_path / "run")
     fine = evaluate(tmp_path / "run", overrides=["data.options.resolution=32"])
     assert coarse["loss"] != fine["loss"] > 0
-    assert json.loads((tmp_path / "run/evaluation-data.options.resolution=32.json").read_text())["loss"] == fine["loss"]
+    assert (
+        json.loads((tmp_path / "run/evaluation-data.options.resolution=32.json").read_text())[
+            "loss"
+        ]
+        == fine["loss"]
+    )
     page = explain(tmp_path / "run").read_text()
     assert f">{coarse['loss']:.2%}<" in page, "the relative error stands where an accuracy would"
     assert {"training", "profile", "maps"} <= sections(page)
@@ -75,8 +97,15 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
 
 def test_graphs_from_their_recipe(tmp_path):
     write_molecules(tmp_path / "data")
-    common = [f"data.path={tmp_path / 'data'}", "data.batch_size=4", "data.val_fraction=0.25", "training.epochs=2"]
-    recipe = load_recipe("itnet-graphs", [*common, *TINY, "schedule.warmup_epochs=0", "data.options.eigenvectors=2"])
+    common = [
+        f"data.path={tmp_path / 'data'}",
+        "data.batch_size=4",
+        "data.val_fraction=0.25",
+        "training.epochs=2",
+    ]
+    recipe = load_recipe(
+        "itnet-graphs", [*common, *TINY, "schedule.warmup_epochs=0", "data.options.eigenvectors=2"]
+    )
     train(recipe, tmp_path / "run")
     assert 0 <= evaluate(tmp_path / "run")["accuracy"] <= 1
     page = explain(tmp_path / "run").read_text()
@@ -111,7 +140,9 @@ FULL = {
 def test_a_step_of_the_full_recipes_on_official_files(name, tmp_path):
     write, *overrides = FULL[name]
     write(tmp_path / "data")
-    recipe = load_recipe(name, [f"data.path={tmp_path / 'data'}", *overrides, *TINY, "data.batch_size=4"])
+    recipe = load_recipe(
+        name, [f"data.path={tmp_path / 'data'}", *overrides, *TINY, "data.batch_size=4"]
+    )
     dataset = build_dataset(recipe, "train")
     model = build_model(recipe, dataset)
     inputs, labels = dataset.batch(torch.arange(4))
@@ -125,9 +156,13 @@ def test_a_step_of_the_full_recipes_on_official_files(name, tmp_path):
     assert torch.isfinite(task.loss(model(inputs), labels))
 
 
-@pytest.mark.parametrize(("name", "millions"), [("itnet-modelnet40", 2.8), ("itnet-vqa-v2", 150), ("itnet-nlvr2", 148)])
+@pytest.mark.parametrize(
+    ("name", "millions"), [("itnet-modelnet40", 2.8), ("itnet-vqa-v2", 150), ("itnet-nlvr2", 148)]
+)
 def test_the_papers_sizes_build(name, millions):
-    """On no device: what is counted is what would be trained, but for the vocabulary of the official texts."""
+    """On no device: what is counted is what would be trained, but for the vocabulary of the
+    official texts.
+    """
     from fredholm import models
 
     recipe = load_recipe(name)

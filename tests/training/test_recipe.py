@@ -18,16 +18,28 @@ MISTAKES = [
     (["schedule.warmup_epochs=60"], "schedule.warmup_epochs: received 60 with training.epochs 60"),
     (["data.cutmix=1.0", "data.image_size=1"], "data.cutmix: received 1 with 1x1 images"),
     (["training.early_stop.metric=val_acuracy"], "did you mean 'val_accuracy'?"),
-    (["training.early_stop={metric: val_loss, mode: max}"], "training.early_stop.mode: received 'max' for val_loss"),
+    (
+        ["training.early_stop={metric: val_loss, mode: max}"],
+        "training.early_stop.mode: received 'max' for val_loss",
+    ),
     (["training.strategy=ddp"], "training.strategy: received 'ddp' with devices 1"),
     (["optimizer.betas=[0.9]"], "optimizer.betas: received [0.9] (list); needs at least 2 items"),
-    (["data=digits"], "data: received 'digits' (str); needs a section with keys: augment, batch_size"),
+    (
+        ["data=digits"],
+        "data: received 'digits' (str); needs a section with keys: augment, batch_size",
+    ),
     (["name=a b"], "name: received 'a b'"),
     (["data.name=digit"], "data.name: received 'digit'; needs a data set; did you mean 'digits'?"),
-    (["model=itnet_nanno"], "model.name: received 'itnet_nanno'; needs a model; did you mean 'itnet_nano'?"),
+    (
+        ["model=itnet_nanno"],
+        "model.name: received 'itnet_nanno'; needs a model; did you mean 'itnet_nano'?",
+    ),
     (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean 'dim'?"),
     (["model.operator=softmax"], "model.operator: received 'softmax'; set by operator.name"),
-    (["operator=sofmax"], "operator.name: received 'sofmax'; needs an operator; did you mean 'softmax'?"),
+    (
+        ["operator=sofmax"],
+        "operator.name: received 'sofmax'; needs an operator; did you mean 'softmax'?",
+    ),
     (["import=nowhere.py"], "import: received 'nowhere.py'; needs an existing .py file"),
     (["epochs"], "override: received 'epochs'; needs key=value"),
     (["optimizer.lr=[1"], "override 'optimizer.lr': line 1: not YAML"),
@@ -53,7 +65,13 @@ def test_every_problem_is_reported_at_once():
 
 def test_overrides_are_typed_as_yaml():
     recipe = load_recipe(
-        "digits", ["optimizer.lr=3e-4", "data.augment.flip=true", "training.ema_decay=null", "training.precision=32"]
+        "digits",
+        [
+            "optimizer.lr=3e-4",
+            "data.augment.flip=true",
+            "training.ema_decay=null",
+            "training.precision=32",
+        ],
     )
     assert recipe.optimizer.lr == 3e-4
     assert recipe.data.augment.flip is True
@@ -67,7 +85,10 @@ def test_a_new_operator_drops_the_old_ones_options(order):
     assert apply_overrides(dict(raw), ["operator=softmax"]) == {"operator": {"name": "softmax"}}
     chosen = ["operator.name=softmax", "operator.bias=true"][::order]
     assert apply_overrides(dict(raw), chosen) == {"operator": {"name": "softmax", "bias": True}}
-    assert apply_overrides({"operator": {"name": "itnet", "hidden": 8}}, ["operator.name=itnet"]) == raw
+    assert (
+        apply_overrides({"operator": {"name": "itnet", "hidden": 8}}, ["operator.name=itnet"])
+        == raw
+    )
 
 
 def test_a_key_given_twice_is_refused(tmp_path):
@@ -78,10 +99,14 @@ def test_a_key_given_twice_is_refused(tmp_path):
 
 
 def test_a_recipe_survives_the_disk(tmp_path):
-    recipe = load_recipe("digits", ["training.early_stop={patience: 3}", "operator={name: softmax}"])
+    recipe = load_recipe(
+        "digits", ["training.early_stop={patience: 3}", "operator={name: softmax}"]
+    )
     again = load_recipe(save_recipe(recipe, tmp_path / "recipe.yaml"))
     assert again.to_dict() == recipe.to_dict()
-    assert differences(recipe.to_dict(), load_recipe("digits", ["operator=softmax", "seed=3"]).to_dict()) == [
+    assert differences(
+        recipe.to_dict(), load_recipe("digits", ["operator=softmax", "seed=3"]).to_dict()
+    ) == [
         "seed (0 -> 3)",
         "training.early_stop ({'metric': 'val_accuracy', 'patience': 3, 'mode': None} -> None)",
     ]
@@ -89,8 +114,10 @@ def test_a_recipe_survives_the_disk(tmp_path):
 
 def test_an_imported_operator_can_be_named(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from fredholm.operators import register_operator\nfrom fredholm.operators.softmax import SoftmaxAttention\n"
-        "@register_operator('mine')\ndef mine(dim, heads=1, **options):\n    return SoftmaxAttention(dim, heads, **options)\n"
+        "from fredholm.operators import register_operator\nfrom fredholm.operators.softmax import "
+        "SoftmaxAttention\n"
+        "@register_operator('mine')\ndef mine(dim, heads=1, **options):\n    return "
+        "SoftmaxAttention(dim, heads, **options)\n"
     )
     file = tmp_path / "own.yaml"
     file.write_text("import: mine.py\ndata: {name: digits}\nmodel: itnet_nano\noperator: mine\n")

@@ -19,7 +19,8 @@ from fredholm.training.checkpoints import list_checkpoints, newest_readable, rea
 from fredholm.training.module import Classifier
 from tests.training.conftest import SMALL
 
-# Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights, accumulation of sums.
+# Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights,
+# accumulation of sums.
 BUSY = [
     "data.mixup=0.4",
     "data.cutmix=1.0",
@@ -93,13 +94,24 @@ def test_resume_is_bitwise_wherever_it_stopped(tmp_path, recipe, crash_at, extra
 def _batches(recipe):
     from fredholm.training.build import build_dataset, build_loaders
 
-    return build_loaders(recipe, build_dataset(recipe, "train"), build_dataset(recipe, "val"))[0](0, 1)
+    return build_loaders(recipe, build_dataset(recipe, "train"), build_dataset(recipe, "val"))[0](
+        0, 1
+    )
 
 
 def _start(folder: Path, *overrides: str, pause: float = 0.05):
-    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder), str(pause), *SMALL, *overrides]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("worker.py")),
+        str(folder),
+        str(pause),
+        *SMALL,
+        *overrides,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def _wait_for(process, folder: Path, step: int):
@@ -190,7 +202,9 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
 def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, recipe):
     chosen, folder = recipe("training.epochs=2"), tmp_path / "run"
     first = train(chosen, folder)
-    with pytest.raises(OptionError, match=r"holds a finished run; add --resume, --overwrite or another --name"):
+    with pytest.raises(
+        OptionError, match=r"holds a finished run; add --resume, --overwrite or another --name"
+    ):
         train(chosen, folder)
     assert train(chosen, folder, resume=True) == first
     changed = recipe("training.epochs=2", "optimizer.lr=0.5", "data.mixup=0.1")
@@ -209,7 +223,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(tmp_path, recipe, 
     monkeypatch.setattr(
         Classifier,
         "training_step",
-        lambda self, batch, i: original(self, (batch[0] * (float("nan") if self.global_step == 4 else 1), batch[1]), i),
+        lambda self, batch, i: original(
+            self, (batch[0] * (float("nan") if self.global_step == 4 else 1), batch[1]), i
+        ),
     )
     with pytest.raises(TrainingFailed, match="loss: nan at step 4"):
         train(recipe("training.checkpoint_steps=2"), tmp_path / "run")

@@ -1,4 +1,6 @@
-"""What a run does and leaves behind: schedule, averaged weights, early stop, kept model, evaluation, prediction."""
+"""What a run does and leaves behind: schedule, averaged weights, early stop, kept model,
+evaluation, prediction.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,15 @@ def finished(tmp_path_factory):
 def test_a_run_learns_and_leaves_its_files(finished):
     result, folder = finished
     rows = rows_of(folder)
-    assert list(rows[0]) == ["epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "seconds"]
+    assert list(rows[0]) == [
+        "epoch",
+        "step",
+        "train_loss",
+        "val_loss",
+        "val_accuracy",
+        "lr",
+        "seconds",
+    ]
     assert [int(row["epoch"]) for row in rows] == [1, 2, 3, 4, 5, 6]
     assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"]) - 0.1
     assert result.metrics["val_accuracy"] > 0.4
@@ -86,7 +96,9 @@ def test_predict_reads_image_files_as_training_does(finished, tmp_path):
     dataset = build_dataset(place.load_recipe(), "test")
     picture = dataset.images[0, 0].numpy()
     Image.fromarray(picture).save(tmp_path / "small.png")
-    Image.fromarray(picture).resize((64, 64), Image.Resampling.BICUBIC).convert("RGB").save(tmp_path / "large.png")
+    Image.fromarray(picture).resize((64, 64), Image.Resampling.BICUBIC).convert("RGB").save(
+        tmp_path / "large.png"
+    )
     small, large = predict(folder, [tmp_path / "small.png", tmp_path / "large.png"])
     with torch.no_grad():
         expected = model(dataset[0][0][None]).softmax(-1)[0]
@@ -109,16 +121,23 @@ def test_summary_counts_rows_as_labels_and_columns_as_predictions():
     assert report["per_class"] == {"cat": 1.0, "dog": 0.5}
     assert [e["index"] for e in report["wrong"]] == [1]
     assert report["auc"] == 0.75
-    assert "auc" not in summarise(logits, torch.tensor([1, 1, 1]), ("cat", "dog")), "one class alone has no such area"
+    assert "auc" not in summarise(logits, torch.tensor([1, 1, 1]), ("cat", "dog")), (
+        "one class alone has no such area"
+    )
 
 
 def test_schedule_warms_up_linearly_and_ends_at_the_floor(tmp_path, recipe):
-    train(recipe("training.epochs=4", "schedule.warmup_epochs=2", "schedule.min_lr_ratio=0.1"), tmp_path / "run")
+    train(
+        recipe("training.epochs=4", "schedule.warmup_epochs=2", "schedule.min_lr_ratio=0.1"),
+        tmp_path / "run",
+    )
     rates = [float(row["lr"]) for row in rows_of(tmp_path / "run")]
     assert rates[1] == pytest.approx(2e-3)
     assert rates[2] < rates[1]
     assert rates[3] == pytest.approx(2e-4)
-    assert [warmup_cosine(step, 4, 8, 0.0) for step in (0, 3, 4, 8, 9)] == pytest.approx([0.25, 1, 1, 0, 0])
+    assert [warmup_cosine(step, 4, 8, 0.0) for step in (0, 3, 4, 8, 9)] == pytest.approx(
+        [0.25, 1, 1, 0, 0]
+    )
 
 
 def test_averaged_weights_are_validated_and_kept(tmp_path, recipe):
@@ -168,7 +187,11 @@ def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, re
     norms, groups = [], []
 
     def watch(self, optimizer):
-        norms.append(float(nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])))
+        norms.append(
+            float(
+                nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+            )
+        )
         groups.extend(optimizer.param_groups if not groups else [])
 
     monkeypatch.setattr(Classifier, "on_before_optimizer_step", watch)
@@ -176,10 +199,15 @@ def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, re
 
     def after(self, optimizer, *args, **kwargs):
         before(self, optimizer, *args, **kwargs)
-        norms[-1] = float(nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None]))
+        norms[-1] = float(
+            nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+        )
 
     monkeypatch.setattr(Classifier, "configure_gradient_clipping", after)
-    train(recipe("training.clip_norm=0.01", "training.epochs=2", "optimizer.weight_decay=0.3"), tmp_path / "run")
+    train(
+        recipe("training.clip_norm=0.01", "training.epochs=2", "optimizer.weight_decay=0.3"),
+        tmp_path / "run",
+    )
     assert max(norms) <= 0.01 * (1 + 1e-4)
     assert {group["weight_decay"] for group in groups} == {0.0, 0.3}
 
@@ -207,7 +235,9 @@ def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
 def test_bf16_trains_with_float32_weights(tmp_path, recipe):
     train(recipe("training.precision=bf16", "training.epochs=2"), tmp_path / "run")
     state = read_checkpoint(list_checkpoints(tmp_path / "run" / "checkpoints")[0])
-    assert {value.dtype for value in state["state_dict"].values() if value.is_floating_point()} == {torch.float32}
+    assert {value.dtype for value in state["state_dict"].values() if value.is_floating_point()} == {
+        torch.float32
+    }
 
 
 def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):

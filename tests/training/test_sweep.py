@@ -22,7 +22,11 @@ def test_a_grid_spans_every_combination_and_seed():
     assert cells[0] == ("a=1 c=[1,2]", ["a=1", "b=x", "c=[1,2]"], 7)
     assert {seed for _, _, seed in cells} == {7, 8}
     assert split_values("'a,b',c") == ["'a,b'", "c"]
-    assert expand(["operator.omega=log(1, 8, 4)"], 0)[2] == ("operator.omega=4", ["operator.omega=4"], 0)
+    assert expand(["operator.omega=log(1, 8, 4)"], 0)[2] == (
+        "operator.omega=4",
+        ["operator.omega=4"],
+        0,
+    )
     for wrong in ("log(1,8)", "log(0,8,4)", "log(1,8,1)", "log(a,8,2)", "log(1,inf,3)"):
         with pytest.raises(RecipeError, match=r"needs log\(FIRST,LAST,COUNT\)"):
             expand([f"operator.omega={wrong}"], 0)
@@ -45,7 +49,9 @@ def test_a_sweep_resumes_and_tabulates(tmp_path, monkeypatch):
     assert "| optimizer.lr=1e-3 |" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "optimizer.lr=1e-3,seed=1" / "model" / "model.safetensors").is_file()
 
-    monkeypatch.setattr(Classifier, "training_step", lambda *_: pytest.fail("a finished cell was trained again"))
+    monkeypatch.setattr(
+        Classifier, "training_step", lambda *_: pytest.fail("a finished cell was trained again")
+    )
     assert sweep("digits", [*BASE, "optimizer.lr=1e-3,5e-3", "seeds=2"], tmp_path) == (cells, rows)
 
 

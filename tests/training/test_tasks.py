@@ -37,7 +37,9 @@ def test_points_at_which_nothing_is_asked_do_not_count():
 def test_a_regression_has_no_accuracy():
     task, outputs, labels = Task("regression"), torch.randn(5, 1), torch.randn(5)
     loss, _, count = task.sums(outputs, labels)
-    assert task.metrics([float(loss), 0.0, count]) == {"val_loss": pytest.approx(float(task.loss(outputs, labels)))}
+    assert task.metrics([float(loss), 0.0, count]) == {
+        "val_loss": pytest.approx(float(task.loss(outputs, labels)))
+    }
     report = summarise_task(task, outputs, labels, ())
     assert report["loss"] == pytest.approx(float(task.loss(outputs, labels)))
     assert "accuracy" not in report
@@ -45,7 +47,10 @@ def test_a_regression_has_no_accuracy():
 
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
-    [("steps", (2, 3), "needs logits \\(2, 4, classes\\).*head='every'"), ("regression", (2, 4), "num_classes=1")],
+    [
+        ("steps", (2, 3), "needs logits \\(2, 4, classes\\).*head='every'"),
+        ("regression", (2, 4), "num_classes=1"),
+    ],
 )
 def test_heads_that_do_not_fit(name, shape, message):
     labels = torch.zeros((2, 4) if name == "steps" else (2,), dtype=torch.long)
@@ -87,7 +92,9 @@ def test_options_of_other_data_are_refused(override, message):
 
 
 def test_a_regression_is_swept_by_its_loss(tmp_path):
-    cells, table = sweep("ckcnn-adding", [*SMALL, "data.options.length=8", "operator.omega=1.0,10.0"], tmp_path)
+    cells, table = sweep(
+        "ckcnn-adding", [*SMALL, "data.options.length=8", "operator.omega=1.0,10.0"], tmp_path
+    )
     assert [row["metric"] for row in table] == ["loss", "loss"]
     assert table[0]["mean"] == cells[0]["loss"]
     assert "| cell | test loss |" in (tmp_path / "table.md").read_text()

@@ -1,4 +1,6 @@
-"""A run on texts: train, evaluate with the saved vocabulary, predict lines, and what a recipe of text refuses."""
+"""A run on texts: train, evaluate with the saved vocabulary, predict lines, and what a recipe of
+text refuses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from fredholm.training.monitors import StepMonitor
 from tests.data.fixtures import write_reviews
 
 SMALL = [
-    *("training.epochs=2", "data.batch_size=8", "schedule.warmup_epochs=1", "optimizer.lr=1e-2", "data.min_count=1"),
+    *(
+        "training.epochs=2",
+        "data.batch_size=8",
+        "schedule.warmup_epochs=1",
+        "optimizer.lr=1e-2",
+        "data.min_count=1",
+    ),
     *(
         "operator=softmax",
         "model.depth=1",
@@ -54,7 +62,8 @@ def test_the_vocabulary_is_saved_with_the_model(finished):
     words = saved["extra"]["vocabulary"]["words"].split()
     assert saved["config"]["vocabulary"] == 2 + len(words)
     assert saved["config"]["max_length"] == saved["extra"]["max_length"] == 5
-    # Other reviews at the run's place change the training split, not the numbers that the model reads.
+    # Other reviews at the run's place change the training split, not the numbers that the model
+    # reads.
     folder = Path(load_run(run)[1].load_recipe().data.path or "")
     before = (evaluate(run)["loss"], (folder / FILE).read_bytes())
     others = b"\r\n9001\t2.0\tzebra zebra zebra\r\n9002\t2.0\tquite new zebra words"
@@ -115,7 +124,11 @@ def test_overrides_of_a_trained_model(finished):
     ("recipe", "override", "message"),
     [
         ("reviews", "data.mixup=0.2", "data.mixup: received 0.2; movie-reviews holds text"),
-        ("reviews", "data.augment.flip=true", "data.augment.flip: received True; movie-reviews holds text"),
+        (
+            "reviews",
+            "data.augment.flip=true",
+            "data.augment.flip: received True; movie-reviews holds text",
+        ),
         ("reviews", "data.image_size=8", "data.image_size"),
         ("reviews", "data.tokens=letters", "data.tokens: received 'letters'"),
         ("reviews", "model.vocabulary=9", "model.vocabulary: received 9; set by the data set"),
@@ -130,7 +143,9 @@ def test_recipes_that_mix_texts_and_images(recipe, override, message):
 
 def test_bytes_train_too(tmp_path):
     place = write_reviews(tmp_path / "reviews")
-    recipe = load_recipe("reviews", [*SMALL, f"data.path={place}", "data.tokens=bytes", "data.min_count=null"])
+    recipe = load_recipe(
+        "reviews", [*SMALL, f"data.path={place}", "data.tokens=bytes", "data.min_count=null"]
+    )
     train(recipe, tmp_path / "run")
     model, _ = load_run(tmp_path / "run")
     assert model.config.vocabulary == 257
@@ -148,17 +163,25 @@ def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_p
         "data.min_count=1",
     ]
     recipe = load_recipe(
-        "continuous-reviews", [*sizes, "training.epochs=2", "schedule.warmup_epochs=1", f"data.path={place}"]
+        "continuous-reviews",
+        [*sizes, "training.epochs=2", "schedule.warmup_epochs=1", f"data.path={place}"],
     )
     run = tmp_path / "run"
     train(recipe, run)
     rows = list(csv.DictReader((run / "monitors.csv").open()))
-    assert [(row["epoch"], row["step"]) for row in rows] == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
+    assert [(row["epoch"], row["step"]) for row in rows] == [
+        ("1", "1"),
+        ("1", "2"),
+        ("2", "1"),
+        ("2", "2"),
+    ]
     assert [float(row["time"]) for row in rows[:2]] == [1.0, 2.0]
     model, _ = load_run(run)
     inputs, _ = build_dataset(recipe, "val").batch(range(len(build_dataset(recipe, "val"))))
     last = trajectory(model, inputs[:64])  # two epochs: the kept model is that of the better one
-    found = [[float(row["energy"]) for row in rows if row["epoch"] == epoch] for epoch in ("1", "2")]
+    found = [
+        [float(row["energy"]) for row in rows if row["epoch"] == epoch] for epoch in ("1", "2")
+    ]
     assert any(energy == pytest.approx(last["energy"], rel=1e-5) for energy in found)
     twice, same = evaluate(run, overrides=["model.steps=4"]), evaluate(run)
     assert twice["overrides"] == ["model.steps=4"]
@@ -182,7 +205,9 @@ def test_a_resumed_run_has_each_step_once(tmp_path, monkeypatch):
         f"data.path={place}",
         "data.min_count=1",
     ]
-    recipe = load_recipe("continuous-reviews", [*sizes, "training.epochs=2", "schedule.warmup_epochs=1"])
+    recipe = load_recipe(
+        "continuous-reviews", [*sizes, "training.epochs=2", "schedule.warmup_epochs=1"]
+    )
     train(recipe, tmp_path / "whole")
     original = StepMonitor.on_validation_end
 

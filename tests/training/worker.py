@@ -1,4 +1,6 @@
-"""A training process to be killed: slow steps, a checkpoint every third one. Arguments: folder, seconds a step, overrides."""
+"""A training process to be killed: slow steps, a checkpoint every third one. Arguments: folder,
+seconds a step, overrides.
+"""
 
 from __future__ import annotations
 
@@ -23,4 +25,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     Classifier.training_step = slow
     folder = Path(sys.argv[1])
-    sys.exit(main(["train", "digits", *sys.argv[3:], "--runs", str(folder.parent), "--name", folder.name]))
+    sys.exit(
+        main(
+            ["train", "digits", *sys.argv[3:], "--runs", str(folder.parent), "--name", folder.name]
+        )
+    )

@@ -1,4 +1,6 @@
-"""The commands: each parses its arguments and calls one function. Heavy imports wait until a command needs them."""
+"""The commands: each parses its arguments and calls one function. Heavy imports wait until a
+command needs them.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Data sets: list them, fetch one, say where it lies.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data sets: list them, fetch one, say where it lies.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
 RunArgument = Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/digits.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]...")
+    list[str] | None,
+    typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -41,7 +46,8 @@ def _version(wanted: bool | None) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool | None,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
 ) -> None:
@@ -52,17 +58,25 @@ def _root(
 def train(
     recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option(help="The run's name (default: the recipe's).")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The run's name (default: the recipe's).")
+    ] = None,
     runs: Runs = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run where it stopped.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the run of this name first.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run where it stopped.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run of this name first.")
+    ] = False,
 ) -> None:
     """Train a model from a recipe into RUNS/NAME."""
     from fredholm import training
 
     chosen = [*(overrides or []), *([f"name={name}"] if name else [])]
     loaded = training.load_recipe(recipe, chosen)
-    result = training.train(loaded, runs / loaded.name, resume, overwrite=overwrite, report=typer.echo)
+    result = training.train(
+        loaded, runs / loaded.name, resume, overwrite=overwrite, report=typer.echo
+    )
     show.run_result(result)
 
 
@@ -72,7 +86,8 @@ def evaluate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Changes that fit the weights: model.steps=12, operator.strategy=exact.", metavar="[KEY=VALUE]..."
+            help="Changes that fit the weights: model.steps=12, operator.strategy=exact.",
+            metavar="[KEY=VALUE]...",
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
@@ -88,7 +103,8 @@ def evaluate(
 def predict(
     run: RunArgument,
     files: Annotated[
-        list[Path], typer.Argument(help="Image files, or text files of one text a line.", metavar="FILE...")
+        list[Path],
+        typer.Argument(help="Image files, or text files of one text a line.", metavar="FILE..."),
     ],
     json: JsonFlag = False,
 ) -> None:
@@ -103,8 +119,12 @@ def generate(
     run: RunArgument,
     prompt: Annotated[str, typer.Option(help="The text to go on from.")],
     length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
-    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw among so many of the likeliest.")] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Draw among so many of the likeliest.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -119,9 +139,13 @@ def generate(
 def compress(
     run: RunArgument,
     rank: Annotated[int, typer.Option(help="Over all heads; each gets its share, rounded up.")],
-    out: Annotated[Path | None, typer.Option(help="The new run's folder (default: RUN-rankRANK).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The new run's folder (default: RUN-rankRANK).")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Of optimisation a layer.")] = 500,
-    width: Annotated[int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
     json: JsonFlag = False,
 ) -> None:
@@ -129,29 +153,46 @@ def compress(
     from fredholm import training
 
     say = None if json else typer.echo
-    found = training.compress_run(run, rank, out=out, steps=steps, width=width, samples=samples, report=say)
+    found = training.compress_run(
+        run, rank, out=out, steps=steps, width=width, samples=samples, report=say
+    )
     show.compression(found, json)
 
 
 @app.command(
-    epilog="fredholm explain runs/digits\n\nfredholm explain my.models:resnet --module layer1.0.conv1 --shape 8,3,64,64"
+    epilog="fredholm explain runs/digits\n\nfredholm explain my.models:resnet --module "
+    "layer1.0.conv1 --shape 8,3,64,64"
 )
 def explain(
     source: Annotated[
-        str, typer.Argument(help="A run's folder; with --module also a model's folder or package.module:factory.")
+        str,
+        typer.Argument(
+            help="A run's folder; with --module also a model's folder or package.module:factory."
+        ),
     ],
-    module: Annotated[str | None, typer.Option(help="One layer of the model, as an integral operator.")] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(help="What the model is given: an image, .npy, .npz, .safetensors.")
+    module: Annotated[
+        str | None, typer.Option(help="One layer of the model, as an integral operator.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Or a data set, whose test split is used.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Or the shape of random numbers: 8,3,64,64.")] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(help="What the model is given: an image, .npy, .npz, .safetensors."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Or a data set, whose test split is used.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Or the shape of random numbers: 8,3,64,64.")
+    ] = None,
     state: Annotated[Path | None, typer.Option(help="Weights for package.module:factory.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The page's folder (default: report-MODULE).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page's folder (default: report-MODULE).")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Signals that are read.", min=1)] = 8,
     seed: Annotated[int, typer.Option(help="Of random inputs and of what is drawn.")] = 0,
 ) -> None:
-    """Write a page that shows what a run's operators learned, or what one layer of any model computes."""
+    """Write a page that shows what a run's operators learned, or what one layer of any model
+    computes.
+    """
     if module is None:
         from fredholm import training
 
@@ -160,7 +201,13 @@ def explain(
         return
     from fredholm import explain as explaining
 
-    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape), "samples": samples, "seed": seed}
+    given = {
+        "inputs": inputs,
+        "data": data,
+        "shape": layers.read_shape(shape),
+        "samples": samples,
+        "seed": seed,
+    }
     typer.echo(f"report: {explaining.explain_module(source, module, out, state=state, **given)}")
 
 
@@ -168,9 +215,14 @@ def explain(
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=a,b,c spans the grid; seeds=n repeats it.", metavar="[KEY=A,B,C]...")
+        list[str] | None,
+        typer.Argument(
+            help="key=a,b,c spans the grid; seeds=n repeats it.", metavar="[KEY=A,B,C]..."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")
+    ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
     """Train a grid of overrides and seeds; run again to resume."""
@@ -183,25 +235,38 @@ def sweep(
 
 
 @app.command(
-    epilog="fredholm compare --task digits,japanese-vowels --seeds 3\n\nfredholm compare --measure-only    # on a quiet machine, afterwards"
+    epilog="fredholm compare --task digits,japanese-vowels --seeds 3\n\nfredholm compare "
+    "--measure-only    # on a quiet machine, afterwards"
 )
 def compare(
     task: Annotated[
-        str, typer.Option(help="Tasks, with commas: 'all', names that --list shows, or recipes.", metavar="T[,T...]")
+        str,
+        typer.Option(
+            help="Tasks, with commas: 'all', names that --list shows, or recipes.",
+            metavar="T[,T...]",
+        ),
     ] = "digits",
     operators: Annotated[
-        str | None, typer.Option(help="Operators: itnet,gru,{name: luna, channels: 4} (default: all, and baselines).")
+        str | None,
+        typer.Option(
+            help="Operators: itnet,gru,{name: luna, channels: 4} (default: all, and baselines)."
+        ),
     ] = None,
-    budget: Annotated[str, typer.Option(help="What is made equal: params, flops or time.")] = "params",
-    minutes: Annotated[float | None, typer.Option(help="Of one training, with --budget time.")] = None,
+    budget: Annotated[
+        str, typer.Option(help="What is made equal: params, flops or time.")
+    ] = "params",
+    minutes: Annotated[
+        float | None, typer.Option(help="Of one training, with --budget time.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Repetitions.")] = 1,
     jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="A change to every task's recipe.", metavar="KEY=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="A change to every task's recipe.", metavar="KEY=VALUE"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of runs, tables and the page; run again to resume.")] = Path(
-        "runs/compare"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder of runs, tables and the page; run again to resume.")
+    ] = Path("runs/compare"),
     measure_only: Annotated[
         bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
     ] = False,
@@ -218,7 +283,9 @@ def compare(
     else:
         setting = comparison.Setting(budget, minutes, tuple(change or ()))
         chosen = comparison.list_tasks() if task == "all" else task.split(",")
-        comparison.compare(chosen, operators, out, setting=setting, seeds=seeds, jobs=jobs, report=typer.echo)
+        comparison.compare(
+            chosen, operators, out, setting=setting, seeds=seeds, jobs=jobs, report=typer.echo
+        )
     show.comparison(out)
 
 
@@ -226,16 +293,29 @@ def compare(
 def linearize(
     source: Annotated[str, typer.Argument(help="A folder of a transformers model, or of a run.")],
     out: Annotated[Path, typer.Option(help="Folder of the conversion: progress, model/, report.")],
-    to: Annotated[str, typer.Option(help="The feature map: luna, hedgehog, t2r, performer, elu, ...")] = "luna",
-    data: Annotated[str | None, typer.Option(help="A data set for a transformers model; runs have their own.")] = None,
-    task: Annotated[str, typer.Option(help="classification, regression, steps or tokens.")] = "classification",
-    option: Annotated[list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")] = None,
-    layer: Annotated[list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")] = None,
+    to: Annotated[
+        str, typer.Option(help="The feature map: luna, hedgehog, t2r, performer, elu, ...")
+    ] = "luna",
+    data: Annotated[
+        str | None, typer.Option(help="A data set for a transformers model; runs have their own.")
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="classification, regression, steps or tokens.")
+    ] = "classification",
+    option: Annotated[
+        list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")
+    ] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")
+    ] = None,
     untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
     keep_refused: Annotated[
-        bool, typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is.")
+        bool,
+        typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
     ] = False,
-    samples: Annotated[int | None, typer.Option(help="Training samples used (default: all).", min=1)] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Training samples used (default: all).", min=1)
+    ] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens kept of a text.", min=1)] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 8,
     distil_epochs: Annotated[int, typer.Option(help="Of stage 1; 0 leaves it out.", min=0)] = 1,
@@ -247,24 +327,43 @@ def linearize(
         list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option()] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a conversion stopped.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a conversion stopped.")
+    ] = False,
 ) -> None:
-    """Replace a pretrained model's softmax by linear attention, train it to do the same, and report."""
+    """Replace a pretrained model's softmax by linear attention, train it to do the same, and
+    report.
+    """
     from fredholm import training
 
     stages = {
         "distil": training.StageOptions(epochs=distil_epochs, lr=distil_lr, batch_size=batch_size),
         "tune": training.StageOptions(epochs=epochs, lr=lr, batch_size=batch_size, patience=3),
     }
-    chosen = {"options": layers.read_options(option), "layers": layer, "tied": not untied, "keep_refused": keep_refused}
-    given = {"task": task, "precision": precision, "seed": seed, "resume": resume, "say": typer.echo}
+    chosen = {
+        "options": layers.read_options(option),
+        "layers": layer,
+        "tied": not untied,
+        "keep_refused": keep_refused,
+    }
+    given = {
+        "task": task,
+        "precision": precision,
+        "seed": seed,
+        "resume": resume,
+        "say": typer.echo,
+    }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
-    result = training.linearize_source(source, to, data=data, out=out, **stages, **chosen, **given, **sizes)
+    result = training.linearize_source(
+        source, to, data=data, out=out, **stages, **chosen, **given, **sizes
+    )
     show.conversion(result.report, out)
 
 
 @app.command(epilog="fredholm models 'itnet_*'")
-def models(pattern: Annotated[str, typer.Argument(help="Names to list, * and ? allowed.")] = "*") -> None:
+def models(
+    pattern: Annotated[str, typer.Argument(help="Names to list, * and ? allowed.")] = "*",
+) -> None:
     """List models with their parameters and FLOPs."""
     show.models_table(pattern)
 
@@ -284,7 +383,9 @@ def data_list() -> None:
 @data_app.command("fetch", epilog="fredholm data fetch fashion-mnist")
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
-    force: Annotated[bool, typer.Option("--force", help="Fetch again what is already there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fetch again what is already there.")
+    ] = False,
 ) -> None:
     """Download a data set, check it and unpack it."""
     from fredholm import data

@@ -54,4 +54,6 @@ def refuse_without_module(**given: Any) -> None:
     """
     for name, value in given.items():
         if value is not None:
-            raise OptionError(f"--{name} belongs to the report of one layer; name the layer with --module")
+            raise OptionError(
+                f"--{name} belongs to the report of one layer; name the layer with --module"
+            )

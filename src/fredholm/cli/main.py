@@ -11,11 +11,12 @@ from fredholm.errors import FredholmError, require
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    0 done, 1 a run failed, 2 bad input (one line on stderr; ``--debug`` shows the traceback), 130 interrupted.
+    0 done, 1 a run failed, 2 bad input (one line on stderr; ``--debug`` shows the traceback), 130
+    interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    # Threads that spin while they wait make a step over ten times slower as soon as another process wants the same core;
-    # read when torch is loaded, which is later than this.
+    # Threads that spin while they wait make a step over ten times slower as soon as another process
+    # wants the same core; read when torch is loaded, which is later than this.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -42,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _complain(message: str) -> None:
     colour = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-    print("\n".join(f"{colour[0]}error:{colour[1]} {line}" for line in message.splitlines()), file=sys.stderr)
+    print(
+        "\n".join(f"{colour[0]}error:{colour[1]} {line}" for line in message.splitlines()),
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

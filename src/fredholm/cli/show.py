@@ -31,7 +31,8 @@ def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
-        f"best epoch {result.best_epoch}, {_metrics(result.metrics)}, {result.parameters:,} parameters"
+        f"best epoch {result.best_epoch}, {_metrics(result.metrics)}, {result.parameters:,} "
+        "parameters"
     )
     typer.echo(f"next: fredholm evaluate {result.folder}   |   fredholm explain {result.folder}")
 
@@ -43,10 +44,16 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
         return
     score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
     bits = f", {result['bits']:.4g} bits a token" if "bits" in result else ""
-    typer.echo(f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}{bits}, n {result['n']}")
+    typer.echo(
+        f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}{bits}, n "
+        f"{result['n']}"
+    )
     if "per_class" not in result:
         return
-    rows = [[name, None if value is None else f"{value:.4f}"] for name, value in result["per_class"].items()]
+    rows = [
+        [name, None if value is None else f"{value:.4f}"]
+        for name, value in result["per_class"].items()
+    ]
     _table("", ["class", "accuracy"], rows)
 
 
@@ -107,7 +114,9 @@ def compared_tasks() -> None:
 def comparison(folder: Path) -> None:
     """The tables of a comparison, and where they lie."""
     typer.echo((folder / "compare.md").read_text(encoding="utf-8"))
-    typer.echo(f"tables: {folder / 'compare.csv'}, compare.json, compare.md; page: {folder / 'index.html'}")
+    typer.echo(
+        f"tables: {folder / 'compare.csv'}, compare.json, compare.md; page: {folder / 'index.html'}"
+    )
 
 
 def models_table(pattern: str) -> None:
@@ -122,7 +131,9 @@ def models_table(pattern: str) -> None:
             model = models.create_model(name)
         shape = (1, *model.config.input_shape)
         parameters, flops = models.count(model, shape)
-        typer.echo(f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {'x'.join(map(str, shape[1:]))}")
+        typer.echo(
+            f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {'x'.join(map(str, shape[1:]))}"
+        )
 
 
 def operators_table() -> None:
@@ -134,7 +145,9 @@ def operators_table() -> None:
 
 
 def data_table() -> None:
-    """Data sets with source, licences and whether they are here: a paragraph each, since sources and licences are long."""
+    """Data sets with source, licences and whether they are here: a paragraph each, since sources
+    and licences are long.
+    """
     from fredholm import data
 
     for name in data.list_datasets():
@@ -144,5 +157,6 @@ def data_table() -> None:
         size = samples or ("none, weights" if data.get_entry(name).kind == "weights" else "yours")
         typer.echo(f"    samples {size}; source: {facts['source']}")
         typer.echo(
-            f"    licence of the data: {facts['licence_data']}; of the package: {facts['licence_package'] or 'none'}"
+            f"    licence of the data: {facts['licence_data']}; of the package: "
+            f"{facts['licence_package'] or 'none'}"
         )

@@ -1,4 +1,6 @@
-"""Conversion: classical layers to operators and encoders to evolutions, exactly; pretrained models to linear attention."""
+"""Conversion: classical layers to operators and encoders to evolutions, exactly; pretrained models
+to linear attention.
+"""
 
 from .classical import as_operator, convertible, register_converter
 from .encoder import correspondence, encoder_domain, from_encoder, to_encoder

@@ -1,6 +1,8 @@
-"""Data sets of labelled images, texts and sequences: where they come from, how they are split, varied and handed out in batches.
+"""Data sets of labelled images, texts and sequences: where they come from, how they are split,
+varied and handed out in batches.
 
-``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it, ``fetch(name)`` brings one here.
+``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it,
+``fetch(name)`` brings one here.
 """
 
 import fredholm.data.catalogue  # noqa: F401  registers the data sets
@@ -14,7 +16,15 @@ from fredholm.data.graphs import Graph, GraphDataset, Network, NodeDataset
 from fredholm.data.language import HiddenTokens, NextTokens
 from fredholm.data.loader import EpochOrder, ResumableLoader, make_loader
 from fredholm.data.questions import QuestionDataset
-from fredholm.data.registry import Entry, data_root, dataset_path, describe, get_entry, list_datasets, register_dataset
+from fredholm.data.registry import (
+    Entry,
+    data_root,
+    dataset_path,
+    describe,
+    get_entry,
+    list_datasets,
+    register_dataset,
+)
 from fredholm.data.sequences import SequenceDataset, image_sequences, padded
 from fredholm.data.splits import stratified
 from fredholm.data.subset import limit_samples

@@ -18,7 +18,8 @@ def read_wav(path: Path, rate: int) -> Float[Tensor, "samples"]:
     """The samples of a one-channel file of 16-bit integers, from -1 to 1.
 
     Raises:
-        DataError: a missing or damaged file, another rate, several channels, or samples of another size.
+        DataError: a missing or damaged file, another rate, several channels, or samples of another
+            size.
     """
     try:
         with wave.open(str(path), "rb") as file:
@@ -29,10 +30,14 @@ def read_wav(path: Path, rate: int) -> Float[Tensor, "samples"]:
         raise DataError(f"{path}: cannot be read as WAV ({error}); copy it again") from error
     if found != (rate, 1, 2):
         raise DataError(
-            f"{path}: {found[0]:,} samples a second, {found[1]} channels, {8 * found[2]} bits; needs {rate:,}, 1 and 16"
+            f"{path}: {found[0]:,} samples a second, {found[1]} channels, {8 * found[2]} bits; "
+            f"needs {rate:,}, 1 and 16"
         )
     if not frames or len(frames) != expected:
-        raise DataError(f"{path}: {len(frames):,} of {expected:,} bytes of samples; it is truncated, copy it again")
+        raise DataError(
+            f"{path}: {len(frames):,} of {expected:,} bytes of samples; it is truncated, copy it "
+            "again"
+        )
     return torch.from_numpy(np.frombuffer(frames, "<i2").astype(np.float32)) / 32768.0
 
 
@@ -48,12 +53,17 @@ def mel_filters(frequencies: int, filters: int, rate: int) -> Float[Tensor, "fre
     edges = 700 * (10 ** (torch.linspace(0, top, filters + 2, dtype=torch.float64) / 2595) - 1)
     f = torch.linspace(0, rate / 2, frequencies, dtype=torch.float64)[:, None]
     low, centre, high = edges[:-2], edges[1:-1], edges[2:]
-    return torch.minimum((f - low) / (centre - low), (high - f) / (high - centre)).clamp(min=0).float()
+    return (
+        torch.minimum((f - low) / (centre - low), (high - f) / (high - centre)).clamp(min=0).float()
+    )
 
 
 def cosine_basis(filters: int, coefficients: int) -> Float[Tensor, "filters coefficients"]:
     """The orthonormal discrete cosine transform of type II as a matrix."""
-    n, k = torch.arange(filters, dtype=torch.float64)[:, None], torch.arange(coefficients, dtype=torch.float64)
+    n, k = (
+        torch.arange(filters, dtype=torch.float64)[:, None],
+        torch.arange(coefficients, dtype=torch.float64),
+    )
     basis = torch.cos(math.pi / filters * (n + 0.5) * k) * math.sqrt(2 / filters)
     basis[:, 0] /= math.sqrt(2)
     return basis.float()
@@ -69,8 +79,9 @@ def mfcc(
     filters: int = 64,
     floor: float = 1e-6,
 ) -> Float[Tensor, "*b frames c"]:
-    """Mel-frequency cepstral coefficients: power spectra of Hann windows centred every ``hop`` samples (the ends reflected), their sums
-    under :func:`mel_filters`, the logarithm of those (plus ``floor``), and of it the first terms of a cosine transform.
+    """Mel-frequency cepstral coefficients: power spectra of Hann windows centred every ``hop``
+    samples (the ends reflected), their sums under :func:`mel_filters`, the logarithm of those (plus
+    ``floor``), and of it the first terms of a cosine transform.
 
     Shape: (..., n) to (..., 1 + n // hop, coefficients). Cost: O(n / hop · window · log window).
 
@@ -84,12 +95,23 @@ def mfcc(
         torch.Size([2, 161, 20])
     """
     if coefficients > filters:
-        raise OptionError(f"coefficients: received {coefficients}; needs at most the {filters} filters")
+        raise OptionError(
+            f"coefficients: received {coefficients}; needs at most the {filters} filters"
+        )
     if samples.shape[-1] <= window // 2:
-        raise OptionError(f"samples: received {samples.shape[-1]}; needs more than {window // 2}, half of a window")
+        raise OptionError(
+            f"samples: received {samples.shape[-1]}; needs more than {window // 2}, half of a "
+            "window"
+        )
     flat = samples.reshape(-1, samples.shape[-1])
     spectrum = torch.stft(
-        flat, window, hop, window=torch.hann_window(window), center=True, pad_mode="reflect", return_complex=True
+        flat,
+        window,
+        hop,
+        window=torch.hann_window(window),
+        center=True,
+        pad_mode="reflect",
+        return_complex=True,
     )
     power = spectrum.abs().square().mT  # (b, frames, frequencies)
     energy = torch.log(power @ mel_filters(power.shape[-1], filters, rate) + floor)

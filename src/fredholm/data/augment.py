@@ -1,7 +1,9 @@
-"""Random changes of training images, drawn from counters so that they do not depend on batch order, processes or resuming.
+"""Random changes of training images, drawn from counters so that they do not depend on batch order,
+processes or resuming.
 
-:class:`Augment` changes each image by numbers that follow from (seed, epoch, index of the sample). :func:`mixup` and :func:`cutmix` blend
-the images of a batch by numbers that follow from (seed, epoch, step), or from a generator.
+:class:`Augment` changes each image by numbers that follow from (seed, epoch, index of the sample).
+:func:`mixup` and :func:`cutmix` blend the images of a batch by numbers that follow from (seed,
+epoch, step), or from a generator.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
 
 @dataclass(frozen=True)
 class Augment:
-    """Random crop with padding, then random shift, then horizontal flip of each image; shapes are kept.
+    """Random crop with padding, then random shift, then horizontal flip of each image; shapes are
+    kept.
 
-    With the image I padded by ``fill``, the result is I[y + a, x + b], mirrored or not; a, b uniform in {−crop … crop} for the crop,
-    {−shift … shift} for the shift, whose border is zero. O(pixels). Works on bytes and floats, on any device.
+    With the image I padded by ``fill``, the result is I[y + a, x + b], mirrored or not; a, b
+    uniform in {−crop … crop} for the crop, {−shift … shift} for the shift, whose border is zero.
+    O(pixels). Works on bytes and floats, on any device.
 
     Args:
         crop: pixels of padding on each side before a crop of the original size.
@@ -36,7 +40,8 @@ class Augment:
         fill: what the crop's padding is: zero (black, for bytes), reflect or edge.
 
     Raises:
-        OptionError: for negative or non-integer pixels, a probability outside 0 … 1, or an unknown fill.
+        OptionError: for negative or non-integer pixels, a probability outside 0 … 1, or an unknown
+            fill.
 
     Example:
         >>> images = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
@@ -56,9 +61,13 @@ class Augment:
         for name in ("crop", "shift"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise OptionError(f"{name}: received {value!r}; needs pixels, an integer of 0 or more")
+                raise OptionError(
+                    f"{name}: received {value!r}; needs pixels, an integer of 0 or more"
+                )
         if not isinstance(self.flip, bool | int | float) or not 0 <= self.flip <= 1:
-            raise OptionError(f"flip: received {self.flip!r}; needs a probability from 0 to 1, or True for 0.5")
+            raise OptionError(
+                f"flip: received {self.flip!r}; needs a probability from 0 to 1, or True for 0.5"
+            )
         if self.fill not in FILLS:
             raise OptionError(f"fill: received {self.fill!r}{suggest(self.fill, FILLS)}")
 
@@ -82,12 +91,15 @@ class Augment:
         return images
 
 
-def _translate(images: Tensor, reach: int, fill: str, seed: int, epoch: int, indices: Tensor, stream: int) -> Tensor:
+def _translate(
+    images: Tensor, reach: int, fill: str, seed: int, epoch: int, indices: Tensor, stream: int
+) -> Tensor:
     """A window of each padded image, its corner drawn from (seed, epoch, index, stream)."""
     height, width = images.shape[-2:]
     if fill == "reflect" and reach >= min(height, width):
         raise ShapeError(
-            f"crop: {reach} pixels reflected around {height}x{width} images; needs less than {min(height, width)}"
+            f"crop: {reach} pixels reflected around {height}x{width} images; needs less than "
+            f"{min(height, width)}"
         )
     pad = (reach,) * 4
     # torch pads bytes with a constant only
@@ -98,7 +110,9 @@ def _translate(images: Tensor, reach: int, fill: str, seed: int, epoch: int, ind
     )
     top = integers(2 * reach + 1, seed, epoch, indices, stream, 0).to(images.device)
     left = integers(2 * reach + 1, seed, epoch, indices, stream, 1).to(images.device)
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2r + 1, 2r + 1, H, W), a view
+    windows = padded.unfold(2, height, 1).unfold(
+        3, width, 1
+    )  # (B, C, 2r + 1, 2r + 1, H, W), a view
     return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
@@ -112,10 +126,13 @@ def one_hot(labels: Tensor, num_classes: int) -> Float[Tensor, "b k"]:
         return labels
     if labels.ndim != 1 or labels.is_floating_point():
         raise ShapeError(
-            f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs (B,) integers or (B, {num_classes}) probabilities"
+            f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs (B,) integers or (B, "
+            f"{num_classes}) probabilities"
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
-        raise ShapeError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {num_classes - 1}")
+        raise ShapeError(
+            f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {num_classes - 1}"
+        )
     return functional.one_hot(labels.long(), num_classes).float()
 
 
@@ -132,8 +149,8 @@ def mixup(
 ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
     """Convex combinations of images and of their labels.
 
-    x̃ = λ x + (1 − λ) x_π, ỹ = λ y + (1 − λ) y_π; λ ~ Beta(α, α), π a permutation of the batch, both from (seed, epoch, step), or
-    from ``generator`` where one is given.
+    x̃ = λ x + (1 − λ) x_π, ỹ = λ y + (1 − λ) y_π; λ ~ Beta(α, α), π a permutation of the batch,
+    both from (seed, epoch, step), or from ``generator`` where one is given.
 
     Raises:
         OptionError: when α is not finite and positive.
@@ -150,7 +167,9 @@ def mixup(
     key = _key(_MIXUP, seed, epoch, step, generator)
     share, targets = _beta(alpha, key), one_hot(labels, num_classes)
     order = permutation(len(images), key).to(images.device)
-    return share * images + (1 - share) * images[order], share * targets + (1 - share) * targets[order]
+    return share * images + (1 - share) * images[order], share * targets + (1 - share) * targets[
+        order
+    ]
 
 
 def cutmix(
@@ -166,14 +185,16 @@ def cutmix(
 ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
     """A rectangle of each image replaced by that of another; labels in proportion to the areas.
 
-    The rectangle has sides √(1 − λ) of the image, λ ~ Beta(α, α), its centre anywhere, cut off at the border; λ is then the share
-    of pixels that stayed. One rectangle and one permutation a batch, from (seed, epoch, step) or ``generator``.
+    The rectangle has sides √(1 − λ) of the image, λ ~ Beta(α, α), its centre anywhere, cut off at
+    the border; λ is then the share of pixels that stayed. One rectangle and one permutation a
+    batch, from (seed, epoch, step) or ``generator``.
 
     Raises:
         OptionError: when α is not finite and positive.
         ShapeError: for bytes, or labels that do not fit.
 
-    Reference: Yun et al., "CutMix: Regularization strategy to train strong classifiers with localizable features" (2019), §3.
+    Reference: Yun et al., "CutMix: Regularization strategy to train strong classifiers with
+    localizable features" (2019), §3.
 
     Example:
         >>> x, y = cutmix(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]), 3, seed=1)
@@ -185,7 +206,9 @@ def cutmix(
     targets = one_hot(labels, num_classes)
     height, width = images.shape[-2:]
     side = math.sqrt(1 - _beta(alpha, key))
-    middle_y, middle_x = (int(integers(size, key, axis)) for axis, size in enumerate((height, width)))
+    middle_y, middle_x = (
+        int(integers(size, key, axis)) for axis, size in enumerate((height, width))
+    )
     top, bottom = _interval(middle_y, int(height * side), height)
     left, right = _interval(middle_x, int(width * side), width)
     order = permutation(len(images), key).to(images.device)
@@ -202,7 +225,9 @@ def _interval(middle: int, length: int, size: int) -> tuple[int, int]:
 
 def _check_float(images: Tensor) -> None:
     if not images.is_floating_point():
-        raise ShapeError(f"images: received {images.dtype}; needs floats: blend after normalisation")
+        raise ShapeError(
+            f"images: received {images.dtype}; needs floats: blend after normalisation"
+        )
 
 
 def _key(stream: int, seed: int, epoch: int, step: int, generator: torch.Generator | None) -> int:
@@ -214,6 +239,7 @@ def _key(stream: int, seed: int, epoch: int, step: int, generator: torch.Generat
 def _beta(alpha: float, key: int) -> float:
     if not math.isfinite(alpha) or alpha <= 0:
         raise OptionError(
-            f"alpha: received {alpha!r}; needs a finite number above 0 (leave the blend out to switch it off)"
+            f"alpha: received {alpha!r}; needs a finite number above 0 (leave the blend out to "
+            "switch it off)"
         )
     return random.Random(key).betavariate(alpha, alpha)

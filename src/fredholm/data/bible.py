@@ -11,11 +11,14 @@ from pathlib import Path
 from fredholm.data.formats import read_bytes
 from fredholm.errors import DataError
 
-# The books in their order, by their OSIS names; the King James file has names of its own, in the same order.
+# The books in their order, by their OSIS names; the King James file has names of its own, in the
+# same order.
 BOOKS: list[str] = re.findall(
     r"\w+",
-    "Gen Exod Lev Num Deut Josh Judg Ruth 1Sam 2Sam 1Kgs 2Kgs 1Chr 2Chr Ezra Neh Esth Job Ps Prov Eccl Song Isa Jer Lam Ezek Dan Hos "
-    "Joel Amos Obad Jonah Mic Nah Hab Zeph Hag Zech Mal Matt Mark Luke John Acts Rom 1Cor 2Cor Gal Eph Phil Col 1Thess 2Thess 1Tim "
+    "Gen Exod Lev Num Deut Josh Judg Ruth 1Sam 2Sam 1Kgs 2Kgs 1Chr 2Chr Ezra Neh Esth Job Ps Prov "
+    "Eccl Song Isa Jer Lam Ezek Dan Hos "
+    "Joel Amos Obad Jonah Mic Nah Hab Zeph Hag Zech Mal Matt Mark Luke John Acts Rom 1Cor 2Cor Gal "
+    "Eph Phil Col 1Thess 2Thess 1Tim "
     "2Tim Titus Phlm Heb Jas 1Pet 2Pet 1John 2John 3John Jude Rev",
 )
 KJV_FILE = "bible.data"
@@ -28,7 +31,8 @@ _VERSE = re.compile(r"(\d?[A-Za-z]+)(\d+):(\d+) (.*)")
 def read_kjv(path: Path) -> dict[Place, str]:
     """The verses of ``bible.data`` in their order, by (book, chapter, verse), books from 0.
 
-    The file holds windows of 64 KiB, each compressed by itself with LZW as the Unix program *compress* does.
+    The file holds windows of 64 KiB, each compressed by itself with LZW as the Unix program
+    *compress* does.
 
     Raises:
         DataError: when the file is missing, or is something else.
@@ -38,17 +42,23 @@ def read_kjv(path: Path) -> dict[Place, str]:
         size, count = struct.unpack_from(">II", data, 0x54)
         starts = [*struct.unpack_from(f">{count}I", data, 0x5C), len(data)]
         windows = [expand_lzw(data[a:b]) for a, b in pairwise(starts)]
-        if not data.startswith(b"EC02Compressed") or any(len(window) != size for window in windows[:-1]):
+        if not data.startswith(b"EC02Compressed") or any(
+            len(window) != size for window in windows[:-1]
+        ):
             raise ValueError("no windows of the size it says")
         lines = b"".join(windows).decode("ascii").splitlines()[1:]
     except (struct.error, ValueError, IndexError) as error:
-        raise DataError(f"{path}: no text of bible-kjv-text ({error}); it is corrupt or another file") from error
+        raise DataError(
+            f"{path}: no text of bible-kjv-text ({error}); it is corrupt or another file"
+        ) from error
     verses: dict[Place, str] = {}
     names: list[str] = []
     for number, line in enumerate(lines, 2):
         found = _VERSE.fullmatch(line)
         if found is None:
-            raise DataError(f"{path}: line {number} is {line[:60]!r}; needs a book, chapter:verse and a text")
+            raise DataError(
+                f"{path}: line {number} is {line[:60]!r}; needs a book, chapter:verse and a text"
+            )
         if found[1] not in names:
             names.append(found[1])
         verses[names.index(found[1]), int(found[2]), int(found[3])] = found[4].strip()
@@ -58,7 +68,8 @@ def read_kjv(path: Path) -> dict[Place, str]:
 def expand_lzw(data: bytes, bits: int = 16) -> bytes:
     """Data of the Unix program *compress* in block mode, with or without its header of three bytes.
 
-    Codes grow from 9 to ``bits`` bits, low bits first; where their width changes, the rest of eight codes is padding.
+    Codes grow from 9 to ``bits`` bits, low bits first; where their width changes, the rest of eight
+    codes is padding.
 
     Raises:
         ValueError: a code that no entry has.
@@ -72,7 +83,9 @@ def expand_lzw(data: bytes, bits: int = 16) -> bytes:
     table = [bytes([i]) for i in range(256)] + [b""]  # 256 clears the table
     while position + width <= end:
         byte = position >> 3
-        code = (int.from_bytes(data[byte : byte + 4], "little") >> (position & 7)) & ((1 << width) - 1)
+        code = (int.from_bytes(data[byte : byte + 4], "little") >> (position & 7)) & (
+            (1 << width) - 1
+        )
         position += width
         if code == 256:
             del table[257:]

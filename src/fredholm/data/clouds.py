@@ -20,13 +20,16 @@ _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers 
 
 
 class PointDataset(LabelledDataset):
-    """Labelled clouds of the same number of stored points: a batch is (B, points, C), the first ``points`` of each.
+    """Labelled clouds of the same number of stored points: a batch is (B, points, C), the first
+    ``points`` of each.
 
     Args:
         name, split: what this is.
-        clouds: (N, P, C) floats, in random order, coordinates first; NaN where a cloud has fewer points.
+        clouds: (N, P, C) floats, in random order, coordinates first; NaN where a cloud has fewer
+            points.
         labels, classes: class numbers and names.
-        points: how many of a cloud a model reads; in training :class:`CloudAugment` draws others each time.
+        points: how many of a cloud a model reads; in training :class:`CloudAugment` draws others
+            each time.
 
     Raises:
         ShapeError: clouds or labels of another shape, or more points than are stored.
@@ -39,7 +42,13 @@ class PointDataset(LabelledDataset):
     """
 
     def __init__(
-        self, name: str, split: str, clouds: Tensor, labels: Tensor, classes: Sequence[str], points: int | None = None
+        self,
+        name: str,
+        split: str,
+        clouds: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
+        points: int | None = None,
     ):
         super().__init__(name, split, labels.long(), classes)
         points = clouds.shape[1] if points is None else points
@@ -47,11 +56,17 @@ class PointDataset(LabelledDataset):
             got = f"clouds {tuple(clouds.shape)}, labels {tuple(labels.shape)}, points {points}"
             raise ShapeError(f"{name}: received {got}; needs (N, P, C), (N,) and 1 to P points")
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {len(classes) - 1}")
+            raise DataError(
+                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
         missing = clouds.isnan().any(-1)
         bad = missing[:, :points].all(1) | clouds.isinf().flatten(1).any(1)
         if bool(bad.any()):
-            raise DataError(f"{name} {split}: cloud {int(bad.nonzero()[0])} has no point, or an infinite coordinate")
+            raise DataError(
+                f"{name} {split}: cloud {int(bad.nonzero()[0])} has no point, or an infinite "
+                "coordinate"
+            )
         self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
@@ -61,7 +76,9 @@ class PointDataset(LabelledDataset):
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b n c"], Tensor]:
-        """Clouds and labels of ``indices``; ``transform`` changes all stored points, of which the first are then taken."""
+        """Clouds and labels of ``indices``; ``transform`` changes all stored points, of which the
+        first are then taken.
+        """
         clouds, labels = self.raw(indices)
         clouds = clouds if transform is None else transform(clouds)
         return clouds[:, : self.points], labels
@@ -72,7 +89,8 @@ class PointDataset(LabelledDataset):
 
 @dataclass(frozen=True)
 class CloudAugment:
-    """Another draw of points, a turn about an axis, a scale and a jitter for each cloud, from (seed, epoch, index).
+    """Another draw of points, a turn about an axis, a scale and a jitter for each cloud, from
+    (seed, epoch, index).
 
     Args:
         resample: take the stored points in another random order.
@@ -98,7 +116,9 @@ class CloudAugment:
 
     def __post_init__(self) -> None:
         if self.scale < 0 or self.jitter < 0:
-            raise OptionError(f"scale and jitter: received {self.scale} and {self.jitter}; need 0 or more")
+            raise OptionError(
+                f"scale and jitter: received {self.scale} and {self.jitter}; need 0 or more"
+            )
 
     def __call__(
         self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, "b"], *, seed: int, epoch: int
@@ -155,7 +175,9 @@ def parse_off(content: bytes, where: Path | str) -> tuple[np.ndarray, np.ndarray
             triangles += [(corners[0], corners[i], corners[i + 1]) for i in range(1, size - 1)]
             place += 1 + size
     except (ValueError, IndexError) as error:
-        raise DataError(f"{where}: no OFF mesh ({error}); it is truncated or of another format") from error
+        raise DataError(
+            f"{where}: no OFF mesh ({error}); it is truncated or of another format"
+        ) from error
     return numbers, np.array(triangles, np.int64).reshape(-1, 3)
 
 
@@ -164,14 +186,18 @@ _INDEX = re.compile(rb"\bcoordIndex\s*\[([^\]]*)\]")
 
 
 def parse_vrml(content: bytes, where: Path | str) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices (V, 3) and triangles (T, 3) of all faces of a VRML 2 file; transforms between them are not read.
+    """Vertices (V, 3) and triangles (T, 3) of all faces of a VRML 2 file; transforms between them
+    are not read.
 
     Raises:
         DataError: lists of points and of indices that do not match, or no face at all.
     """
     points, indices = _POINT.findall(content), _INDEX.findall(content)
     if not points or len(points) != len(indices):
-        raise DataError(f"{where}: {len(points)} lists of points, {len(indices)} of faces; needs as many of both")
+        raise DataError(
+            f"{where}: {len(points)} lists of points, {len(indices)} of faces; needs as many of "
+            "both"
+        )
     vertices, triangles, before = [], [], 0
     for place, corners in zip(points, indices):
         numbers = np.array(place.replace(b",", b" ").split(), np.float64)
@@ -191,7 +217,11 @@ def _fans(faces: np.ndarray) -> np.ndarray:
     """Triangles of polygons that end with −1 each."""
     if len(faces) and faces[-1] != -1:
         faces = np.append(faces, -1)
-    if len(faces) % 4 == 0 and (faces.reshape(-1, 4)[:, 3] == -1).all() and (faces.reshape(-1, 4)[:, :3] >= 0).all():
+    if (
+        len(faces) % 4 == 0
+        and (faces.reshape(-1, 4)[:, 3] == -1).all()
+        and (faces.reshape(-1, 4)[:, :3] >= 0).all()
+    ):
         return faces.reshape(-1, 4)[:, :3]
     found = []
     for polygon in np.split(faces, np.flatnonzero(faces == -1)):
@@ -201,7 +231,8 @@ def _fans(faces: np.ndarray) -> np.ndarray:
 
 
 def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int) -> np.ndarray:
-    """n points (n, 3), uniform over the triangles' area, centred, and scaled into the unit ball; random by ``key`` alone.
+    """n points (n, 3), uniform over the triangles' area, centred, and scaled into the unit ball;
+    random by ``key`` alone.
 
     Raises:
         DataError: a mesh without area, or with infinite coordinates.
@@ -214,7 +245,10 @@ def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int
     a, b, c = (vertices[triangles[:, i]] for i in range(3))
     area = np.linalg.norm(np.cross(b - a, c - a), axis=1).cumsum()
     if not len(area) or not np.isfinite(area[-1]) or area[-1] <= 0:
-        raise DataError("a mesh without area, or with coordinates that are no numbers; it holds no surface to sample")
+        raise DataError(
+            "a mesh without area, or with coordinates that are no numbers; it holds no surface to "
+            "sample"
+        )
     chosen, u, v = (uniform(key, stream, torch.arange(n)).numpy() for stream in range(3))
     face = np.searchsorted(area, chosen * area[-1], side="right").clip(max=len(area) - 1)
     flip = u + v > 1
@@ -224,7 +258,9 @@ def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int
 
 
 def unit_ball(points: np.ndarray) -> np.ndarray:
-    """Points (n, 3) with their mean at the origin and the farthest at distance 1 (all at the origin where they coincide)."""
+    """Points (n, 3) with their mean at the origin and the farthest at distance 1 (all at the origin
+    where they coincide).
+    """
     points = points - points.mean(0)
     radius = np.linalg.norm(points, axis=1).max()
     return points / radius if radius > 0 else points

@@ -19,7 +19,8 @@ Compose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class ComposedDataset(ImageDataset):
-    """Images made when asked for, a function of their index alone, with the place of the object in each.
+    """Images made when asked for, a function of their index alone, with the place of the object in
+    each.
 
     Args:
         compose: indices (B,) to images (B, C, H, W) uint8 and the objects' pixels (B, H, W) bool.
@@ -40,18 +41,24 @@ class ComposedDataset(ImageDataset):
         super().__init__(name, split, labels, classes, mean, std, shape)
         self.compose = compose
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
+    def raw(
+        self, indices: Int[Tensor, "b"] | Sequence[int]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
         indices = self._within(indices)
         return self.compose(indices)[0], self.labels[indices]
 
-    def masks(self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask") -> Bool[Tensor, "b h w"]:
+    def masks(
+        self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask"
+    ) -> Bool[Tensor, "b h w"]:
         found = self.compose(self._within(indices))[1]
         return found if check_kind(kind) == "mask" else boxes_of(found)
 
     def _within(self, indices: Any) -> Tensor:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if len(indices) and not -len(self) <= int(indices.min()) <= int(indices.max()) < len(self):
-            raise IndexError(f"indices {indices.tolist()}; {self.name} {self.split} has {len(self)} samples")
+            raise IndexError(
+                f"indices {indices.tolist()}; {self.name} {self.split} has {len(self)} samples"
+            )
         return indices % len(self)
 
 
@@ -92,7 +99,10 @@ def base_images(request: Request) -> ArrayDataset:
     found = base.create(replace(request, entry=base, image_size=None, options=None))
     assert isinstance(found, ArrayDataset)
     if len(found) < 2:
-        raise DataError(f"{request.entry.name}: needs at least 2 images of {base.name} to compose, found {len(found)}")
+        raise DataError(
+            f"{request.entry.name}: needs at least 2 images of {base.name} to compose, found "
+            f"{len(found)}"
+        )
     return found
 
 
@@ -103,5 +113,7 @@ def sample_count(name: str, asked: int, there: int) -> int:
         OptionError: more than there are images.
     """
     if asked > there:
-        raise OptionError(f"{name}: received {asked}; there are {there} images to make one each from")
+        raise OptionError(
+            f"{name}: received {asked}; there are {there} images to make one each from"
+        )
     return asked or there

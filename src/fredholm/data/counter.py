@@ -1,7 +1,8 @@
 """Random numbers from a counter: a value is a function of its keys, not of what was drawn before.
 
-A shuffled order, a split or an augmentation drawn this way is the same whatever the batch order, the number of processes or
-the point at which a run was resumed. The mixing function is SplitMix64's, in wrapping 64-bit integers.
+A shuffled order, a split or an augmentation drawn this way is the same whatever the batch order,
+the number of processes or the point at which a run was resumed. The mixing function is
+SplitMix64's, in wrapping 64-bit integers.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def hash64(*keys: int | Tensor) -> Int[Tensor, "..."]:
-    """64 well-mixed bits for every combination of ``keys`` (integers or int64 tensors that broadcast).
+    """64 well-mixed bits for every combination of ``keys`` (integers or int64 tensors that
+    broadcast).
 
     h₀ = 0, h_{i+1} = mix(h_i ⊕ key_i); O(number of elements · number of keys).
 
-    Reference: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014), the mixer of SplitMix64.
+    Reference: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014), the
+    mixer of SplitMix64.
 
     Example:
         >>> bool((hash64(7, torch.arange(3))[1] == hash64(7, 1)).item())

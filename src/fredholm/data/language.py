@@ -20,10 +20,11 @@ _MASKS = 0x3A  # the stream of random numbers of the masks
 
 
 class NextTokens(LabelledDataset):
-    """A long text in windows of N tokens: a batch is (B, N) token numbers and, at each of them, the number that follows.
+    """A long text in windows of N tokens: a batch is (B, N) token numbers and, at each of them, the
+    number that follows.
 
-    The windows lie side by side, so that every token but the first is asked for once; what is left at the end is not. The first tokens of
-    a window have little before them.
+    The windows lie side by side, so that every token but the first is asked for once; what is left
+    at the end is not. The first tokens of a window have little before them.
 
     Args:
         name, split: what this is.
@@ -46,18 +47,31 @@ class NextTokens(LabelledDataset):
     task = "tokens"
     truncated = 0
 
-    def __init__(self, name: str, split: str, numbers: Int[Tensor, "n"], vocabulary: Vocabulary, max_length: int):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        numbers: Int[Tensor, "n"],
+        vocabulary: Vocabulary,
+        max_length: int,
+    ):
         count = (len(numbers) - 1) // max_length
         if count < 1:
             raise DataError(
-                f"{name} {split}: a text of {len(numbers)} tokens; a window of max_length takes {max_length + 1}"
+                f"{name} {split}: a text of {len(numbers)} tokens; a window of max_length takes "
+                f"{max_length + 1}"
             )
         super().__init__(
-            name, split, numbers[1 : count * max_length + 1].view(count, max_length), token_names(vocabulary)
+            name,
+            split,
+            numbers[1 : count * max_length + 1].view(count, max_length),
+            token_names(vocabulary),
         )
         self.numbers, self.vocabulary, self.max_length = numbers, vocabulary, max_length
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+    def raw(
+        self, indices: Int[Tensor, "b"] | Sequence[int]
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
         return inputs[indices].long(), self.labels[indices].long()
@@ -75,10 +89,12 @@ class NextTokens(LabelledDataset):
 
 
 class HiddenTokens(LabelledDataset):
-    """Texts of which some tokens are hidden: a batch is (B, N) token numbers, and the hidden numbers, -100 where nothing is asked.
+    """Texts of which some tokens are hidden: a batch is (B, N) token numbers, and the hidden
+    numbers, -100 where nothing is asked.
 
-    A share of the tokens is asked for; of these 80% become number 1, 10% a random token, 10% stay as they are. In training the loader's
-    ``augment`` chooses them anew each epoch; without one (validation, test) they follow from the sample alone.
+    A share of the tokens is asked for; of these 80% become number 1, 10% a random token, 10% stay
+    as they are. In training the loader's ``augment`` chooses them anew each epoch; without one
+    (validation, test) they follow from the sample alone.
 
     Args:
         texts: the texts; their labels are not read.
@@ -102,15 +118,24 @@ class HiddenTokens(LabelledDataset):
     def __init__(self, texts: LabelledDataset, share: float):
         if not isinstance(texts, TextDataset):
             raise OptionError(
-                f"masked: {texts.name} asks for {getattr(texts, 'task', 'classes')} already; needs texts with labels"
+                f"masked: {texts.name} asks for {getattr(texts, 'task', 'classes')} already; needs "
+                "texts with labels"
             )
         if not 0.0 < share < 1.0:
-            raise OptionError(f"masked: received {share}; needs a share of the tokens between 0 and 1")
+            raise OptionError(
+                f"masked: received {share}; needs a share of the tokens between 0 and 1"
+            )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
         self.source, self.share = texts, share
-        self.vocabulary, self.max_length, self.truncated = texts.vocabulary, texts.max_length, texts.truncated
+        self.vocabulary, self.max_length, self.truncated = (
+            texts.vocabulary,
+            texts.max_length,
+            texts.truncated,
+        )
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
+    def raw(
+        self, indices: Int[Tensor, "b"] | Sequence[int]
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
         return self.source.raw(indices)
 
     def batch(
@@ -124,15 +149,23 @@ class HiddenTokens(LabelledDataset):
             return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
         return transform(numbers)
 
-    def hide(self, numbers: Tensor, indices: Tensor, *, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Hidden numbers and what is asked, a function of (seed, epoch, index, place) alone; a text has one question at least."""
+    def hide(
+        self, numbers: Tensor, indices: Tensor, *, seed: int, epoch: int
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden numbers and what is asked, a function of (seed, epoch, index, place) alone; a text
+        has one question at least.
+        """
         place = torch.arange(numbers.shape[1])
-        draw, how, other = (uniform(seed, epoch + 1, _MASKS, k, indices[:, None], place) for k in range(3))
+        draw, how, other = (
+            uniform(seed, epoch + 1, _MASKS, k, indices[:, None], place) for k in range(3)
+        )
         real = numbers != PADDING
         draw = torch.where(real, draw.to(torch.float64), 2.0)
         asked = (draw < self.share) | ((draw == draw.amin(1, keepdim=True)) & real)
         words = 2 + (other * (len(self.vocabulary) - 2)).long()
-        changed = torch.where(how < HIDDEN, UNKNOWN, torch.where(how < HIDDEN + RANDOM, words, numbers))
+        changed = torch.where(
+            how < HIDDEN, UNKNOWN, torch.where(how < HIDDEN + RANDOM, words, numbers)
+        )
         return torch.where(asked, changed, numbers), torch.where(asked, numbers, NOT_ASKED)
 
     def __repr__(self) -> str:

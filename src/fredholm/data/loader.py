@@ -1,4 +1,6 @@
-"""Batches in an order that follows from (seed, epoch), and that can be taken up again in the middle of an epoch."""
+"""Batches in an order that follows from (seed, epoch), and that can be taken up again in the middle
+of an epoch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from fredholm.data.counter import permutation
 from fredholm.data.datasets import LabelledDataset
 from fredholm.errors import CheckpointError, OptionError
 
-# Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as HiddenTokens.hide.
+# Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as
+# HiddenTokens.hide.
 Change = Augment | Callable[..., Any]
 _ORDER = 0x0D  # the stream of random numbers of the order
 
@@ -22,9 +25,10 @@ _ORDER = 0x0D  # the stream of random numbers of the order
 class EpochOrder:
     """Which samples form batch k of epoch e, as a function of (seed, e, k).
 
-    A permutation of 0 … n − 1 is cut into steps of ``batch_size · world_size``; in each step, process ``rank`` takes its own
-    ``batch_size``. The last step is shorter; with several processes it is filled up from the beginning of the order so that each gets
-    as many samples (as torch's DistributedSampler does), or left out with ``drop_last``. O(n log n) an epoch.
+    A permutation of 0 … n − 1 is cut into steps of ``batch_size · world_size``; in each step,
+    process ``rank`` takes its own ``batch_size``. The last step is shorter; with several processes
+    it is filled up from the beginning of the order so that each gets as many samples (as torch's
+    DistributedSampler does), or left out with ``drop_last``. O(n log n) an epoch.
 
     Args:
         n: samples.
@@ -66,7 +70,8 @@ class EpochOrder:
         self.step_size = batch_size * world_size
         if drop_last and n < self.step_size:
             raise OptionError(
-                f"batch_size: a step takes {self.step_size} samples, of {n}; needs a smaller one, or drop_last=False"
+                f"batch_size: a step takes {self.step_size} samples, of {n}; needs a smaller one, "
+                "or drop_last=False"
             )
         self.position = (0, 0)  # epoch, batches of it that were handed out
 
@@ -76,7 +81,9 @@ class EpochOrder:
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, "b"]]:
         """The sample numbers of the batches of ``epoch`` from batch ``start`` on."""
-        order = permutation(self.n, self.seed, epoch, _ORDER) if self.shuffle else torch.arange(self.n)
+        order = (
+            permutation(self.n, self.seed, epoch, _ORDER) if self.shuffle else torch.arange(self.n)
+        )
         for step in range(start, len(self)):
             chunk = order[step * self.step_size : (step + 1) * self.step_size]
             lacking = -len(chunk) % self.world_size
@@ -99,33 +106,41 @@ class EpochOrder:
         """Take up the saved position.
 
         Raises:
-            CheckpointError: when the state belongs to another order, or its position does not exist.
+            CheckpointError: when the state belongs to another order, or its position does not
+                exist.
         """
         mine = self.identity()
         missing = [key for key in ("epoch", "offset", *mine) if key not in state]
         if missing:
-            raise CheckpointError(f"loader state: lacks {', '.join(missing)}; needs the state_dict of a loader")
+            raise CheckpointError(
+                f"loader state: lacks {', '.join(missing)}; needs the state_dict of a loader"
+            )
         for key, value in mine.items():
             if state[key] != value:
                 raise CheckpointError(
-                    f"loader state: {key} was {state[key]!r} and is {value!r}; resume with the same, or start anew"
+                    f"loader state: {key} was {state[key]!r} and is {value!r}; resume with the "
+                    "same, or start anew"
                 )
         epoch, offset = state["epoch"], state["offset"]
         if epoch < 0 or not 0 <= offset <= len(self):
             raise CheckpointError(
-                f"loader state: epoch {epoch}, batch {offset}; needs epoch >= 0 and a batch from 0 to {len(self)}"
+                f"loader state: epoch {epoch}, batch {offset}; needs epoch >= 0 and a batch from 0 "
+                f"to {len(self)}"
             )
         self.position = (epoch, offset)
 
 
 class ResumableLoader:
-    """An iterable of (inputs, labels) batches that knows where it is; batches are made when asked for, none ahead.
+    """An iterable of (inputs, labels) batches that knows where it is; batches are made when asked
+    for, none ahead.
 
-    So the batches handed out are those that training steps have used, except for the one in a step's hands: ``state_dict()`` taken
-    after a step is exact. A caller that reads ahead passes ``state_dict(consumed=k)``.
+    So the batches handed out are those that training steps have used, except for the one in a
+    step's hands: ``state_dict()`` taken after a step is exact. A caller that reads ahead passes
+    ``state_dict(consumed=k)``.
 
-    Iterating starts at the beginning of ``epoch``, or at the saved batch after ``load_state_dict``; ``len`` is always that of a whole
-    epoch. An epoch that was iterated to its end is followed by the next, unless ``set_epoch`` says otherwise.
+    Iterating starts at the beginning of ``epoch``, or at the saved batch after ``load_state_dict``;
+    ``len`` is always that of a whole epoch. An epoch that was iterated to its end is followed by
+    the next, unless ``set_epoch`` says otherwise.
 
     Example:
         >>> from fredholm.data import create_dataset
@@ -194,10 +209,13 @@ class ResumableLoader:
         augment = self.augment
         if augment is None:
             return self.dataset.batch(indices)
-        return self.dataset.batch(indices, lambda images: augment(images, indices, seed=self.order.seed, epoch=epoch))
+        return self.dataset.batch(
+            indices, lambda images: augment(images, indices, seed=self.order.seed, epoch=epoch)
+        )
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Where to go on: after the batches handed out, or after ``consumed`` batches of this epoch.
+        """Where to go on: after the batches handed out, or after ``consumed`` batches of this
+        epoch.
 
         Raises:
             OptionError: when more were consumed than handed out.
@@ -205,7 +223,10 @@ class ResumableLoader:
         state = self.order.state_dict()
         if consumed is not None:
             if not 0 <= consumed <= state["offset"]:
-                raise OptionError(f"consumed: received {consumed}; needs 0 to the {state['offset']} batches handed out")
+                raise OptionError(
+                    f"consumed: received {consumed}; needs 0 to the {state['offset']} batches "
+                    "handed out"
+                )
             state["offset"] = consumed
         return state
 
@@ -213,7 +234,8 @@ class ResumableLoader:
         """Go on where ``state`` was taken, batch for batch the same.
 
         Raises:
-            CheckpointError: when the state belongs to another data set size, batch size, seed or number of processes.
+            CheckpointError: when the state belongs to another data set size, batch size, seed or
+                number of processes.
         """
         self.order.load_state_dict(state)
         self._resume, self._chosen = True, False
@@ -230,7 +252,8 @@ def make_loader(
     rank: int = 0,
     world_size: int = 1,
 ) -> ResumableLoader:
-    """A loader whose order and augmentation follow from ``seed``; see :class:`EpochOrder` and :class:`ResumableLoader`.
+    """A loader whose order and augmentation follow from ``seed``; see :class:`EpochOrder` and
+    :class:`ResumableLoader`.
 
     To evaluate without repeated samples use one process, or a set that the step divides.
 

@@ -1,7 +1,9 @@
-"""The weights inside an ONNX file, read without the onnx package: names, shapes and numbers, no graph.
+"""The weights inside an ONNX file, read without the onnx package: names, shapes and numbers, no
+graph.
 
-An ONNX file is a protocol buffer. ``ModelProto.graph`` is field 7, ``GraphProto.initializer`` field 5; of a ``TensorProto`` dims are
-field 1, data_type 2, name 8, raw_data 9 and float_data 4; of a ``NodeProto`` inputs are field 1, outputs 2 and the operation 4.
+An ONNX file is a protocol buffer. ``ModelProto.graph`` is field 7, ``GraphProto.initializer`` field
+5; of a ``TensorProto`` dims are field 1, data_type 2, name 8, raw_data 9 and float_data 4; of a
+``NodeProto`` inputs are field 1, outputs 2 and the operation 4.
 """
 
 from __future__ import annotations
@@ -23,21 +25,32 @@ TYPES = {1: np.float32, 7: np.int64, 10: np.float16, 11: np.float64}
 def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
     """All stored tensors of the file's graph, by name.
 
-    Exporters store the weight of a linear layer transposed and nameless, and keep its bias's name: where such a product is followed by
-    the sum with ``NAME.bias``, the weight is given as ``NAME.weight``, transposed back.
+    Exporters store the weight of a linear layer transposed and nameless, and keep its bias's name:
+    where such a product is followed by the sum with ``NAME.bias``, the weight is given as
+    ``NAME.weight``, transposed back.
 
     Raises:
-        DataError: a file that is missing, truncated or no ONNX model, or a tensor of a type that is not read.
+        DataError: a file that is missing, truncated or no ONNX model, or a tensor of a type that is
+            not read.
     """
     data = memoryview(read_bytes(path))
     try:
-        graphs = [value for field, value in _fields(data) if field == 7 and isinstance(value, memoryview)]
-        found = [_tensor(value, path) for graph in graphs for field, value in _fields(graph) if field == 5]
+        graphs = [
+            value for field, value in _fields(data) if field == 7 and isinstance(value, memoryview)
+        ]
+        found = [
+            _tensor(value, path)
+            for graph in graphs
+            for field, value in _fields(graph)
+            if field == 5
+        ]
         nodes = [_node(value) for graph in graphs for field, value in _fields(graph) if field == 1]
     except (IndexError, ValueError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not an ONNX file, or truncated ({error})") from error
     if not found:
-        raise DataError(f"{path}: holds no stored tensor; needs an ONNX model with its weights inside")
+        raise DataError(
+            f"{path}: holds no stored tensor; needs an ONNX model with its weights inside"
+        )
     tensors = dict(found)
     for name, weight in _weights(nodes, tensors):
         tensors[name] = tensors.pop(weight).T.contiguous()
@@ -46,7 +59,13 @@ def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
 
 def _weights(nodes: list[Node], tensors: dict[str, Tensor]) -> Iterator[tuple[str, str]]:
     """(name that the bias tells, nameless tensor) of each linear layer."""
-    products = {out: name for kind, given, (out, *_) in nodes if kind == "MatMul" for name in given if name in tensors}
+    products = {
+        out: name
+        for kind, given, (out, *_) in nodes
+        if kind == "MatMul"
+        for name in given
+        if name in tensors
+    }
     for kind, given, _ in nodes:
         bias = next((name for name in given if name in tensors and name.endswith(".bias")), None)
         weight = next((products[name] for name in given if name in products), None)
@@ -63,7 +82,11 @@ def _node(data: int | memoryview) -> Node:
         if field in (1, 2, 4) and not isinstance(value, int)
     ]
     kind = next((text for field, text in texts if field == 4), "")
-    return kind, [text for field, text in texts if field == 1], [text for field, text in texts if field == 2]
+    return (
+        kind,
+        [text for field, text in texts if field == 1],
+        [text for field, text in texts if field == 2],
+    )
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
@@ -113,7 +136,9 @@ def _tensor(data: int | memoryview, path: Path) -> tuple[str, Tensor]:
         elif field in (4, 9) and isinstance(value, memoryview):
             raw = bytes(value)
     if kind not in TYPES:
-        raise DataError(f"{path}: tensor {name!r} has type {kind}; read are {', '.join(map(str, TYPES))}")
+        raise DataError(
+            f"{path}: tensor {name!r} has type {kind}; read are {', '.join(map(str, TYPES))}"
+        )
     return name, torch.from_numpy(np.frombuffer(raw, TYPES[kind]).reshape(shape).copy())
 
 

@@ -1,4 +1,6 @@
-"""Progress of a fetch on the terminal: a bar where rich is installed, plain lines on stderr otherwise, or nothing."""
+"""Progress of a fetch on the terminal: a bar where rich is installed, plain lines on stderr
+otherwise, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Progress(Protocol):
-    """One step at a time: ``start`` names it and its size, ``at`` says how far it is, ``note`` prints a sentence."""
+    """One step at a time: ``start`` names it and its size, ``at`` says how far it is, ``note``
+    prints a sentence.
+    """
 
     def start(self, label: str, total: int) -> None: ...
     def at(self, done: int) -> None: ...

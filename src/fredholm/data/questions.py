@@ -16,10 +16,12 @@ from fredholm.errors import DataError, ShapeError
 
 
 class QuestionDataset(LabelledDataset):
-    """Pictures with questions: a batch is :class:`fredholm.encoders.Inputs` of ``image`` (B, C, H, W), normalised, and ``tokens`` (B, T).
+    """Pictures with questions: a batch is :class:`fredholm.encoders.Inputs` of ``image`` (B, C, H,
+    W), normalised, and ``tokens`` (B, T).
 
-    With several ``views`` a sample has (V, C, H, W) pictures. ``task`` is ``classification`` (one answer each) or ``answers``: the scores
-    of all answers, (N, classes) in [0, 1], kept as pairs of answer and score.
+    With several ``views`` a sample has (V, C, H, W) pictures. ``task`` is ``classification`` (one
+    answer each) or ``answers``: the scores of all answers, (N, classes) in [0, 1], kept as pairs of
+    answer and score.
 
     Args:
         name, split: what this is.
@@ -62,11 +64,23 @@ class QuestionDataset(LabelledDataset):
         views: int = 1,
     ):
         scored = not isinstance(labels, Tensor)
-        best = torch.tensor([max(s, key=lambda a: (s[a], -a), default=0) for s in labels]) if scored else labels
+        best = (
+            torch.tensor([max(s, key=lambda a: (s[a], -a), default=0) for s in labels])
+            if scored
+            else labels
+        )
         super().__init__(name, split, best.long(), classes)
         if len(texts) != len(labels):
-            raise ShapeError(f"{name}: received {len(texts)} texts and {len(labels)} answers; needs one each")
-        highest = max((a for s in labels for a in s), default=0) if scored else int(best.max()) if len(best) else 0
+            raise ShapeError(
+                f"{name}: received {len(texts)} texts and {len(labels)} answers; needs one each"
+            )
+        highest = (
+            max((a for s in labels for a in s), default=0)
+            if scored
+            else int(best.max())
+            if len(best)
+            else 0
+        )
         if highest >= len(classes) or (len(best) and int(best.min()) < 0):
             raise DataError(f"answers: up to number {highest}; needs 0 to {len(classes) - 1}")
         self.task = "answers" if scored else "classification"
@@ -74,7 +88,9 @@ class QuestionDataset(LabelledDataset):
         self.pictures, self.texts, self.shape, self.views = pictures, list(texts), shape, views
         self.vocabulary, self.max_length = vocabulary, max_length
         self.mean, self.std = tuple(mean), tuple(std)
-        self.numbers, self.truncated = encode_texts(self.texts, vocabulary, max_length, f"{name} {split}: text")
+        self.numbers, self.truncated = encode_texts(
+            self.texts, vocabulary, max_length, f"{name} {split}: text"
+        )
 
     def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
         """Bytes and token numbers, and what is asked."""
@@ -92,7 +108,9 @@ class QuestionDataset(LabelledDataset):
     def batch(
         self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Inputs, Tensor]:
-        """Normalised pictures with token numbers, and what is asked; ``transform`` changes the pictures' bytes."""
+        """Normalised pictures with token numbers, and what is asked; ``transform`` changes the
+        pictures' bytes.
+        """
         inputs, labels = self.raw(indices)
         pictures = inputs["image"] if transform is None else transform(inputs["image"])
         return Inputs(image=self.normalise(pictures), tokens=inputs["tokens"]), labels
@@ -108,4 +126,6 @@ class QuestionDataset(LabelledDataset):
 
     def __repr__(self) -> str:
         size = f"{len(self)} questions on pictures {'x'.join(map(str, self.shape))}"
-        return f"QuestionDataset({self.name!r}, {self.split!r}, {size}, {len(self.classes)} answers)"
+        return (
+            f"QuestionDataset({self.name!r}, {self.split!r}, {size}, {len(self.classes)} answers)"
+        )

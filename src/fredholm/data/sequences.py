@@ -1,4 +1,6 @@
-"""Sequences of numbers as torch data sets: what is not there is NaN, and what is asked is the data set's task."""
+"""Sequences of numbers as torch data sets: what is not there is NaN, and what is asked is the data
+set's task.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ TASKS = ("classification", "steps", "regression")
 
 
 class SequenceDataset(LabelledDataset):
-    """Sequences of numbers of one width: ``batch(indices)`` gives (B, N, C) floats as long as the longest, and what is asked.
+    """Sequences of numbers of one width: ``batch(indices)`` gives (B, N, C) floats as long as the
+    longest, and what is asked.
 
-    A point that is not there is NaN in every channel. Where ``timed``, the first channel is time, and a point whose values alone are NaN is
-    a missing observation. ``task`` says what is asked of a sequence: a class (``classification``), a class at every point (``steps``;
-    -100 where nothing is asked), or a number (``regression``).
+    A point that is not there is NaN in every channel. Where ``timed``, the first channel is time,
+    and a point whose values alone are NaN is a missing observation. ``task`` says what is asked of
+    a sequence: a class (``classification``), a class at every point (``steps``; -100 where nothing
+    is asked), or a number (``regression``).
 
     Args:
         name, split: what this is.
@@ -56,7 +60,10 @@ class SequenceDataset(LabelledDataset):
             raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
         asked = labels[labels != -100] if task != "regression" else labels[:0]
         if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
-            raise DataError(f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}")
+            raise DataError(
+                f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
         self.values, self.length, self.channels = values, *shape
         self.task, self.timed = task, timed
         self.spacing = 1.0  # steps of the full rate between two samples
@@ -95,12 +102,19 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
     """
     channels, height, width = images.shape
     if order is not None and len(order) != height * width:
-        raise ShapeError(f"order: received {len(order)} places; needs one for each of {height * width} pixels")
+        raise ShapeError(
+            f"order: received {len(order)} places; needs one for each of {height * width} pixels"
+        )
 
     def values(indices: Tensor) -> Tensor:
         pixels = images.batch(indices)[0].flatten(2).mT
         return pixels if order is None else pixels[:, order]
 
     return SequenceDataset(
-        images.name, images.split, images.labels, images.classes, values, shape=(height * width, channels)
+        images.name,
+        images.split,
+        images.labels,
+        images.classes,
+        values,
+        shape=(height * width, channels),
     )

@@ -26,7 +26,9 @@ def check_split(split: str) -> str:
         'val'
     """
     if split not in SPLITS:
-        raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}{suggest(split, SPLITS)}")
+        raise OptionError(
+            f"split: received {split!r}; needs one of {', '.join(SPLITS)}{suggest(split, SPLITS)}"
+        )
     return split
 
 
@@ -43,13 +45,15 @@ def check_fraction(val_fraction: float | int) -> float:
     number = isinstance(val_fraction, int | float) and not isinstance(val_fraction, bool)
     if not number or not (math.isfinite(val_fraction) and 0 <= val_fraction < 1):
         raise OptionError(
-            f"val_fraction: received {val_fraction!r}; needs a share of the training images, at least 0 and less than 1"
+            f"val_fraction: received {val_fraction!r}; needs a share of the training images, at "
+            "least 0 and less than 1"
         )
     return float(val_fraction)
 
 
 def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[int, int]]:
-    """Where the splits of a text of ``n`` tokens begin and end: train, val and test in its order, shares of the whole.
+    """Where the splits of a text of ``n`` tokens begin and end: train, val and test in its order,
+    shares of the whole.
 
     Example:
         >>> spans(100, 0.1, 0.2)
@@ -60,7 +64,8 @@ def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[
     """
     if val_fraction + test_fraction >= 1:
         raise OptionError(
-            f"val_fraction: received {val_fraction:g}, and {test_fraction:g} are for the test; needs less than 1"
+            f"val_fraction: received {val_fraction:g}, and {test_fraction:g} are for the test; "
+            "needs less than 1"
         )
     first, second = round(n * (1 - val_fraction - test_fraction)), round(n * (1 - test_fraction))
     return {"train": (0, first), "val": (first, second), "test": (second, n)}
@@ -71,8 +76,8 @@ def stratified(
 ) -> tuple[Int[Tensor, "a"], Int[Tensor, "b"]]:
     """Two sorted index lists: the rest, and the held-out ``fraction`` of every class.
 
-    Each class is put in a random order fixed by ``seed``, and its last round(fraction · n_class) members are held out (halves
-    round to even). O(n log n).
+    Each class is put in a random order fixed by ``seed``, and its last round(fraction · n_class)
+    members are held out (halves round to even). O(n log n).
 
     Example:
         >>> rest, held = stratified(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 0.25)

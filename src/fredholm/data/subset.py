@@ -29,7 +29,8 @@ class _Rows:
 
 
 def limit_samples(dataset: AnyDataset, limit: int, seed: int = 0) -> AnyDataset:
-    """The same data set with at most ``limit`` of its samples, a random draw fixed by ``seed``; nothing is copied.
+    """The same data set with at most ``limit`` of its samples, a random draw fixed by ``seed``;
+    nothing is copied.
 
     Raises:
         OptionError: a limit below 1.

@@ -18,14 +18,15 @@ MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How texts become numbers: ``tokens`` is words, bytes or characters, ``max_length`` how many of them are kept (default 64 words, 256
-    bytes or characters).
+    """How texts become numbers: ``tokens`` is words, bytes or characters, ``max_length`` how many
+    of them are kept (default 64 words, 256 bytes or characters).
 
-    ``min_count`` is how often a word must occur in the training split to have a number (default 2); ``vocabulary``, where given, is
-    used instead of one made from the training split.
+    ``min_count`` is how often a word must occur in the training split to have a number (default 2);
+    ``vocabulary``, where given, is used instead of one made from the training split.
 
     Raises:
-        OptionError: for an unknown kind, a length below 1, a vocabulary of another kind, or a count of bytes.
+        OptionError: for an unknown kind, a length below 1, a vocabulary of another kind, or a count
+            of bytes.
     """
 
     tokens: str | None = None
@@ -37,16 +38,20 @@ class TextOptions:
         if self.tokens is not None and self.tokens not in KINDS:
             raise OptionError(f"tokens: received {self.tokens!r}{suggest(str(self.tokens), KINDS)}")
         length = self.max_length
-        if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+        if length is not None and (
+            not isinstance(length, int) or isinstance(length, bool) or length < 1
+        ):
             raise OptionError(f"max_length: received {length!r}; needs an integer of 1 or more")
         if self.vocabulary is not None and self.tokens not in (None, self.vocabulary.kind):
             raise OptionError(
-                f"tokens: received {self.tokens!r} with a vocabulary of {self.vocabulary.kind}; leave it out"
+                f"tokens: received {self.tokens!r} with a vocabulary of {self.vocabulary.kind}; "
+                "leave it out"
             )
 
         if self.min_count is not None and self.vocabulary is None and self.kind != "words":
             raise OptionError(
-                f"min_count: received {self.min_count} with tokens {self.kind!r}; all {self.kind} have numbers, leave it out"
+                f"min_count: received {self.min_count} with tokens {self.kind!r}; all {self.kind} "
+                "have numbers, leave it out"
             )
 
     @property
@@ -73,7 +78,8 @@ class TextOptions:
 def encode_texts(
     texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str = "text"
 ) -> tuple[Int[Tensor, "b n"], int]:
-    """Texts as rows of numbers, padded with 0 to the longest, and how many were longer than ``max_length`` and lost their end.
+    """Texts as rows of numbers, padded with 0 to the longest, and how many were longer than
+    ``max_length`` and lost their end.
 
     Raises:
         DataError: for a text without a token, naming it by ``where`` and its place.
@@ -87,7 +93,8 @@ def encode_texts(
     empty = next((i for i, row in enumerate(rows) if not row), None)
     if empty is not None:
         raise DataError(
-            f"{where} {empty + 1}: {texts[empty]!r} holds no token; needs at least one {vocabulary.kind[:-1]}"
+            f"{where} {empty + 1}: {texts[empty]!r} holds no token; needs at least one "
+            f"{vocabulary.kind[:-1]}"
         )
     truncated = sum(len(row) > max_length for row in rows)
     width = min(max_length, max((len(row) for row in rows), default=1))
@@ -99,7 +106,8 @@ def encode_texts(
 
 
 class TextDataset(LabelledDataset):
-    """Labelled texts in memory; a batch is (B, N) token numbers, 0 where padded, as wide as its longest text.
+    """Labelled texts in memory; a batch is (B, N) token numbers, 0 where padded, as wide as its
+    longest text.
 
     A text longer than ``max_length`` tokens loses its end; ``truncated`` counts those that did.
 
@@ -113,7 +121,8 @@ class TextDataset(LabelledDataset):
         task: ``classification``, or ``regression``: what is asked are the targets.
 
     Raises:
-        DataError: for a text without a token, labels outside the classes, or a regression without targets.
+        DataError: for a text without a token, labels outside the classes, or a regression without
+            targets.
         ShapeError: when labels or targets do not fit the texts.
 
     Example:
@@ -136,24 +145,40 @@ class TextDataset(LabelledDataset):
         task: str = "classification",
     ):
         super().__init__(name, split, labels, classes)
-        if task not in ("classification", "regression") or (task == "regression" and targets is None):
-            raise DataError(f"task: received {task!r}; needs 'classification', or 'regression' and targets")
+        if task not in ("classification", "regression") or (
+            task == "regression" and targets is None
+        ):
+            raise DataError(
+                f"task: received {task!r}; needs 'classification', or 'regression' and targets"
+            )
         self.task = task
         if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
-            found = (
-                f"{len(texts)} texts, {len(labels)} labels, targets {None if targets is None else tuple(targets.shape)}"
+            found = f"{len(texts)} texts, {len(labels)} labels, targets {None if targets is None else tuple(targets.shape)}"
+            raise ShapeError(
+                f"{name}: received {found}; needs one label (and target) for each text"
             )
-            raise ShapeError(f"{name}: received {found}; needs one label (and target) for each text")
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {len(classes) - 1}")
-        self.texts, self.vocabulary, self.max_length, self.targets = list(texts), vocabulary, max_length, targets
-        self.numbers, self.truncated = encode_texts(self.texts, vocabulary, max_length, f"{name} {split}: text")
+            raise DataError(
+                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
+        self.texts, self.vocabulary, self.max_length, self.targets = (
+            list(texts),
+            vocabulary,
+            max_length,
+            targets,
+        )
+        self.numbers, self.truncated = encode_texts(
+            self.texts, vocabulary, max_length, f"{name} {split}: text"
+        )
 
     def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         numbers = self.numbers[indices]
         width = int((numbers != PADDING).sum(1).max()) if len(numbers) else 1
-        asked = self.targets if self.task == "regression" and self.targets is not None else self.labels
+        asked = (
+            self.targets if self.task == "regression" and self.targets is not None else self.labels
+        )
         return numbers[:, :width], asked[indices]
 
     def batch(

@@ -20,7 +20,8 @@ from fredholm.errors import DataError, ShapeError
 
 
 class Rows:
-    """Rows of symbols 0 … 255, one byte each, of different lengths; called with indices, they come as padded token numbers.
+    """Rows of symbols 0 … 255, one byte each, of different lengths; called with indices, they come
+    as padded token numbers.
 
     A token's number is 1 + its symbol; 0 is padding.
 
@@ -43,13 +44,22 @@ class Rows:
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         if len(rows) and int(lengths.min()) < 1:
             raise DataError(f"row {int(lengths.argmin()) + 1}: holds no symbol; needs at least one")
-        whole = torch.cat([row.to(torch.uint8) for row in rows]) if rows else torch.empty(0, dtype=torch.uint8)
+        whole = (
+            torch.cat([row.to(torch.uint8) for row in rows])
+            if rows
+            else torch.empty(0, dtype=torch.uint8)
+        )
         return cls(whole, lengths.cumsum(0))
 
     @classmethod
     def of_texts(cls, texts: Sequence[str], max_length: int) -> Rows:
         """The first ``max_length`` bytes of each text's UTF-8."""
-        return cls.of([torch.tensor(list(text.encode("utf-8")[:max_length]), dtype=torch.uint8) for text in texts])
+        return cls.of(
+            [
+                torch.tensor(list(text.encode("utf-8")[:max_length]), dtype=torch.uint8)
+                for text in texts
+            ]
+        )
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -81,14 +91,19 @@ def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
     """
 
     def numbers(indices: Tensor) -> Tensor:
-        width = int(torch.cat([rows.lengths[indices] for rows in (first, second)]).max()) if len(indices) else 1
+        width = (
+            int(torch.cat([rows.lengths[indices] for rows in (first, second)]).max())
+            if len(indices)
+            else 1
+        )
         return torch.stack([first(indices, width), second(indices, width)], 1)
 
     return numbers
 
 
 class TokenDataset(LabelledDataset):
-    """Sequences of symbols with a class each: ``batch(indices)`` gives (B, N) token numbers, (B, 2, N) of ``pair``, 0 where padded.
+    """Sequences of symbols with a class each: ``batch(indices)`` gives (B, N) token numbers, (B, 2,
+    N) of ``pair``, 0 where padded.
 
     Args:
         name, split: what this is.
@@ -123,7 +138,10 @@ class TokenDataset(LabelledDataset):
     ):
         super().__init__(name, split, labels, classes)
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {len(classes) - 1}")
+            raise DataError(
+                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
+                f"{len(classes) - 1}"
+            )
         self.numbers, self.tokens, self.max_length, self.pair = numbers, tokens, max_length, pair
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Int[Tensor, "b ..."], Int[Tensor, "b"]]:
@@ -146,7 +164,8 @@ class TokenDataset(LabelledDataset):
 def image_tokens(images: ImageDataset) -> TokenDataset:
     """Images as sequences of pixels, row after row, the grey level of each a token: 257 numbers.
 
-    Colours become grey as 0.2989 R + 0.587 G + 0.114 B, rounded down as the Long Range Arena's conversion does.
+    Colours become grey as 0.2989 R + 0.587 G + 0.114 B, rounded down as the Long Range Arena's
+    conversion does.
 
     Raises:
         ShapeError: neither one channel nor three.
@@ -158,7 +177,10 @@ def image_tokens(images: ImageDataset) -> TokenDataset:
     def numbers(indices: Tensor) -> Tensor:
         pixels = images.raw(indices)[0]
         if channels == 3:
-            grey = (pixels.double() * torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)[:, None, None]).sum(1)
+            grey = (
+                pixels.double()
+                * torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)[:, None, None]
+            ).sum(1)
             pixels = (grey * (255.5 / 255)).clamp(max=255).floor()
         return pixels.flatten(1).long() + 1
 
@@ -173,8 +195,11 @@ def image_tokens(images: ImageDataset) -> TokenDataset:
     )
 
 
-def generated(folder: Path, options: Any, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What ``make()`` gives, kept in ``folder`` under a name that follows from ``options``, so that it is made once.
+def generated(
+    folder: Path, options: Any, make: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """What ``make()`` gives, kept in ``folder`` under a name that follows from ``options``, so that
+    it is made once.
 
     Raises:
         DataError: a kept file that cannot be read, or a folder that cannot be written.
@@ -185,7 +210,9 @@ def generated(folder: Path, options: Any, make: Callable[[], dict[str, Tensor]])
         try:
             return load_file(path)
         except Exception as error:
-            raise DataError(f"{path}: cannot be read ({error}); delete it, it is made again") from error
+            raise DataError(
+                f"{path}: cannot be read ({error}); delete it, it is made again"
+            ) from error
     found = make()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,5 +220,7 @@ def generated(folder: Path, options: Any, make: Callable[[], dict[str, Tensor]])
             save_file(found, Path(work) / path.name)
             os.replace(Path(work) / path.name, path)
     except OSError as error:
-        raise DataError(f"could not write under {folder} ({error}); choose another folder by FREDHOLM_DATA") from error
+        raise DataError(
+            f"could not write under {folder} ({error}); choose another folder by FREDHOLM_DATA"
+        ) from error
     return found

@@ -27,10 +27,12 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Numbers of tokens. ``words`` and ``characters``: 0 padding, 1 any other, then ``words`` in order; ``bytes``: 0 padding, 1 + byte
-    of UTF-8. Number 1 also stands for a token that is hidden: no known word or character has it, and no text holds its byte.
+    """Numbers of tokens. ``words`` and ``characters``: 0 padding, 1 any other, then ``words`` in
+    order; ``bytes``: 0 padding, 1 + byte of UTF-8. Number 1 also stands for a token that is hidden:
+    no known word or character has it, and no text holds its byte.
 
-    It is plain data: :meth:`to_dict` and :meth:`from_dict` carry it in a JSON file, so that a saved model can read new text.
+    It is plain data: :meth:`to_dict` and :meth:`from_dict` carry it in a JSON file, so that a saved
+    model can read new text.
 
     Raises:
         OptionError: for an unknown kind, words given to a byte vocabulary, or a word given twice.
@@ -51,14 +53,19 @@ class Vocabulary:
         if self.kind not in KINDS:
             raise OptionError(f"tokens: received {self.kind!r}{suggest(str(self.kind), KINDS)}")
         if self.kind == "bytes" and self.words:
-            raise OptionError(f"words: received {len(self.words)} with kind 'bytes'; a byte vocabulary has none")
+            raise OptionError(
+                f"words: received {len(self.words)} with kind 'bytes'; a byte vocabulary has none"
+            )
         self._numbers.update({word: 2 + i for i, word in enumerate(self.words)})
         if len(self._numbers) != len(self.words):
-            raise OptionError(f"words: {len(self.words) - len(self._numbers)} are given twice; needs each once")
+            raise OptionError(
+                f"words: {len(self.words) - len(self._numbers)} are given twice; needs each once"
+            )
 
     @classmethod
     def of_words(cls, texts: Iterable[str], min_count: int = 2) -> Vocabulary:
-        """The words that occur at least ``min_count`` times in ``texts``, most frequent first, ties in order of the alphabet.
+        """The words that occur at least ``min_count`` times in ``texts``, most frequent first, ties
+        in order of the alphabet.
 
         Raises:
             OptionError: when ``min_count`` is no positive integer.
@@ -121,8 +128,13 @@ class Vocabulary:
         return (" " if self.kind == "words" else "").join(tokens)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON. Words are one string: none of them holds a space, and a line each would be long; so are characters."""
-        return {"kind": self.kind, "words": ("" if self.kind == "characters" else " ").join(self.words)}
+        """Plain data for JSON. Words are one string: none of them holds a space, and a line each
+        would be long; so are characters.
+        """
+        return {
+            "kind": self.kind,
+            "words": ("" if self.kind == "characters" else " ").join(self.words),
+        }
 
     @classmethod
     def from_dict(cls, state: Any) -> Vocabulary:
@@ -131,7 +143,14 @@ class Vocabulary:
         Raises:
             DataError: for anything else.
         """
-        if not isinstance(state, dict) or set(state) != {"kind", "words"} or not isinstance(state["words"], str):
-            raise DataError(f"vocabulary: received {str(state)[:60]!r}; needs the kind and words of Vocabulary.to_dict")
+        if (
+            not isinstance(state, dict)
+            or set(state) != {"kind", "words"}
+            or not isinstance(state["words"], str)
+        ):
+            raise DataError(
+                f"vocabulary: received {str(state)[:60]!r}; needs the kind and words of "
+                "Vocabulary.to_dict"
+            )
         words = state["words"] if state["kind"] == "characters" else state["words"].split()
         return cls(state["kind"], tuple(words))

@@ -14,20 +14,24 @@ from .residual import FeedForward, StochasticDepth
 
 
 class Accumulation(nn.Module):
-    r"""A stack of any operators T_l whose responses are summed with a decay, :math:`S_L = \sum_{l=1}^{L} \gamma^l Z^{(l)}`.
+    r"""A stack of any operators T_l whose responses are summed with a decay,
+    :math:`S_L = \sum_{l=1}^{L} \gamma^l Z^{(l)}`.
 
     Two readings of the responses Z:
 
-    - ``residual=True``, the stack of the paper's models: :math:`Z^{(l)} = T_l(\mathrm{LN}\,h)`, added to a residual stream
-      with its feed-forward network, :math:`h \leftarrow h + \gamma^l Z^{(l)}`, :math:`h \leftarrow h + \mathrm{FFN}(\mathrm{LN}\,h)`; the
-      output is h.
-    - ``residual=False``, the series itself: :math:`Z^{(l)} = T_l Z^{(l-1)}`, :math:`Z^{(0)} = u`; the output is S_L. With one
-      linear T this is the truncation of :math:`(I - \gamma T)^{-1}u - u`.
+    - ``residual=True``, the stack of the paper's models: :math:`Z^{(l)} = T_l(\mathrm{LN}\,h)`,
+      added to a residual stream with its feed-forward network,
+      :math:`h \leftarrow h + \gamma^l Z^{(l)}`,
+      :math:`h \leftarrow h + \mathrm{FFN}(\mathrm{LN}\,h)`; the output is h.
+    - ``residual=False``, the series itself: :math:`Z^{(l)} = T_l Z^{(l-1)}`, :math:`Z^{(0)} = u`;
+      the output is S_L. With one linear T this is the truncation of
+      :math:`(I - \gamma T)^{-1}u - u`.
 
     :meth:`accumulate` returns S_L beside the output in both.
 
     Args:
-        operators: T_1 … T_L, each maps (B, N, dim) on a domain to (B, N, dim). An InfSA brings a γ of its own: give it ``power=0``.
+        operators: T_1 … T_L, each maps (B, N, dim) on a domain to (B, N, dim). An InfSA brings a γ
+            of its own: give it ``power=0``.
         dim: width of u.
         decay: γ in (0, 1).
         learned_decay: γ is the sigmoid of a parameter, started at ``decay``.
@@ -38,7 +42,8 @@ class Accumulation(nn.Module):
     Raises:
         OptionError: no operator, γ outside (0, 1).
 
-    Reference: InfSA Eqs. 9, 12, 23; the two readings are equal only without residuals and feed-forward networks.
+    Reference: InfSA Eqs. 9, 12, 23; the two readings are equal only without residuals and
+    feed-forward networks.
 
     Example:
         >>> from fredholm.operators import create_operator
@@ -83,7 +88,9 @@ class Accumulation(nn.Module):
 
     def accumulate(self, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
         """The output and S_L, both (B, N, dim)."""
-        gamma = self.decay if self.decay_logit is None else torch.sigmoid(self.decay_logit).to(u.dtype)
+        gamma = (
+            self.decay if self.decay_logit is None else torch.sigmoid(self.decay_logit).to(u.dtype)
+        )
         stream, response, total = u, u, torch.zeros_like(u)
         for layer, operator in enumerate(self.operators):
             if not self.residual:
@@ -94,7 +101,9 @@ class Accumulation(nn.Module):
             part = gamma ** (layer + 1) * branch
             total, stream = total + part, stream + part
             if self.networks:
-                stream = stream + self.drop_path(self.networks[layer](self.network_norms[layer](stream)))
+                stream = stream + self.drop_path(
+                    self.networks[layer](self.network_norms[layer](stream))
+                )
         return (stream if self.residual else total), total
 
     def extra_repr(self) -> str:

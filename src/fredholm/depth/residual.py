@@ -11,7 +11,8 @@ from ..errors import OptionError
 
 
 class StochasticDepth(nn.Module):
-    """Drops a whole residual branch for a sample with probability ``rate`` in training, and rescales the kept ones.
+    """Drops a whole residual branch for a sample with probability ``rate`` in training, and
+    rescales the kept ones.
 
     Reference: Huang et al. 2016.
 
@@ -29,7 +30,10 @@ class StochasticDepth(nn.Module):
     def forward(self, branch: Tensor) -> Tensor:
         if not self.training or self.rate == 0.0:
             return branch
-        kept = torch.rand(branch.shape[0], *[1] * (branch.dim() - 1), device=branch.device) >= self.rate
+        kept = (
+            torch.rand(branch.shape[0], *[1] * (branch.dim() - 1), device=branch.device)
+            >= self.rate
+        )
         return branch * kept.to(branch.dtype) / (1.0 - self.rate)
 
     def extra_repr(self) -> str:
@@ -43,8 +47,9 @@ class FeedForward(nn.Module):
         dim: d.
         ratio: expansion.
         dropout: of the hidden units.
-        chunk: points that are computed at once; without it all. The hidden units then take ``chunk`` · ratio·d numbers a sample
-            whatever N, forward and backward, which computes them a second time. It changes no weight and no output, and may be set later.
+        chunk: points that are computed at once; without it all. The hidden units then take
+            ``chunk`` · ratio·d numbers a sample whatever N, forward and backward, which computes
+            them a second time. It changes no weight and no output, and may be set later.
 
     Raises:
         OptionError: a chunk below one point.
@@ -54,10 +59,14 @@ class FeedForward(nn.Module):
         torch.Size([2, 3, 8])
     """
 
-    def __init__(self, dim: int, *, ratio: float = 4.0, dropout: float = 0.0, chunk: int | None = None):
+    def __init__(
+        self, dim: int, *, ratio: float = 4.0, dropout: float = 0.0, chunk: int | None = None
+    ):
         super().__init__()
         if chunk is not None and chunk < 1:
-            raise OptionError(f"chunk is a number of points computed at once, 1 or more, got {chunk}")
+            raise OptionError(
+                f"chunk is a number of points computed at once, 1 or more, got {chunk}"
+            )
         hidden = round(ratio * dim)
         self.expand = nn.Linear(dim, hidden)
         self.activation = nn.GELU()
@@ -73,7 +82,9 @@ class FeedForward(nn.Module):
             return self._apply_to(u)
         parts = u.split(self.chunk, dim=-2)
         if torch.is_grad_enabled():  # the hidden units of a piece are not kept but computed again
-            return torch.cat([checkpoint(self._apply_to, part, use_reentrant=False) for part in parts], dim=-2)
+            return torch.cat(
+                [checkpoint(self._apply_to, part, use_reentrant=False) for part in parts], dim=-2
+            )
         out = None
         for start, part in zip(range(0, u.shape[-2], self.chunk), parts):
             piece = self._apply_to(part)
@@ -90,7 +101,8 @@ class FeedForward(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    r"""Any operator in a pre-norm block: :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,u))`, :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`.
+    r"""Any operator in a pre-norm block: :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,u))`,
+    :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`.
 
     Args:
         operator: maps (B, N, D) on a domain to (B, N, D).
@@ -124,12 +136,16 @@ class ResidualBlock(nn.Module):
         self.operator = operator
         self.dropout = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(dim) if ratio else None
-        self.feed_forward = FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) if ratio else None
+        self.feed_forward = (
+            FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) if ratio else None
+        )
         self.drop_path = StochasticDepth(drop_path)
 
     @torch.no_grad()
     def scale_outputs(self, factor: float) -> None:
-        """Multiply what both branches add to the stream: the operator's output projection and the feed-forward's last matrix."""
+        """Multiply what both branches add to the stream: the operator's output projection and the
+        feed-forward's last matrix.
+        """
         projection = getattr(self.operator, "projection", None)
         if projection is not None:
             projection.weight.mul_(factor)

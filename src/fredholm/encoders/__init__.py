@@ -1,4 +1,6 @@
-"""Encoders: raw data to (features, Domain). Principle: positions are raw coordinates, the measure carries the prior."""
+"""Encoders: raw data to (features, Domain). Principle: positions are raw coordinates, the measure
+carries the prior.
+"""
 
 from .field import FieldEncoder
 from .graph import GraphEncoder, laplacian_positions

@@ -12,15 +12,18 @@ from ..kernels import FourierFeatures
 
 
 class FieldEncoder(nn.Module):
-    r"""Values at the cells of a grid over the unit cube: features :math:`E\,a(x) + P\,\gamma(x)` at the cells' centres x.
+    r"""Values at the cells of a grid over the unit cube: features :math:`E\,a(x) + P\,\gamma(x)` at
+    the cells' centres x.
 
-    The same weights serve every resolution: a finer grid is another domain, of total measure 1 as well.
+    The same weights serve every resolution: a finer grid is another domain, of total measure 1 as
+    well.
 
     Args:
         channels: values of a field at a point.
         dim: width D of the features.
         position_dim: of the cube.
-        frequencies, sigma: of γ. A σ far beyond the training grid's resolution does not carry over to a finer one.
+        frequencies, sigma: of γ. A σ far beyond the training grid's resolution does not carry over
+            to a finer one.
         dropout: after the embedding.
 
     Shape: fields (B, C, n1, …, np) to features (B, n1·…·np, D) and their grid.
@@ -58,12 +61,16 @@ class FieldEncoder(nn.Module):
 
     def forward(self, fields: Float[Tensor, "b c *n"]) -> tuple[Float[Tensor, "b m d"], Domain]:
         if fields.dim() != 2 + self.position_dim or fields.shape[1] != self.channels:
-            need = f"(B, {self.channels}, {', '.join(f'n{i + 1}' for i in range(self.position_dim))})"
+            need = (
+                f"(B, {self.channels}, {', '.join(f'n{i + 1}' for i in range(self.position_dim))})"
+            )
             raise ShapeError(f"fields must have shape {need}, got {tuple(fields.shape)}")
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
         domain = Domain.grid(*fields.shape[2:], device=fields.device, dtype=dtype)
         features = self.embed(fields.flatten(2).mT)
-        return self.dropout(features + self.position(self.fourier(domain.positions).to(features.dtype))), domain
+        return self.dropout(
+            features + self.position(self.fourier(domain.positions).to(features.dtype))
+        ), domain
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
         """The features at every point, (B, N, D)."""

@@ -17,15 +17,17 @@ NULL = 1e-4  # Laplacian eigenvalues below this belong to the components, not to
 class GraphEncoder(nn.Module):
     r"""Nodes as points at their Laplacian eigenvectors, and edges as a density of pairs.
 
-    Features are :math:`E f_i` (node features), or :math:`\sum_w E[w]` over a node's tokens. A pair on an edge (and a node with itself) has
-    weight 1, any other λ; what a node sees is averaged with these weights:
+    Features are :math:`E f_i` (node features), or :math:`\sum_w E[w]` over a node's tokens. A pair
+    on an edge (and a node with itself) has weight 1, any other λ; what a node sees is averaged with
+    these weights:
 
     .. math:: (Tu)_i = W u_i + \frac{\sum_j w_{ij}\, K(x_i, x_j, u_i, u_j)\, u_j}{\sum_j w_{ij}},\qquad
               w_{ij} = 1 \text{ on edges},\ \lambda \text{ elsewhere}
 
-    λ = 0 is graph convolution, λ = 1 the global operator. ``learned``: one λ = sigmoid(θ) for the model, θ starting at ``start``;
-    ``none``: 0; ``all``: 1. An isolated node sees itself. An eigenvector's sign is arbitrary: in training each is flipped at random for
-    each graph, so that the model learns not to depend on it; in evaluation it is what the data set fixed.
+    λ = 0 is graph convolution, λ = 1 the global operator. ``learned``: one λ = sigmoid(θ) for the
+    model, θ starting at ``start``; ``none``: 0; ``all``: 1. An isolated node sees itself. An
+    eigenvector's sign is arbitrary: in training each is flipped at random for each graph, so that
+    the model learns not to depend on it; in evaluation it is what the data set fixed.
 
     Args:
         dim: width D of the features.
@@ -34,18 +36,21 @@ class GraphEncoder(nn.Module):
         vocabulary: how many tokens there are, 0 being padding.
         off_edges: see above.
         start: of θ.
-        pool: ``mean`` over nodes; ``first``: the node that the sample is about, which stands first; ``every``: all of them.
+        pool: ``mean`` over nodes; ``first``: the node that the sample is about, which stands first;
+            ``every``: all of them.
         dropout: after the embedding.
 
-    Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source, ``positions`` (B, N, p) (see
-    :func:`laplacian_positions`), ``valid`` (B, N), and ``features`` (B, N, channels) or ``tokens`` (B, N, T); to features (B, N, D) and
-    their domain. Memory O(B·N²) for the pairs.
+    Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source,
+    ``positions`` (B, N, p) (see
+    :func:`laplacian_positions`), ``valid`` (B, N), and ``features`` (B, N, channels) or ``tokens``
+    (B, N, T); to features (B, N, D) and their domain. Memory O(B·N²) for the pairs.
 
     Raises:
         OptionError: an unknown option, or neither or both of channels and vocabulary.
         ShapeError: inputs that do not fit.
 
-    Reference: ITNet App. J.1, Eqs. 261-263; dividing by the weights is ours, it makes λ = 0 the mean over neighbours.
+    Reference: ITNet App. J.1, Eqs. 261-263; dividing by the weights is ours, it makes λ = 0 the
+    mean over neighbours.
 
     Example:
         >>> edges = torch.tensor([[[0, 1, 0], [1, 0, 0], [0, 0, 0]]], dtype=torch.bool)
@@ -74,13 +79,23 @@ class GraphEncoder(nn.Module):
     ):
         super().__init__()
         if off_edges not in OFF_EDGES:
-            raise OptionError(f"off_edges: received {off_edges!r}{suggest(str(off_edges), OFF_EDGES)}")
+            raise OptionError(
+                f"off_edges: received {off_edges!r}{suggest(str(off_edges), OFF_EDGES)}"
+            )
         if pool not in ("mean", "first", "every"):
             raise OptionError(f"pool: received {pool!r}; of a graph needs mean, first or every")
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
-            raise OptionError(f"a graph's nodes need channels or a vocabulary, and 1 or more eigenvectors; got {got}")
-        self.position_dim, self.channels, self.pool, self.off_edges = eigenvectors, channels, pool, off_edges
+            raise OptionError(
+                "a graph's nodes need channels or a vocabulary, and 1 or more eigenvectors; got "
+                f"{got}"
+            )
+        self.position_dim, self.channels, self.pool, self.off_edges = (
+            eigenvectors,
+            channels,
+            pool,
+            off_edges,
+        )
         self.embed = nn.Linear(channels, dim) if channels else None
         self.words = nn.Embedding(vocabulary, dim, padding_idx=0) if vocabulary else None
         self.theta = nn.Parameter(torch.tensor(float(start))) if off_edges == "learned" else None
@@ -98,10 +113,16 @@ class GraphEncoder(nn.Module):
         self._check(graph)
         positions = torch.where(valid[..., None], positions, 0.0)
         if self.training:
-            sign = torch.randint(2, (len(positions), 1, positions.shape[-1]), device=positions.device) * 2 - 1
+            sign = (
+                torch.randint(2, (len(positions), 1, positions.shape[-1]), device=positions.device)
+                * 2
+                - 1
+            )
             positions = positions * sign.to(positions.dtype)
         features = self._features(graph)
-        domain = Domain.points(positions, valid=valid).replace(pairs=self.pairs(edges, valid, features.dtype))
+        domain = Domain.points(positions, valid=valid).replace(
+            pairs=self.pairs(edges, valid, features.dtype)
+        )
         return self.dropout(torch.where(valid[..., None], features, 0.0)), domain
 
     def _features(self, graph: Inputs) -> Tensor:
@@ -114,7 +135,9 @@ class GraphEncoder(nn.Module):
         edges, need = graph["edges"], "features" if self.embed is not None else "tokens"
         b, n = edges.shape[:2]
         if edges.dim() != 3 or edges.shape[2] != n or edges.dtype != torch.bool:
-            raise ShapeError(f"edges must be a mask (B, N, N), got {tuple(edges.shape)} of {edges.dtype}")
+            raise ShapeError(
+                f"edges must be a mask (B, N, N), got {tuple(edges.shape)} of {edges.dtype}"
+            )
         shapes = {"positions": (b, n, self.position_dim), "valid": (b, n)}
         shapes[need] = (b, n, self.channels if self.embed is not None else -1)
         for name, shape in shapes.items():
@@ -124,8 +147,12 @@ class GraphEncoder(nn.Module):
             if len(found) != len(shape) or any(f != s for f, s in zip(found, shape) if s >= 0):
                 raise ShapeError(f"{name} of this graph must have shape {shape}, got {found}")
 
-    def pairs(self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype) -> Tensor:
-        """log(w / mean of w over the real points), -inf where nothing is seen, (B, N, N): the domain's density of pairs."""
+    def pairs(
+        self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
+    ) -> Tensor:
+        """log(w / mean of w over the real points), -inf where nothing is seen, (B, N, N): the
+        domain's density of pairs.
+        """
         linked = edges | torch.eye(edges.shape[1], dtype=torch.bool, device=edges.device)
         real = valid[:, None, :]
         if self.off_edges == "none":
@@ -138,13 +165,16 @@ class GraphEncoder(nn.Module):
         weight = torch.where(real, weight, 0.0)
         seen = weight > 0
         total = weight.sum(-1, keepdim=True)
-        # The domain divides by the number of points a node sees; the density undoes that, so that a node takes the weighted mean.
+        # The domain divides by the number of points a node sees; the density undoes that, so that a
+        # node takes the weighted mean.
         count = seen.sum(-1, keepdim=True).clamp(min=1)
         log = (torch.where(seen, weight, 1.0) * count / torch.where(total > 0, total, 1.0)).log()
         return torch.where(seen, log, -torch.inf)
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """One feature vector (B, D): the first node's, or the mean over the real nodes (zero where there is none); or every node's."""
+        """One feature vector (B, D): the first node's, or the mean over the real nodes (zero where
+        there is none); or every node's.
+        """
         if self.pool == "every":
             return features
         if self.pool == "first":
@@ -157,12 +187,14 @@ class GraphEncoder(nn.Module):
 
 @torch.no_grad()
 def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, "*b n k"]:
-    r"""The first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` that are not of its null space, times :math:`\sqrt{n}`.
+    r"""The first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` that are not of its null space,
+    times :math:`\sqrt{n}`.
 
-    Directions of edges are ignored. The null space tells only the components apart, so it is left out: in a graph of several components
-    each eigenvector belongs to one of them, or to several where they share an eigenvalue, and isolated (or padded) nodes stand at the
-    origin. Missing eigenvectors are zero. The sign makes an entry of the largest size positive; between equal eigenvalues the basis is the
-    solver's. n counts the nodes that have an edge. O(n³).
+    Directions of edges are ignored. The null space tells only the components apart, so it is left
+    out: in a graph of several components each eigenvector belongs to one of them, or to several
+    where they share an eigenvalue, and isolated (or padded) nodes stand at the origin. Missing
+    eigenvectors are zero. The sign makes an entry of the largest size positive; between equal
+    eigenvalues the basis is the solver's. n counts the nodes that have an edge. O(n³).
 
     Raises:
         ShapeError: edges that are no square mask.
@@ -173,13 +205,18 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
         True
     """
     if edges.dim() < 2 or edges.shape[-1] != edges.shape[-2] or edges.dtype != torch.bool:
-        raise ShapeError(f"edges must be a mask (..., N, N), got {tuple(edges.shape)} of {edges.dtype}")
+        raise ShapeError(
+            f"edges must be a mask (..., N, N), got {tuple(edges.shape)} of {edges.dtype}"
+        )
     n = edges.shape[-1]
     adjacent = (edges | edges.mT).double()
     adjacent = adjacent * (1 - torch.eye(n, dtype=torch.float64, device=edges.device))
     degree = adjacent.sum(-1)
     scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
-    laplacian = torch.diag_embed((degree > 0).double()) - scale[..., :, None] * adjacent * scale[..., None, :]
+    laplacian = (
+        torch.diag_embed((degree > 0).double())
+        - scale[..., :, None] * adjacent * scale[..., None, :]
+    )
     values, vectors = torch.linalg.eigh(laplacian)
     place = torch.where(values > NULL, values, torch.inf)  # the null space last
     order = torch.argsort(place, dim=-1, stable=True)[..., :k]
@@ -187,6 +224,9 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
     chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
     largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
     size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
-    chosen = torch.where(real[..., None, :], chosen * torch.where(largest < 0, -1.0, 1.0), 0.0) * size[..., None, None]
+    chosen = (
+        torch.where(real[..., None, :], chosen * torch.where(largest < 0, -1.0, 1.0), 0.0)
+        * size[..., None, None]
+    )
     short = k - chosen.shape[-1]
     return torch.nn.functional.pad(chosen, (0, max(short, 0))).float()

@@ -15,22 +15,26 @@ POSITIONS = ("fourier", "learned")
 
 
 class ImageEncoder(nn.Module):
-    r"""Patches as points of the unit square: features :math:`E\,\mathrm{patch} + p(x)` at the patch centres x.
+    r"""Patches as points of the unit square: features :math:`E\,\mathrm{patch} + p(x)` at the patch
+    centres x.
 
     Args:
         patch: side of a square patch in pixels, or (height, width).
         channels: C.
         dim: width D of the features.
-        pool: ``"mean"``, or ``"cls"`` for a class token at the centre of the square with measure 0: it reads the image and
-            no patch reads it. It leaves the regular grid, so displacement tables no longer apply.
+        pool: ``"mean"``, or ``"cls"`` for a class token at the centre of the square with measure 0:
+            it reads the image and no patch reads it. It leaves the regular grid, so displacement
+            tables no longer apply.
         frequencies, sigma: of γ. Positions lie in [0, 1]².
         dropout: after the embedding.
-        positions: ``fourier``: :math:`p(x) = P\,\gamma(x)`, a function of the coordinate; ``learned``: a table with a row for every
-            patch of ``grid``, interpolated (bicubic) for images of another size.
+        positions: ``fourier``: :math:`p(x) = P\,\gamma(x)`, a function of the coordinate;
+            ``learned``: a table with a row for every patch of ``grid``, interpolated (bicubic) for
+            images of another size.
         grid: rows and columns of patches that the table is made for.
 
-    Shape: images (B, C, H, W), sides divisible by the patch, to features (B, N, D) and a domain of N = H·W / patch² points
-    (one more with a class token, which comes first). Any image size works, square or not.
+    Shape: images (B, C, H, W), sides divisible by the patch, to features (B, N, D) and a domain of
+    N = H·W / patch² points (one more with a class token, which comes first). Any image size works,
+    square or not.
 
     Raises:
         OptionError: an unknown pool or kind of positions, or a table without a grid.
@@ -61,15 +65,23 @@ class ImageEncoder(nn.Module):
         if pool not in ("mean", "cls"):
             raise OptionError(f"pool is 'mean' or 'cls', got {pool!r}")
         if positions not in POSITIONS:
-            raise OptionError(f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}")
+            raise OptionError(
+                f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}"
+            )
         if positions == "learned" and grid is None:
-            raise OptionError("learned positions need grid=(rows, columns), the patches of the images in training")
+            raise OptionError(
+                "learned positions need grid=(rows, columns), the patches of the images in training"
+            )
         self.patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
         self.channels, self.pool, self.position_dim = channels, pool, 2
         self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], dim)
         self.fourier = FourierFeatures(2, frequencies, sigma) if positions == "fourier" else None
-        self.position = nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
-        self.table = nn.Parameter(torch.zeros(dim, *grid)) if positions == "learned" and grid else None
+        self.position = (
+            nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
+        )
+        self.table = (
+            nn.Parameter(torch.zeros(dim, *grid)) if positions == "learned" and grid else None
+        )
         self.token = nn.Parameter(torch.zeros(dim)) if pool == "cls" else None
         self.dropout = nn.Dropout(dropout)
         nn.init.trunc_normal_(self.embed.weight, std=0.02)
@@ -87,7 +99,9 @@ class ImageEncoder(nn.Module):
             token = self.token.to(features.dtype).expand(images.shape[0], 1, -1)
             features = torch.cat([token, features], 1)
         if self.fourier is not None and self.position is not None:
-            features = features + self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
+            features = features + self.position(
+                self.fourier(domain.positions).to(self.position.weight.dtype)
+            )
         return self.dropout(features), domain
 
     def _interpolated(self, grid: tuple[int, int]) -> Tensor:
@@ -95,7 +109,9 @@ class ImageEncoder(nn.Module):
         assert self.table is not None
         table = self.table
         if tuple(table.shape[1:]) != grid:
-            table = functional.interpolate(table[None], grid, mode="bicubic", align_corners=False)[0]
+            table = functional.interpolate(table[None], grid, mode="bicubic", align_corners=False)[
+                0
+            ]
         return table.flatten(1).mT
 
     def domain(self, images: Tensor) -> Domain:
@@ -114,11 +130,14 @@ class ImageEncoder(nn.Module):
 
     def _grid(self, images: Tensor) -> tuple[int, int]:
         if images.dim() != 4 or images.shape[1] != self.channels:
-            raise ShapeError(f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}")
+            raise ShapeError(
+                f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
+            )
         (h, w), (ph, pw) = images.shape[2:], self.patch
         if h % ph or w % pw:
             raise ShapeError(
-                f"image sides must be multiples of the patch {ph}x{pw}, got {h}x{w}; resize or pad the images"
+                f"image sides must be multiples of the patch {ph}x{pw}, got {h}x{w}; resize or pad "
+                "the images"
             )
         return h // ph, w // pw
 

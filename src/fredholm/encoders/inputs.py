@@ -10,7 +10,8 @@ from ..errors import ShapeError
 
 
 class Inputs:
-    """Named tensors that share their first dimension, the batch; a training loop moves, counts and cuts it as it would a tensor.
+    """Named tensors that share their first dimension, the batch; a training loop moves, counts and
+    cuts it as it would a tensor.
 
     Raises:
         ShapeError: tensors of different batch sizes, or none.
@@ -58,4 +59,6 @@ class Inputs:
         return Inputs(**moved)
 
     def __repr__(self) -> str:
-        return f"Inputs({', '.join(f'{name}={tuple(t.shape)}' for name, t in self.tensors.items())})"
+        return (
+            f"Inputs({', '.join(f'{name}={tuple(t.shape)}' for name, t in self.tensors.items())})"
+        )

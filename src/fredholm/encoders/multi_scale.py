@@ -12,22 +12,26 @@ from .image import ImageEncoder
 
 
 class MultiScaleImageEncoder(nn.Module):
-    r"""The patches of several sizes, each at its own centre of the unit square, in one domain; no fusion but the kernel's own.
+    r"""The patches of several sizes, each at its own centre of the unit square, in one domain; no
+    fusion but the kernel's own.
 
     Args:
         scales: patch sizes, two or more, such as (8, 16): 784 + 196 points of a 224² picture.
-        channels, dim, frequencies, sigma: see :class:`ImageEncoder`; each scale has an embedding of its own.
-        measure: ``uniform``: every patch the same mass, so that the smallest patches hold most of it (the paper's default);
-            ``balanced``: every scale the same mass.
+        channels, dim, frequencies, sigma: see :class:`ImageEncoder`; each scale has an embedding of
+            its own.
+        measure: ``uniform``: every patch the same mass, so that the smallest patches hold most of
+            it (the paper's default); ``balanced``: every scale the same mass.
         dropout: after the embedding.
 
-    Shape: images (B, C, H, W) to features (B, N, D) and a domain of all patches, those of the first scale first.
+    Shape: images (B, C, H, W) to features (B, N, D) and a domain of all patches, those of the first
+    scale first.
 
     Raises:
         OptionError: fewer than two scales, or an unknown measure.
         ShapeError: images that a patch does not divide.
 
-    Reference: ITNet App. J.2, Eq. 264. A learned embedding a scale is ours: it tells scales apart, as modality embeddings do.
+    Reference: ITNet App. J.2, Eq. 264. A learned embedding a scale is ours: it tells scales apart,
+    as modality embeddings do.
 
     Example:
         >>> features, domain = MultiScaleImageEncoder(scales=(2, 4), channels=1, dim=8)(torch.zeros(1, 1, 8, 8))
@@ -50,9 +54,13 @@ class MultiScaleImageEncoder(nn.Module):
     ):
         super().__init__()
         if len(scales) < 2 or len(set(scales)) < len(scales):
-            raise OptionError(f"scales: received {tuple(scales)}; needs two or more different patch sizes")
+            raise OptionError(
+                f"scales: received {tuple(scales)}; needs two or more different patch sizes"
+            )
         if measure not in ("uniform", "balanced"):
-            raise OptionError(f"measure: received {measure!r}; of several scales needs uniform or balanced")
+            raise OptionError(
+                f"measure: received {measure!r}; of several scales needs uniform or balanced"
+            )
         self.measure = measure
         options = {"channels": channels, "dim": dim, "frequencies": frequencies, "sigma": sigma}
         self.encoders = nn.ModuleList(ImageEncoder(patch=patch, **options) for patch in scales)

@@ -14,15 +14,19 @@ FEATURES = ("raw", "fourier")
 
 
 class PointEncoder(nn.Module):
-    r"""Points as they are: positions the raw coordinates, uniform measure, and features from the coordinates and the neighbours.
+    r"""Points as they are: positions the raw coordinates, uniform measure, and features from the
+    coordinates and the neighbours.
 
-    The features are :math:`E\,[x, c]` (``raw``; c are further channels, such as normals or colours) or
-    :math:`E\,[x, c] + P\,\gamma(x)` (``fourier``). With ``neighbours`` k, a network runs over the k nearest points of each, itself among
-    them, and :math:`\max_j \mathrm{MLP}[x_i, x_j - x_i, c_j]` is added.
+    The features are :math:`E\,[x, c]` (``raw``; c are further channels, such as normals or colours)
+    or
+    :math:`E\,[x, c] + P\,\gamma(x)` (``fourier``). With ``neighbours`` k, a network runs over the k
+    nearest points of each, itself among them, and :math:`\max_j \mathrm{MLP}[x_i, x_j - x_i, c_j]`
+    is added.
 
-    A point with a NaN is no point: it is padding, nothing reads it. Points that coincide are points of their own, each with its mass
-    and each a neighbour; equal distances are settled by order, so clouds on a grid may depend on it. Where a cloud has fewer than k
-    points its neighbourhoods are all of it, and a cloud without any point gives zeros.
+    A point with a NaN is no point: it is padding, nothing reads it. Points that coincide are points
+    of their own, each with its mass and each a neighbour; equal distances are settled by order, so
+    clouds on a grid may depend on it. Where a cloud has fewer than k points its neighbourhoods are
+    all of it, and a cloud without any point gives zeros.
 
     Args:
         channels: coordinates and further channels of a point.
@@ -33,14 +37,15 @@ class PointEncoder(nn.Module):
         frequencies, sigma: of γ; clouds of radius 1 want a σ of 1 to 3.
         dropout: after the embedding.
 
-    Shape: clouds (B, N, channels), any N, to features (B, N, D) and their domain. ``valid`` (B, N) marks further padding. Time and
-    memory O(N²) for the neighbours, which no gradient passes.
+    Shape: clouds (B, N, channels), any N, to features (B, N, D) and their domain. ``valid`` (B, N)
+    marks further padding. Time and memory O(N²) for the neighbours, which no gradient passes.
 
     Raises:
         OptionError: unknown features, or sizes that cannot be.
         ShapeError: clouds of other channels.
 
-    Reference: ITNet §3.4, App. J, Table 21 (k = 16). The neighbourhood's network is not given there; this one is ours.
+    Reference: ITNet §3.4, App. J, Table 21 (k = 16). The neighbourhood's network is not given
+    there; this one is ours.
 
     Example:
         >>> features, domain = PointEncoder(channels=3, dim=8, neighbours=16)(torch.rand(2, 5, 3))
@@ -61,18 +66,33 @@ class PointEncoder(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.channels, self.position_dim = channels, channels if position_dim is None else position_dim
+        self.channels, self.position_dim = (
+            channels,
+            channels if position_dim is None else position_dim,
+        )
         if features not in FEATURES:
             raise OptionError(f"features: received {features!r}{suggest(str(features), FEATURES)}")
         if not 1 <= self.position_dim <= channels or neighbours < 0:
             got = f"position_dim={position_dim}, channels={channels}, neighbours={neighbours}"
-            raise OptionError(f"needs 1 to channels coordinates and 0 or more neighbours, got {got}")
+            raise OptionError(
+                f"needs 1 to channels coordinates and 0 or more neighbours, got {got}"
+            )
         self.neighbours = neighbours
         self.embed = nn.Linear(channels, dim)
-        self.fourier = FourierFeatures(self.position_dim, frequencies, sigma) if features == "fourier" else None
-        self.position = nn.Linear(2 * frequencies, dim, bias=False) if self.fourier is not None else None
+        self.fourier = (
+            FourierFeatures(self.position_dim, frequencies, sigma)
+            if features == "fourier"
+            else None
+        )
+        self.position = (
+            nn.Linear(2 * frequencies, dim, bias=False) if self.fourier is not None else None
+        )
         width = channels + self.position_dim
-        self.local = nn.Sequential(nn.Linear(width, dim), nn.GELU(), nn.Linear(dim, dim)) if neighbours else None
+        self.local = (
+            nn.Sequential(nn.Linear(width, dim), nn.GELU(), nn.Linear(dim, dim))
+            if neighbours
+            else None
+        )
         self.dropout = nn.Dropout(dropout)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
@@ -84,7 +104,9 @@ class PointEncoder(nn.Module):
         self, clouds: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None = None
     ) -> tuple[Float[Tensor, "b n d"], Domain]:
         if clouds.dim() != 3 or clouds.shape[-1] != self.channels:
-            raise ShapeError(f"point clouds must have shape (B, N, {self.channels}), got {tuple(clouds.shape)}")
+            raise ShapeError(
+                f"point clouds must have shape (B, N, {self.channels}), got {tuple(clouds.shape)}"
+            )
         here = ~clouds.isnan().any(-1)
         valid = here if valid is None else valid & here
         clouds = torch.where(valid[..., None], clouds, 0.0)
@@ -120,7 +142,8 @@ class PointEncoder(nn.Module):
 
 @torch.no_grad()
 def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int) -> Tensor:
-    """Numbers of the min(k, N) nearest real points of each, itself first among equals; where fewer are real, padding fills up.
+    """Numbers of the min(k, N) nearest real points of each, itself first among equals; where fewer
+    are real, padding fills up.
 
     Example:
         >>> line = torch.tensor([[[0.0], [1.0], [3.0], [9.0]]])
@@ -129,5 +152,7 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
     """
     distance = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
     distance = distance.masked_fill(~valid[:, None, :], torch.inf)
-    distance.diagonal(dim1=1, dim2=2).masked_fill_(valid, -1.0)  # a twin at distance zero must not come first
+    distance.diagonal(dim1=1, dim2=2).masked_fill_(
+        valid, -1.0
+    )  # a twin at distance zero must not come first
     return distance.topk(min(k, positions.shape[1]), dim=-1, largest=False).indices

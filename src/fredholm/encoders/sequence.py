@@ -1,4 +1,6 @@
-"""Sequences of numbers as signals in time: regular, at another rate, or with timestamps of their own."""
+"""Sequences of numbers as signals in time: regular, at another rate, or with timestamps of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,32 @@ MASKS = ("none", "point", "channel")
 
 
 class SequenceEncoder(nn.Module):
-    r"""Samples as points of a time axis whose unit is the length of a training sequence; their values are the features.
+    r"""Samples as points of a time axis whose unit is the length of a training sequence; their
+    values are the features.
 
-    What is not there is NaN. A regular sequence stands at 0, spacing, 2·spacing, … steps of training; a point without any value is no
-    point (padding at the end, a gap elsewhere). A ``timed`` one brings its times in the first channel; a point without a time is padding,
-    one with a time and without values is a missing observation: zero, and marked by ``mask``. Every point's mass is the time it
-    stands for in steps of training, so that sums over other rates or irregular samples keep their size: samples lost from a grid give the
-    same as gaps of NaN, by FFT, as they give without the gaps but with their times.
+    What is not there is NaN. A regular sequence stands at 0, spacing, 2·spacing, … steps of
+    training; a point without any value is no point (padding at the end, a gap elsewhere). A
+    ``timed`` one brings its times in the first channel; a point without a time is padding, one with
+    a time and without values is a missing observation: zero, and marked by ``mask``. Every point's
+    mass is the time it stands for in steps of training, so that sums over other rates or irregular
+    samples keep their size: samples lost from a grid give the same as gaps of NaN, by FFT, as they
+    give without the gaps but with their times.
 
     Args:
         channels: values of a point.
         length: L, steps of a training sequence.
-        spacing: of a regular sequence, steps of training between two samples: 2 at half the rate, any positive number.
+        spacing: of a regular sequence, steps of training between two samples: 2 at half the rate,
+            any positive number.
         timed: times come first, in units where a step of training is ``step``.
         step: see ``timed``.
         causal: a point sees those up to its own.
-        fill_gaps: whether the neighbours of a gap in a regular sequence stand for its time. Otherwise a point has the mass of one
-            sample wherever it stands, as recurrences need it.
-        mask: ``point`` appends a channel that is 1 where any value is there, ``channel`` one for each channel.
+        fill_gaps: whether the neighbours of a gap in a regular sequence stand for its time.
+            Otherwise a point has the mass of one sample wherever it stands, as recurrences need it.
+        mask: ``point`` appends a channel that is 1 where any value is there, ``channel`` one for
+            each channel.
 
-    Shape: sequences (B, N, C), with times (B, N, 1 + C), to features (B, N, C + masks) and a domain of N points.
+    Shape: sequences (B, N, C), with times (B, N, 1 + C), to features (B, N, C + masks) and a domain
+    of N points.
 
     Raises:
         OptionError: an unknown mask, or a size that is not positive.
@@ -66,7 +74,12 @@ class SequenceEncoder(nn.Module):
         super().__init__()
         if mask not in MASKS:
             raise OptionError(f"mask: received {mask!r}{suggest(str(mask), MASKS)}")
-        for name, value in (("channels", channels), ("length", length), ("spacing", spacing), ("step", step)):
+        for name, value in (
+            ("channels", channels),
+            ("length", length),
+            ("spacing", spacing),
+            ("step", step),
+        ):
             if not value > 0:
                 raise OptionError(f"{name}: received {value!r}; needs a positive number")
         self.channels, self.length, self.spacing, self.step = channels, length, spacing, step
@@ -78,7 +91,8 @@ class SequenceEncoder(nn.Module):
         if sequences.dim() != 3 or sequences.shape[-1] != need or sequences.shape[1] < 1:
             first = "times and " if self.timed else ""
             raise ShapeError(
-                f"sequences must have shape (B, N, {need}), {first}{self.channels} channels; got {tuple(sequences.shape)}"
+                f"sequences must have shape (B, N, {need}), {first}{self.channels} channels; got "
+                f"{tuple(sequences.shape)}"
             )
         values = sequences[..., 1:] if self.timed else sequences
         known = ~values.isnan()
@@ -88,24 +102,36 @@ class SequenceEncoder(nn.Module):
         else:
             domain = self._line(sequences, present)
         features = torch.where(known, values, 0.0)
-        marks = {"none": [], "point": [present[..., None].to(values.dtype)], "channel": [known.to(values.dtype)]}
+        marks = {
+            "none": [],
+            "point": [present[..., None].to(values.dtype)],
+            "channel": [known.to(values.dtype)],
+        }
         return torch.cat([features, *marks[self.mask]], -1), domain
 
     def _line(self, sequences: Tensor, present: Tensor) -> Domain:
         dtype = torch.promote_types(sequences.dtype, torch.float32)
         place: Any = {"device": sequences.device, "dtype": dtype}
         n = sequences.shape[1]
-        line = Domain.line(n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place)
+        line = Domain.line(
+            n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place
+        )
         line = line.replace(valid=present)
         if self.fill_gaps:
             index = torch.arange(n, **place).expand(len(sequences), n)
             cells = Domain.timestamps(index, causal=self.causal, valid=present).measure
             return line.replace(measure=cells * self.spacing, kind="spacing")
-        return line if self.spacing == 1 else line.replace(measure=line.measure * self.spacing, kind="spacing")
+        return (
+            line
+            if self.spacing == 1
+            else line.replace(measure=line.measure * self.spacing, kind="spacing")
+        )
 
     def _times(self, times: Tensor) -> Domain:
         unit = self.length * self.step
-        return Domain.timestamps(times / unit, step=1.0 / self.length, causal=self.causal, valid=~times.isnan())
+        return Domain.timestamps(
+            times / unit, step=1.0 / self.length, causal=self.causal, valid=~times.isnan()
+        )
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
         """Features at the last point that is no padding, (B, D); of an empty sequence zeros."""

@@ -15,30 +15,35 @@ POSITIONS = ("fourier", "learned", "none")
 
 
 class TextEncoder(nn.Module):
-    r"""Token numbers as points of a line: features :math:`E[t_i] + p(x_i)` at :math:`x_i = i / \mathrm{max\_length}`.
+    r"""Token numbers as points of a line: features :math:`E[t_i] + p(x_i)` at
+    :math:`x_i = i / \mathrm{max\_length}`.
 
-    Number 0 is padding: its points are not valid, so nothing reads them. The line's scale is fixed, so a batch padded to another
-    length gives the same features.
+    Number 0 is padding: its points are not valid, so nothing reads them. The line's scale is fixed,
+    so a batch padded to another length gives the same features.
 
     Args:
         vocabulary: how many token numbers there are, padding included.
         dim: width D of the features.
         max_length: the unit of positions, and the longest text where positions are learned.
-        positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of ``max_length`` rows; ``none``:
-            for operators that read positions themselves.
-        pool: ``mean`` over the real tokens; ``cls``: a class token in front with measure 0, it reads the text and no token reads it;
-            ``last``: the last real token; ``every``: all tokens, each read out by itself.
+        positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of
+            ``max_length`` rows; ``none``: for operators that read positions themselves.
+        pool: ``mean`` over the real tokens; ``cls``: a class token in front with measure 0, it
+            reads the text and no token reads it; ``last``: the last real token; ``every``: all
+            tokens, each read out by itself.
         causal: a token sees those up to its own.
         frequencies, sigma: of γ.
         dropout: after the embedding.
 
-    Shape: numbers (B, N) int64 to features (B, N, D) and a domain of N points (one more with a class token, which comes first).
+    Shape: numbers (B, N) int64 to features (B, N, D) and a domain of N points (one more with a
+    class token, which comes first).
 
     Raises:
-        OptionError: unknown positions or pool, or a class token in front of a causal text, where it would see nothing.
+        OptionError: unknown positions or pool, or a class token in front of a causal text, where it
+            would see nothing.
         ShapeError: numbers that are no (B, N) integers, or longer than a learned table.
 
-    Reference: continuous transformer §2.1 (tokens x, features y); ITNet §3.4 for positions as raw coordinates.
+    Reference: continuous transformer §2.1 (tokens x, features y); ITNet §3.4 for positions as raw
+    coordinates.
 
     Example:
         >>> encoder = TextEncoder(vocabulary=10, dim=8, max_length=6)
@@ -62,15 +67,22 @@ class TextEncoder(nn.Module):
     ):
         super().__init__()
         if positions not in POSITIONS:
-            raise OptionError(f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}")
+            raise OptionError(
+                f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}"
+            )
         if pool not in POOLS:
             raise OptionError(f"pool: received {pool!r}{suggest(str(pool), POOLS)}")
         if causal and pool == "cls":
-            raise OptionError("pool: a class token in front of a causal text sees nothing; use pool='last' or 'mean'")
+            raise OptionError(
+                "pool: a class token in front of a causal text sees nothing; use pool='last' or "
+                "'mean'"
+            )
         self.pool, self.causal, self.max_length, self.position_dim = pool, causal, max_length, 1
         self.embed = nn.Embedding(vocabulary, dim, padding_idx=0)
         self.fourier = FourierFeatures(1, frequencies, sigma) if positions == "fourier" else None
-        self.position = nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
+        self.position = (
+            nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
+        )
         self.table = nn.Parameter(torch.empty(max_length, dim)) if positions == "learned" else None
         self.token = nn.Parameter(torch.empty(dim)) if pool == "cls" else None
         self.dropout = nn.Dropout(dropout)
@@ -78,7 +90,9 @@ class TextEncoder(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        r"""Embeddings normal with variance 1 / D, positions truncated normal 0.02, so that tokens outweigh their places; padding zero."""
+        r"""Embeddings normal with variance 1 / D, positions truncated normal 0.02, so that tokens
+        outweigh their places; padding zero.
+        """
         nn.init.normal_(self.embed.weight, std=self.embed.embedding_dim**-0.5)
         for weight in (self.table, self.token, self.position.weight if self.position else None):
             if weight is not None:
@@ -94,10 +108,14 @@ class TextEncoder(nn.Module):
             token = self.token.to(features.dtype).expand(numbers.shape[0], 1, -1)
             features = torch.cat([token, features], 1)
         if self.fourier is not None and self.position is not None:
-            features = features + self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
+            features = features + self.position(
+                self.fourier(domain.positions).to(self.position.weight.dtype)
+            )
         return self.dropout(features), domain
 
-    def point(self, numbers: Int[Tensor, "b"], position: Float[Tensor, "1"]) -> Float[Tensor, "b d"]:
+    def point(
+        self, numbers: Int[Tensor, "b"], position: Float[Tensor, "1"]
+    ) -> Float[Tensor, "b d"]:
         """Features of one token of each text at one position: what :meth:`forward` gives there.
 
         Raises:
@@ -105,30 +123,50 @@ class TextEncoder(nn.Module):
         """
         if self.table is not None:
             raise OptionError(
-                "positions: a learned table has no value between its rows; use 'fourier' to go token by token"
+                "positions: a learned table has no value between its rows; use 'fourier' to go "
+                "token by token"
             )
         features = self.embed(numbers)
         if self.fourier is not None and self.position is not None:
-            features = features + self.position(self.fourier(position).to(self.position.weight.dtype))
+            features = features + self.position(
+                self.fourier(position).to(self.position.weight.dtype)
+            )
         return self.dropout(features)
 
     def domain(self, numbers: Tensor) -> Domain:
-        """The line of these tokens, padding marked, and the class token's point at its start if there is one."""
+        """The line of these tokens, padding marked, and the class token's point at its start if
+        there is one.
+        """
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
-            raise ShapeError(f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of {numbers.dtype}")
+            raise ShapeError(
+                f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
+                f"{numbers.dtype}"
+            )
         if self.table is not None and numbers.shape[1] > self.max_length:
-            raise ShapeError(f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut the text")
+            raise ShapeError(
+                f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut "
+                "the text"
+            )
         dtype = self.embed.weight.dtype
         line = Domain.line(
-            numbers.shape[1], length=self.max_length, causal=self.causal, device=numbers.device, dtype=dtype
+            numbers.shape[1],
+            length=self.max_length,
+            causal=self.causal,
+            device=numbers.device,
+            dtype=dtype,
         )
-        line = line.replace(valid=numbers != 0)  # the positions stay those of one grid, shared by the batch
+        line = line.replace(
+            valid=numbers != 0
+        )  # the positions stay those of one grid, shared by the batch
         if self.token is None:
             return line
-        return Domain.join(Domain.points(torch.zeros_like(line.positions[:1])), line, balance=(0.0, 1.0))
+        return Domain.join(
+            Domain.points(torch.zeros_like(line.positions[:1])), line, balance=(0.0, 1.0)
+        )
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The text's one feature vector (B, D): the class token, the mean over real tokens, or the last of them; or every token's.
+        """The text's one feature vector (B, D): the class token, the mean over real tokens, or the
+        last of them; or every token's.
 
         A text without a token gives zeros (but for the class token).
         """

@@ -1,4 +1,6 @@
-"""How near one step of attention comes to the limit of many: weights against the leading eigenvector of their graph."""
+"""How near one step of attention comes to the limit of many: weights against the leading
+eigenvector of their graph.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from .targets import average_ranks
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Weights against the leading eigenvector of the graph they stand for: cosine and Spearman correlation, each (B, H)."""
+    """Weights against the leading eigenvector of the graph they stand for: cosine and Spearman
+    correlation, each (B, H).
+    """
 
     cosine: Tensor
     spearman: Tensor
@@ -30,15 +34,18 @@ class Alignment:
 def eigenvector_alignment(
     operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, iterations: int = 200
 ) -> Alignment:
-    r"""How near one step comes to the limit: weights of points against the leading eigenvector of the graph they stand for.
+    r"""How near one step comes to the limit: weights of points against the leading eigenvector of
+    the graph they stand for.
 
-    For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the Perron vector of :math:`\phi(QK^\top)`.
-    For any other operator the weights are what points receive in one step from everywhere, :math:`W^\top\mathbf 1`, and the vector
-    is the limit of :math:`(W^\top)^k\mathbf 1`. Points without mass (a class token) are left out; power iterations find the vector:
-    O(iterations·N²) time, matrix-free above 1,024 points.
+    For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the
+    Perron vector of :math:`\phi(QK^\top)`. For any other operator the weights are what points
+    receive in one step from everywhere, :math:`W^\top\mathbf 1`, and the vector is the limit of
+    :math:`(W^\top)^k\mathbf 1`. Points without mass (a class token) are left out; power iterations
+    find the vector: O(iterations·N²) time, matrix-free above 1,024 points.
 
     Raises:
-        DomainError: order, pairs or padding, under which a graph is triangular or points are missing.
+        DomainError: order, pairs or padding, under which a graph is triangular or points are
+            missing.
         OptionError: negative weights.
 
     Reference: InfSA §4.5: 0.985 ± 0.036 and 0.937 ± 0.132 over 512 head samples.
@@ -52,10 +59,15 @@ def eigenvector_alignment(
     domain = check(u, domain)
     if domain.causal or domain.pairs is not None or domain.valid is not None:
         raise DomainError(
-            "the alignment needs a domain without order, pairs or padding, where all queries see all points"
+            "the alignment needs a domain without order, pairs or padding, where all queries see "
+            "all points"
         )
     kernel: Any = getattr(operator, "kernel", None)
-    pair = _centred_weights if hasattr(kernel, "steps") and hasattr(kernel, "tokens") else _received_weights
+    pair = (
+        _centred_weights
+        if hasattr(kernel, "steps") and hasattr(kernel, "tokens")
+        else _received_weights
+    )
     weights, vector = pair(operator, u, domain, iterations)
     kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
     weights, vector = weights[..., kept], vector[..., kept]
@@ -65,7 +77,9 @@ def eigenvector_alignment(
     return Alignment(cosine, torch.nn.functional.cosine_similarity(*centred, dim=-1))
 
 
-def _centred_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) -> tuple[Tensor, Tensor]:
+def _centred_weights(
+    operator: Any, u: Tensor, domain: Domain, iterations: int
+) -> tuple[Tensor, Tensor]:
     """The weights of a LinearInfSA (B, H, N), and the Perron vector of its affinities."""
     kernel = operator.kernel
     problem, _, _ = operator._problem(u, domain, None, None)
@@ -79,7 +93,9 @@ def _centred_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) 
     return kernel.weights(problem.rows([0]))[:, :, 0].double(), vector[..., 0]
 
 
-def _received_weights(operator: Any, u: Tensor, domain: Domain, iterations: int) -> tuple[Tensor, Tensor]:
+def _received_weights(
+    operator: Any, u: Tensor, domain: Domain, iterations: int
+) -> tuple[Tensor, Tensor]:
     """What points receive in one step from everywhere (B, H, N), and in the limit of many."""
     chain = token_chain(operator, u, domain)
     first = vector = chain.apply_transposed(chain.real.expand(*chain.decay.shape, -1, -1))
@@ -90,8 +106,11 @@ def _received_weights(operator: Any, u: Tensor, domain: Domain, iterations: int)
 
 
 @torch.no_grad()
-def model_alignment(model: nn.Module, inputs: Tensor, *, iterations: int = 200) -> dict[str, Alignment]:
-    """:func:`eigenvector_alignment` of every operator inside a model, on what it sees in one forward pass, by its name.
+def model_alignment(
+    model: nn.Module, inputs: Tensor, *, iterations: int = 200
+) -> dict[str, Alignment]:
+    """:func:`eigenvector_alignment` of every operator inside a model, on what it sees in one
+    forward pass, by its name.
 
     Operators whose weights can be negative, or that live in an order, are left out.
 

@@ -1,4 +1,5 @@
-"""Attention as one picture an image: what the class token takes from the patches, rollout over layers, centrality.
+"""Attention as one picture an image: what the class token takes from the patches, rollout over
+layers, centrality.
 
 Only ``weights`` of an operator are read, so that every operator has these maps, not InfSA alone.
 """
@@ -25,10 +26,12 @@ Seen = tuple[Any, Tensor, Domain]
 def class_attention(
     operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, budget: int = BUDGET
 ) -> Float[Tensor, "b n"]:
-    r"""How much the read-out takes from each point: the class token's row of the weights, :math:`\frac1H \sum_h W_h(\mathrm{cls}, j)`.
+    r"""How much the read-out takes from each point: the class token's row of the weights,
+    :math:`\frac1H \sum_h W_h(\mathrm{cls}, j)`.
 
-    A class token is a point of measure 0. Without one the row is the mean over all queries by their measure, which is what a mean
-    read-out takes. Negative weights count as 0, and a row sums to 1 (zeros where nothing is taken at all).
+    A class token is a point of measure 0. Without one the row is the mean over all queries by their
+    measure, which is what a mean read-out takes. Negative weights count as 0, and a row sums to 1
+    (zeros where nothing is taken at all).
 
     Cost: O(N) a sample with a class token, else O(N²) time and ``budget`` memory.
 
@@ -46,7 +49,9 @@ def class_attention(
         row = operator.weights(u, domain, rows=[int(token[0])]).double().mean(1)[:, 0]
     else:
         kernel = getattr(operator, "kernel", None)
-        entries = getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * getattr(operator, "heads", 1)
+        entries = (
+            getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * getattr(operator, "heads", 1)
+        )
         block = max(1, budget // (8 * entries * domain.size * len(u)))
         row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
         for start in range(0, domain.size, block):
@@ -58,9 +63,11 @@ def class_attention(
 
 @torch.no_grad()
 def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b n"]:
-    r"""Attention through all layers: the read-out's row of :math:`\prod_l \big(\rho I + (1 - \rho) \bar W_l\big)`, the last layer first.
+    r"""Attention through all layers: the read-out's row of
+    :math:`\prod_l \big(\rho I + (1 - \rho) \bar W_l\big)`, the last layer first.
 
-    :math:`\bar W_l` is the mean over heads, negative entries 0, rows made to sum to 1; ρ stands for the residual stream.
+    :math:`\bar W_l` is the mean over heads, negative entries 0, rows made to sum to 1; ρ stands for
+    the residual stream.
 
     Args:
         seen: (operator, its input u, domain) a layer, as ``model.trace`` gives them.
@@ -75,11 +82,14 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
     Reference: Abnar and Zuidema 2020, with ρ = 0.5.
     """
     if not seen or not 0 <= residual < 1:
-        raise OptionError(f"rollout needs a layer and residual in [0, 1), got {len(seen)} layers and {residual}")
+        raise OptionError(
+            f"rollout needs a layer and residual in [0, 1), got {len(seen)} layers and {residual}"
+        )
     sizes = {domain.size for _, _, domain in seen}
     if len(sizes) > 1 or max(sizes) > DENSE:
         raise DomainError(
-            f"rollout multiplies the layers' matrices: it needs equal sizes up to {DENSE}, got {sorted(sizes)}"
+            f"rollout multiplies the layers' matrices: it needs equal sizes up to {DENSE}, got "
+            f"{sorted(sizes)}"
         )
     _, u, domain = seen[-1]
     mass = _masses(domain)
@@ -104,8 +114,9 @@ def image_maps(
     Args:
         model: it has ``trace(images)``, as every registered model of images.
         images: what the model takes.
-        method: ``attention`` of the class token (:func:`class_attention`) and ``incoming`` centrality
-            (:func:`fredholm.explain.token_chain`), both of one layer, means over heads; or ``rollout`` over all layers.
+        method: ``attention`` of the class token (:func:`class_attention`) and ``incoming``
+            centrality (:func:`fredholm.explain.token_chain`), both of one layer, means over heads;
+            or ``rollout`` over all layers.
         layer: of the first two; the last by default.
 
     Raises:
@@ -141,7 +152,8 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
 
 @torch.no_grad()
 def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Tensor, Domain]]:
-    """What each operator inside any model saw in one forward pass, by hooks: (its name, operator, u, domain), in the order of the calls.
+    """What each operator inside any model saw in one forward pass, by hooks: (its name, operator,
+    u, domain), in the order of the calls.
 
     Raises:
         ShapeError: a model without operators.
@@ -161,12 +173,19 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
         return hook
 
-    found = [(name, m) for name, m in model.named_modules() if hasattr(m, "weights") and hasattr(m, "kernel_matrix")]
+    found = [
+        (name, m)
+        for name, m in model.named_modules()
+        if hasattr(m, "weights") and hasattr(m, "kernel_matrix")
+    ]
     if not found:
         raise ShapeError(
-            f"{type(model).__name__} has no operators inside; convert its layers with as_operator or linearize first"
+            f"{type(model).__name__} has no operators inside; convert its layers with as_operator "
+            "or linearize first"
         )
-    hooks = [module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in found]
+    hooks = [
+        module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in found
+    ]
     training = model.training
     try:
         model.eval()(inputs)

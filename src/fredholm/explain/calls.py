@@ -16,7 +16,11 @@ from ..domain import Domain
 from ..errors import ConversionError, OptionError, ShapeError, suggest
 from ..kernels import Kernel
 
-CHANNELS_FIRST = ("torch.nn.modules.conv.", "torch.nn.modules.pooling.", "neuralop.layers.spectral_convolution.")
+CHANNELS_FIRST = (
+    "torch.nn.modules.conv.",
+    "torch.nn.modules.pooling.",
+    "neuralop.layers.spectral_convolution.",
+)
 HIDDEN = -1e4  # an additive mask below this hides a pair
 
 
@@ -46,7 +50,9 @@ class Call:
         """The same call of the first signals only."""
         valid = None if self.valid is None else self.valid[:samples]
         pairs = self.pairs if self.pairs is None or self.pairs.dim() < 3 else self.pairs[:samples]
-        return replace(self, u=self.u[:samples], output=self.output[:samples], valid=valid, pairs=pairs)
+        return replace(
+            self, u=self.u[:samples], output=self.output[:samples], valid=valid, pairs=pairs
+        )
 
     def domain(self, kernel: Kernel) -> Domain:
         """Where the points lie: the grid with a mass of one a point, else the kernel's own default."""
@@ -71,7 +77,10 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
     known = convertible_layers(model)
     hint = suggest(path, [name for name in layers if name]).split("; known")[0]
     listed = "\n".join(f"{name} ({kind})" for name, kind in known) or "none"
-    raise OptionError(f"{type(model).__name__} has no layer {path!r}{hint}\nlayers that can be converted:\n{listed}")
+    raise OptionError(
+        f"{type(model).__name__} has no layer {path!r}{hint}\nlayers that can be "
+        f"converted:\n{listed}"
+    )
 
 
 def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
@@ -87,13 +96,20 @@ def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
         bases = [c for c in kind.__mro__ if f"{c.__module__}.{c.__qualname__}" in known]
         return bool(bases) and kind.forward is bases[0].forward  # type: ignore[attr-defined]
 
-    return [(name, type(layer).__name__) for name, layer in model.named_modules() if served(type(layer))]
+    return [
+        (name, type(layer).__name__) for name, layer in model.named_modules() if served(type(layer))
+    ]
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode, without torch's fused encoder, which calls no layer; afterwards all is as it was."""
-    training, fused = [m for m in model.modules() if m.training], torch.backends.mha.get_fastpath_enabled()
+    """A model in evaluation mode, without torch's fused encoder, which calls no layer; afterwards
+    all is as it was.
+    """
+    training, fused = (
+        [m for m in model.modules() if m.training],
+        torch.backends.mha.get_fastpath_enabled(),
+    )
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -111,12 +127,14 @@ def capture(model: nn.Module, path: str, inputs: Any) -> Call:
     Args:
         model: any module.
         path: of the layer, as ``named_modules`` has it.
-        inputs: a tensor, a sequence of arguments, or a dictionary of keyword arguments of the model.
+        inputs: a tensor, a sequence of arguments, or a dictionary of keyword arguments of the
+            model.
 
     Raises:
         OptionError: no such layer.
         ShapeError: the model does not take these inputs.
-        ConversionError: the layer was never called, or in a way that no single operator on one domain answers.
+        ConversionError: the layer was never called, or in a way that no single operator on one
+            domain answers.
     """
     layer = find_layer(model, path)
     seen: list[tuple[dict[str, Any], Any]] = []
@@ -131,11 +149,13 @@ def capture(model: nn.Module, path: str, inputs: Any) -> Call:
     finally:
         handle.remove()
     if not seen:
-        raise ConversionError(f"{path} was not called on these inputs, so there is nothing to look at")
+        raise ConversionError(
+            f"{path} was not called on these inputs, so there is nothing to look at"
+        )
     return replace(_read(layer, *seen[0]), calls=len(seen))
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _run(model: nn.Module, inputs: Any) -> None:
@@ -147,7 +167,9 @@ def _run(model: nn.Module, inputs: Any) -> None:
         else:
             model(*inputs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise ShapeError(f"{type(model).__name__} does not take {_shapes(inputs)}: {error}") from error
+        raise ShapeError(
+            f"{type(model).__name__} does not take {_shapes(inputs)}: {error}"
+        ) from error
 
 
 def _shapes(inputs: Any) -> str:
@@ -175,9 +197,15 @@ def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
     output = output[0] if isinstance(output, tuple | list) else output
     values = list(given.values())
     first = values[0] if values else None
-    if not isinstance(first, Tensor) or not isinstance(output, Tensor) or not first.is_floating_point():
+    if (
+        not isinstance(first, Tensor)
+        or not isinstance(output, Tensor)
+        or not first.is_floating_point()
+    ):
         got = f"{type(first).__name__} and answered {type(output).__name__}"
-        raise ConversionError(f"{type(layer).__name__} was given {got}; explain reads layers of plain float tensors")
+        raise ConversionError(
+            f"{type(layer).__name__} was given {got}; explain reads layers of plain float tensors"
+        )
     home = {f"{c.__module__}." for c in type(layer).__mro__}
     if home & set(CHANNELS_FIRST):
         return _channels_first(layer, first, output, given)
@@ -190,7 +218,9 @@ def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
         first, output = first.transpose(0, 1), output.transpose(0, 1)
     if first.dim() != 3 or output.dim() != 3:
         got = f"{tuple(first.shape)} to {tuple(output.shape)}"
-        raise ConversionError(f"{type(layer).__name__} maps {got}; explain reads (batch, points, features)")
+        raise ConversionError(
+            f"{type(layer).__name__} maps {got}; explain reads (batch, points, features)"
+        )
     return _sequence(layer, first, output, given)
 
 
@@ -214,9 +244,12 @@ def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]
         if other is None:
             continue
         known.add(name)
-        if other is not next(iter(given.values())) and not _equal(other, next(iter(given.values()))):
+        if other is not next(iter(given.values())) and not _equal(
+            other, next(iter(given.values()))
+        ):
             raise ConversionError(
-                f"{type(layer).__name__} was called with another {name}: explain reads self-attention; for cross attention "
+                f"{type(layer).__name__} was called with another {name}: explain reads "
+                "self-attention; for cross attention "
                 "use as_operator and pass query="
             )
     state = given.get("hx")
@@ -224,7 +257,8 @@ def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]
         known.add("hx")
         if any(bool(s.any()) for s in (state if isinstance(state, tuple) else (state,))):
             raise ConversionError(
-                f"{type(layer).__name__} was called with an initial state hx; use as_operator(layer, initial_state=...)"
+                f"{type(layer).__name__} was called with an initial state hx; use "
+                "as_operator(layer, initial_state=...)"
             )
     padding = given.get("key_padding_mask")
     if padding is not None:
@@ -234,8 +268,16 @@ def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]
         mask = given.get(name)
         if mask is not None:
             known.add(name)
-            pairs = _pairs(mask, u, hides=name == "attn_mask" and isinstance(layer, nn.MultiheadAttention))
-    return Call(u, output, valid=valid, pairs=pairs, unread=tuple(n for n in _unread(given, 1) if n not in known))
+            pairs = _pairs(
+                mask, u, hides=name == "attn_mask" and isinstance(layer, nn.MultiheadAttention)
+            )
+    return Call(
+        u,
+        output,
+        valid=valid,
+        pairs=pairs,
+        unread=tuple(n for n in _unread(given, 1) if n not in known),
+    )
 
 
 def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
@@ -258,10 +300,17 @@ def _unread(given: dict[str, Any], start: int) -> tuple[str, ...]:
     """Further arguments that hold tensors."""
 
     def holds(value: Any) -> bool:
-        return isinstance(value, Tensor) or (isinstance(value, tuple | list) and any(map(holds, value)))
+        return isinstance(value, Tensor) or (
+            isinstance(value, tuple | list) and any(map(holds, value))
+        )
 
     return tuple(name for name, value in list(given.items())[start:] if holds(value))
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and bool(torch.equal(a, b))
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.shape == b.shape
+        and bool(torch.equal(a, b))
+    )

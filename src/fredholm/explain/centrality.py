@@ -1,7 +1,8 @@
 """Centrality of tokens: an operator's weights as the transitions of an absorbing Markov chain.
 
-Only the operator contract is used (``weights``), so that softmax, ITNet or a converted layer can be read like InfSA. Small domains
-hold the matrix; on large ones every quantity is found by products with it, a block of rows or a tile at a time.
+Only the operator contract is used (``weights``), so that softmax, ITNet or a converted layer can be
+read like InfSA. Small domains hold the matrix; on large ones every quantity is found by products
+with it, a block of rows or a tile at a time.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class TokenChain:
-    r"""The absorbing chain :math:`M = \gamma W` of an operator's weights W, with absorption :math:`R_i = 1 - \sum_j M_{ij}`.
+    r"""The absorbing chain :math:`M = \gamma W` of an operator's weights W, with absorption
+    :math:`R_i = 1 - \sum_j M_{ij}`.
 
-    Tensors are in float64 on the operator's device; every head of every sample is a chain of its own. Padded points and points without
-    mass (a class token) are no states: their quantities are 0.
+    Tensors are in float64 on the operator's device; every head of every sample is a chain of its
+    own. Padded points and points without mass (a class token) are no states: their quantities are
+    0.
 
     Attributes:
-        decay: γ that is used, (B, H); below the one asked for where row sums would exceed 1 - margin and break the chain.
+        decay: γ that is used, (B, H); below the one asked for where row sums would exceed 1 -
+            margin and break the chain.
         requested: γ that was asked for.
         row_sums: of W, (B, H, N).
         real: points that are states, (B | 1, 1, N, 1), as 0 and 1.
@@ -64,38 +68,50 @@ class TokenChain:
 
     @cached_property
     def outgoing(self) -> Tensor:
-        r""":math:`\sum_j N_{ij}`, (B, H, N): expected visits, the start included, of a walk from i before it stops (Eq. 15)."""
+        r""":math:`\sum_j N_{ij}`, (B, H, N): expected visits, the start included, of a walk from i
+        before it stops (Eq. 15).
+        """
         return self._solved(self._start(), transposed=False)[..., 0]
 
     @cached_property
     def incoming(self) -> Tensor:
-        r""":math:`\sum_i N_{ij}`, (B, H, N): expected visits to j of one walk from every point: how central j is."""
+        r""":math:`\sum_i N_{ij}`, (B, H, N): expected visits to j of one walk from every point: how
+        central j is.
+        """
         return self._solved(self._start(), transposed=True)[..., 0]
 
     @property
     def katz(self) -> Tensor:
-        r"""Katz centrality :math:`(I - M)^{-1} e - e`, (B, H, N): outgoing visits without the start (Eq. 8)."""
+        r"""Katz centrality :math:`(I - M)^{-1} e - e`, (B, H, N): outgoing visits without the start
+        (Eq. 8).
+        """
         return self.outgoing - self.real[..., 0]
 
     def fundamental(self, rows: list[int] | None = None) -> Tensor:
-        r"""Rows of :math:`N = (I - M)^{-1}`, (B, H, R, N): expected visits to j of a walk from i. All rows need the dense matrix.
+        r"""Rows of :math:`N = (I - M)^{-1}`, (B, H, R, N): expected visits to j of a walk from i.
+        All rows need the dense matrix.
 
         Raises:
             OptionError: all rows of a matrix that is not held.
         """
         n = self.row_sums.shape[-1]
         if rows is None and self.matrix is None:
-            raise OptionError(f"N has {n}² entries; ask for rows=[...], or raise dense={n} if there is memory for them")
+            raise OptionError(
+                f"N has {n}² entries; ask for rows=[...], or raise dense={n} if there is memory "
+                "for them"
+            )
         index = torch.arange(n) if rows is None else torch.as_tensor(rows)
         start = torch.nn.functional.one_hot(index, n).mT.to(self.row_sums) * self.real
         return self._solved(start.expand(*self.decay.shape, -1, -1), transposed=True).mT
 
     @torch.no_grad()
     def stationary(self, *, damping: float = 1.0) -> Tensor:
-        """Stationary distribution of W with rows made to sum to one, (B, H, N): the closed chain of TokenRank, for comparison.
+        """Stationary distribution of W with rows made to sum to one, (B, H, N): the closed chain of
+        TokenRank, for comparison.
 
-        Empty rows jump anywhere, and so does every step with probability 1 - ``damping``. Where the chain is reducible (causal
-        order without damping) the limit from the uniform distribution is meant.
+        Empty rows jump anywhere, and so does every step with probability 1 - ``damping``. Where the
+        chain is reducible (causal order without damping) the limit from the uniform distribution is
+        meant.
 
         Raises:
             OptionError: damping outside (0, 1].
@@ -109,13 +125,17 @@ class TokenChain:
         state, change, before = uniform.expand(*self.decay.shape, -1, -1), 1.0, 1.0
         for _ in range(self.max_iterations):
             lost = torch.where(some, 0.0, state).sum(2, keepdim=True)
-            moved = damping * (self.apply_transposed(state * rate) + lost * uniform) + (1 - damping) * uniform
+            moved = (
+                damping * (self.apply_transposed(state * rate) + lost * uniform)
+                + (1 - damping) * uniform
+            )
             after = (state + moved) / 2  # lazily: the same limit, and no period
             before, change, state = change, float((after - state).abs().sum(2).max()), after
             if change <= self.tol:
                 return state[..., 0]
         raise ConvergenceError(
-            f"the distribution still moves by {change:.1e} a step after {self.max_iterations} steps (tol {self.tol:.0e}); allow "
+            f"the distribution still moves by {change:.1e} a step after {self.max_iterations} "
+            f"steps (tol {self.tol:.0e}); allow "
             "more iterations, or jump now and then with damping=0.85",
             radius=change / max(before, 1e-300),
             residual=change,
@@ -149,10 +169,11 @@ def token_chain(
     max_iterations: int = 2000,
     budget: int = BUDGET,
 ) -> TokenChain:
-    r"""The absorbing chain of an operator's weights W, with :math:`\gamma = \min(decay,\ (1 - margin) / \max_i \sum_j W_{ij})`.
+    r"""The absorbing chain of an operator's weights W, with
+    :math:`\gamma = \min(decay,\ (1 - margin) / \max_i \sum_j W_{ij})`.
 
-    InfSA's Frobenius norm does not bound the row sums (they reach √N), so that its own γ may leave no probability to stop; then γ is
-    lowered, and ``chain.limited`` says where.
+    InfSA's Frobenius norm does not bound the row sums (they reach √N), so that its own γ may leave
+    no probability to stop; then γ is lowered, and ``chain.limited`` says where.
 
     Args:
         operator: anything with ``weights(u, domain, rows=...)``, non-negative.
@@ -163,7 +184,8 @@ def token_chain(
         dense: points up to which the matrix is held.
         budget: bytes of weights evaluated at once above that.
 
-    Cost: dense O(N³) time for N, O(N²) memory; matrix-free O(N²) time a product and ``budget`` memory.
+    Cost: dense O(N³) time for N, O(N²) memory; matrix-free O(N²) time a product and ``budget``
+    memory.
 
     Raises:
         OptionError: a decay, margin or tolerance outside its interval, or negative weights.
@@ -181,8 +203,14 @@ def token_chain(
     if decay is None:
         decay = 1.0 if hasattr(getattr(operator, "kernel", None), "decay") else 0.7
     if not decay > 0 or not 0 < margin < 1 or not 0 < tol < 1:
-        raise OptionError(f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}")
-    valid = torch.ones(1, domain.size, dtype=torch.bool, device=u.device) if domain.valid is None else domain.valid
+        raise OptionError(
+            f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
+        )
+    valid = (
+        torch.ones(1, domain.size, dtype=torch.bool, device=u.device)
+        if domain.valid is None
+        else domain.valid
+    )
     valid = valid & (domain.measure.reshape(-1, domain.size) > 0).to(valid.device)
     real = valid[:, None, :, None].double()
     weights = None
@@ -192,30 +220,49 @@ def token_chain(
         held = weights
         products: tuple[Product, Product] = (lambda v: held @ v, lambda v: held.mT @ v)
     else:
-        products = _graph_products(operator, u, domain, real) or _row_products(operator, u, domain, real, budget)
+        products = _graph_products(operator, u, domain, real) or _row_products(
+            operator, u, domain, real, budget
+        )
     heads = (operator.weights(u, domain, rows=[0]) if weights is None else weights).shape[1]
     row_sums = products[0](real.expand(len(u), heads, -1, -1))[..., 0]
     largest = row_sums.amax(-1)
-    gamma = torch.where(decay * largest > 1 - margin, (1 - margin) / largest.clamp(min=1e-300), decay)
+    gamma = torch.where(
+        decay * largest > 1 - margin, (1 - margin) / largest.clamp(min=1e-300), decay
+    )
     matrix = None if weights is None else gamma[..., None, None] * weights
     return TokenChain(gamma, decay, row_sums, real, matrix, *products, tol, max_iterations)
 
 
-def _graph_products(operator, u: Tensor, domain: Domain, real: Tensor) -> tuple[Product, Product] | None:
-    """Products with a graph of tokens, by tiles; None for other operators, and for GELU, whose weights may be negative."""
+def _graph_products(
+    operator, u: Tensor, domain: Domain, real: Tensor
+) -> tuple[Product, Product] | None:
+    """Products with a graph of tokens, by tiles; None for other operators, and for GELU, whose
+    weights may be negative.
+    """
     kernel: Any = getattr(operator, "kernel", None)
-    if kernel is None or not has_trait(kernel, GraphDiffusion) or kernel.rules()["activation"] == "gelu":
+    if (
+        kernel is None
+        or not has_trait(kernel, GraphDiffusion)
+        or kernel.rules()["activation"] == "gelu"
+    ):
         return None
     problem, _, _ = operator._problem(u, domain, None, None)
     query, key, _ = kernel.tokens(problem.uy)
     graph = TokenGraph.of(query.double(), key.double(), problem.quadrature, **kernel.rules())
     _, factor = graph.start(query.new_zeros(*query.shape[:3], 0).double())
     factor = factor * kernel.gain().double()[:, None]
-    return lambda v: graph.apply(v * real, factor) * real, lambda v: graph.apply_transposed(v * real, factor) * real
+    return (
+        lambda v: graph.apply(v * real, factor) * real,
+        lambda v: graph.apply_transposed(v * real, factor) * real,
+    )
 
 
-def _row_products(operator, u: Tensor, domain: Domain, real: Tensor, budget: int) -> tuple[Product, Product]:
-    """Products by blocks of rows, evaluated anew each time; the first one looks for negative weights."""
+def _row_products(
+    operator, u: Tensor, domain: Domain, real: Tensor, budget: int
+) -> tuple[Product, Product]:
+    """Products by blocks of rows, evaluated anew each time; the first one looks for negative
+    weights.
+    """
     probe = operator.weights(u, domain, rows=[0])
     size = max(1, budget // (8 * probe.numel()))
     blocks = [list(range(i, min(i + size, domain.size))) for i in range(0, domain.size, size)]
@@ -233,7 +280,10 @@ def _row_products(operator, u: Tensor, domain: Domain, real: Tensor, budget: int
         return torch.cat(parts, 2)
 
     def apply_transposed(v: Tensor) -> Tensor:
-        return sum((rows(block).mT @ v[:, :, block] for block in blocks[1:]), rows(blocks[0]).mT @ v[:, :, blocks[0]])
+        return sum(
+            (rows(block).mT @ v[:, :, block] for block in blocks[1:]),
+            rows(blocks[0]).mT @ v[:, :, blocks[0]],
+        )
 
     return apply, apply_transposed
 
@@ -241,6 +291,7 @@ def _row_products(operator, u: Tensor, domain: Domain, real: Tensor, budget: int
 def _check_signs(weights: Tensor) -> None:
     if bool((weights < 0).any()):
         raise OptionError(
-            f"a Markov chain needs non-negative weights, this operator's go down to {float(weights.min()):.3g}; "
+            "a Markov chain needs non-negative weights, this operator's go down to "
+            f"{float(weights.min()):.3g}; "
             "take an activation that is not negative, such as relu or abs"
         )

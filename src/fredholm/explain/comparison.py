@@ -1,4 +1,6 @@
-"""The page of a comparison: which operator reaches what at which cost, how it learns, and how its cost grows."""
+"""The page of a comparison: which operator reaches what at which cost, how it learns, and how its
+cost grows.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def comparison_page(
     if speed and speed.get("scaling"):
         sections.append(_scaling_section(speed, names))
     setting = results["setting"]
-    budget = {"params": "equal parameters", "flops": "equal FLOPs", "time": f"{setting['minutes']} minutes of training"}
+    budget = {
+        "params": "equal parameters",
+        "flops": "equal FLOPs",
+        "time": f"{setting['minutes']} minutes of training",
+    }
     seeds = max((row["n"] for row in rows), default=0)
     facts = [
         ("tasks", str(len(results["tasks"])), ", ".join(task["name"] for task in results["tasks"])),
@@ -44,15 +50,15 @@ def comparison_page(
         ("seeds", str(seeds), "at most; mean ± sample standard deviation"),
     ]
     lead = "One backbone, the same data, optimizer, schedule and budget; only the operator of its blocks differs."
-    foot = (
-        "Written by fredholm compare. Scores are of the test sets; the weights kept are those with the best validation."
-    )
+    foot = "Written by fredholm compare. Scores are of the test sets; the weights kept are those with the best validation."
     if speed:
         foot += f" Times: {speed['machine']['processor']}, {speed['machine']['threads']} threads, torch {speed['machine']['torch']}."
     return render_page("Operators compared", lead, facts, sections, foot)
 
 
-def _task_section(task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Section:
+def _task_section(
+    task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> Section:
     percent = task["metric"] == "accuracy"
     shown = [row for row in rows if row["mean"] is not None]
     shown = sorted(shown, key=lambda r: -r["mean"] if percent else r["mean"])
@@ -62,14 +68,18 @@ def _task_section(task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], na
         cost = "milliseconds of a training step" if timed else "MFLOPs a sample, forward"
         words = f"{task['name']}: test {task['measure']} of {len(shown)} operators against {cost}"
         caption = f"<b>Score against cost.</b> Mean over seeds with its standard deviation; {cost}, logarithmic."
-        drawn = render(lambda theme: scatter(theme, shown, names, measure=task["measure"], timed=timed))
+        drawn = render(
+            lambda theme: scatter(theme, shown, names, measure=task["measure"], timed=timed)
+        )
         pictures.append(Picture(f"cost-{task['name']}", words, caption, drawn))
     curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
     curves = {name: curve for name, curve in curves.items() if curve}
     if curves:
         metric = "validation accuracy" if percent else "validation loss"
         words = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
-        caption = f"<b>Learning curves.</b> {metric.capitalize()} after each epoch, mean over seeds."
+        caption = (
+            f"<b>Learning curves.</b> {metric.capitalize()} after each epoch, mean over seeds."
+        )
         drawn = render(lambda theme: learning(theme, curves, names, percent=percent, label=metric))
         pictures.append(Picture(f"curves-{task['name']}", words, caption, drawn))
     head = [
@@ -101,10 +111,14 @@ def _task_section(task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], na
         for row in [*shown, *(r for r in rows if r["mean"] is None)]
     ]
     refused = "".join(
-        f"<p class='note'>{_plain(row['operator'])}: {_plain(row['refused'])}</p>" for row in rows if row["refused"]
+        f"<p class='note'>{_plain(row['operator'])}: {_plain(row['refused'])}</p>"
+        for row in rows
+        if row["refused"]
     )
     text = f"<p>{_plain(task['title'])}. {task['points']} points, {task['samples']:,} training samples.</p>"
-    return Section(task["name"], task["name"], text, pictures, after=f"{_wide(table(head, lines))}{refused}")
+    return Section(
+        task["name"], task["name"], text, pictures, after=f"{_wide(table(head, lines))}{refused}"
+    )
 
 
 def _scaling_section(speed: Mapping[str, Any], names: Sequence[str]) -> Section:
@@ -128,7 +142,13 @@ def _scaling_section(speed: Mapping[str, Any], names: Sequence[str]) -> Section:
         ]
         for c in speed["scaling"]
     ]
-    head = ["operator", "direction", "exponent", f"faster than {reference} from", "thousand points a second"]
+    head = [
+        "operator",
+        "direction",
+        "exponent",
+        f"faster than {reference} from",
+        "thousand points a second",
+    ]
     text = f"<p>Cost of one operator of width {speed['dim']} against the number of points N.</p>"
     return Section("scaling", "Scaling", text, pictures, after=_wide(table(head, lines)))
 
@@ -142,7 +162,9 @@ def _crossover(curve: Mapping[str, Any], reference: str) -> str:
 
 
 def _rates(curve: Mapping[str, Any]) -> str:
-    return ", ".join(f"{n}: {n / ms:,.0f}" for n, ms in zip(curve["lengths"], curve["milliseconds"]))
+    return ", ".join(
+        f"{n}: {n / ms:,.0f}" for n, ms in zip(curve["lengths"], curve["milliseconds"])
+    )
 
 
 def _mean_curve(runs: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -183,17 +205,25 @@ def _wide(html: str) -> str:
     return f'<div style="overflow-x:auto">{html}</div>'
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
     """Colour and marker of an operator, the same in all pictures."""
     index = list(names).index(name)
-    return {"color": theme.series[index % len(theme.series)], "marker": MARKERS[index % len(MARKERS)]}
+    return {
+        "color": theme.series[index % len(theme.series)],
+        "marker": MARKERS[index % len(MARKERS)],
+    }
 
 
 def scatter(
-    theme: Theme, rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, measure: str, timed: bool
+    theme: Theme,
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    *,
+    measure: str,
+    timed: bool,
 ) -> Figure:
     """Score against cost, an operator a mark."""
     figure = new_figure(WIDTH, 3.6)
@@ -220,7 +250,12 @@ def scatter(
 
 
 def learning(
-    theme: Theme, curves: Mapping[str, Sequence[float]], names: Sequence[str], *, percent: bool, label: str
+    theme: Theme,
+    curves: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+    *,
+    percent: bool,
+    label: str,
 ) -> Figure:
     """Validation against the epoch, an operator a line."""
     figure = new_figure(WIDTH, 3.4)
@@ -228,7 +263,12 @@ def learning(
     for name, curve in curves.items():
         look = _look(theme, name, names)
         axes.plot(
-            range(1, len(curve) + 1), curve, label=name, markersize=3.5, markevery=max(1, len(curve) // 8), **look
+            range(1, len(curve) + 1),
+            curve,
+            label=name,
+            markersize=3.5,
+            markevery=max(1, len(curve) // 8),
+            **look,
         )
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
@@ -250,7 +290,13 @@ def scaling(theme: Theme, found: Sequence[Mapping[str, Any]], names: Sequence[st
         look: dict[str, Any] = {"color": theme.faint}
         if curve["operator"] in names:
             look = _look(theme, curve["operator"], names)
-        axes.plot(curve["lengths"], curve["milliseconds"], label=curve["operator"] + power, markersize=4, **look)
+        axes.plot(
+            curve["lengths"],
+            curve["milliseconds"],
+            label=curve["operator"] + power,
+            markersize=4,
+            **look,
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -18,7 +18,8 @@ SHOWN = 12
 
 
 def entry_section(layer: Layer, query: int | None = None) -> tuple[Section | None, dict[str, Any]]:
-    """The strongest entries K[o, i] of one query, each over the domain with its sign, for the first sample.
+    """The strongest entries K[o, i] of one query, each over the domain with its sign, for the first
+    sample.
 
     Nothing where the domain is neither a line nor a grid.
     """
@@ -28,10 +29,16 @@ def entry_section(layer: Layer, query: int | None = None) -> tuple[Section | Non
     query = _middle(target) if query is None else query
     domain = take_samples(layer.domain, slice(0, 1))
     with torch.no_grad():
-        row = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0].double().cpu()
-        weights = domain.quadrature(None if target is layer.domain else take_samples(target, slice(0, 1)))
+        row = (
+            layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0].double().cpu()
+        )
+        weights = domain.quadrature(
+            None if target is layer.domain else take_samples(target, slice(0, 1))
+        )
         mass = weights.weights([query])[0, :, 0].double().cpu()
-    entries = row * mass[..., None, None]  # (H, N, o, i): what one unit of u_i at y adds to output o
+    entries = (
+        row * mass[..., None, None]
+    )  # (H, N, o, i): what one unit of u_i at y adds to output o
     size = entries.pow(2).sum(1).flatten()
     chosen = size.topk(min(SHOWN, len(size))).indices[: max(1, int((size > 0).sum()))]
     heads, outputs, inputs = row.shape[0], row.shape[2], row.shape[3]
@@ -44,20 +51,36 @@ def entry_section(layer: Layer, query: int | None = None) -> tuple[Section | Non
     at = target.positions.reshape(-1, target.size, target.dim)[0, query].double().cpu().numpy()
     place = domain.positions.reshape(-1, domain.size, domain.dim)[0, :, 0].double().cpu().numpy()
     drawn = render(
-        lambda t: _maps(t, names, values, grid, at) if grid is not None else _lines(t, names, values, place, at)
+        lambda t: (
+            _maps(t, names, values, grid, at)
+            if grid is not None
+            else _lines(t, names, values, place, at)
+        )
     )
-    scale = "blue is positive, orange negative, white zero; all panels share one scale" if grid is not None else ""
+    scale = (
+        "blue is positive, orange negative, white zero; all panels share one scale"
+        if grid is not None
+        else ""
+    )
     caption = (
-        f"<b>The {len(chosen)} strongest of {len(size):,} entries of the kernel's row at point {query}</b>, "
-        f"input channel → output channel, measure included{'; ' + scale if scale else ''}. Together they hold "
-        f"{share:.0%} of the row's squared norm. {'Ring' if grid is not None else 'Dashed line'}: the query."
+        f"<b>The {len(chosen)} strongest of {len(size):,} entries of the kernel's row at point "
+        f"{query}</b>, "
+        f"input channel → output channel, measure included{'; ' + scale if scale else ''}. "
+        "Together they hold "
+        f"{share:.0%} of the row's squared norm. {'Ring' if grid is not None else 'Dashed line'}: "
+        "the query."
     )
     text = (
         "<p>What a unit of one input channel at a point y adds to one output channel at the query: "
         '<span class="formula">K<sub>oi</sub>(x, y; u) μ(y)</span>, with its sign.</p>'
     )
-    picture = Picture("entries", f"Signed entries of one kernel row: {', '.join(names)}", caption, drawn)
-    numbers = {"query": query, "entries": dict(zip(names, (_plain(torch.from_numpy(v)) for v in values)))}
+    picture = Picture(
+        "entries", f"Signed entries of one kernel row: {', '.join(names)}", caption, drawn
+    )
+    numbers = {
+        "query": query,
+        "entries": dict(zip(names, (_plain(torch.from_numpy(v)) for v in values))),
+    }
     return Section("entries", "Entries of the kernel", text, [picture]), numbers
 
 
@@ -84,11 +107,29 @@ def _maps(theme: Theme, names: list[str], values: list[np.ndarray], grid: Tensor
     limit = max(float(np.abs(v).max()) for v in values) or 1.0
     for axes, name, value in zip(panels, names, values):
         axes.imshow(
-            value[grid.numpy()], cmap=_diverging(theme), vmin=-limit, vmax=limit, extent=(0, 1, 1, 0), aspect=shape
+            value[grid.numpy()],
+            cmap=_diverging(theme),
+            vmin=-limit,
+            vmax=limit,
+            extent=(0, 1, 1, 0),
+            aspect=shape,
         )
-        axes.plot(at[1], at[0], marker="o", markersize=7, color="none", markeredgecolor=theme.mark, markeredgewidth=1.2)
+        axes.plot(
+            at[1],
+            at[0],
+            marker="o",
+            markersize=7,
+            color="none",
+            markeredgecolor=theme.mark,
+            markeredgewidth=1.2,
+        )
         axes.set_title(name, fontsize=8)
-        axes.set_xlabel(f"{_short(value.min())} – {_short(value.max())}", fontsize=7, color=theme.faint, labelpad=2)
+        axes.set_xlabel(
+            f"{_short(value.min())} – {_short(value.max())}",
+            fontsize=7,
+            color=theme.faint,
+            labelpad=2,
+        )
         axes.set_xticks([])
         axes.set_yticks([])
         for spine in axes.spines.values():
@@ -105,7 +146,9 @@ def _lines(theme: Theme, names: list[str], values: list[np.ndarray], x: np.ndarr
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     for axes, name, value in zip(panels, names, values):
         axes.axhline(0, color=theme.rule, linewidth=0.8)
-        axes.plot(x, value, color=theme.series[0], marker="o" if len(x) <= 40 else None, markersize=2.5)
+        axes.plot(
+            x, value, color=theme.series[0], marker="o" if len(x) <= 40 else None, markersize=2.5
+        )
         axes.axvline(at[0], color=theme.mark, linewidth=1, linestyle="--")
         axes.set_title(name, fontsize=8)
     for axes in panels[len(names) :]:

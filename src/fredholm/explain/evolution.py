@@ -21,8 +21,12 @@ QUANTITIES = {
 }
 
 
-def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> tuple[Section | None, dict[str, Any]]:
-    """Energy, distance to the constraint and growth of a perturbation after each step, at N, 2N and 4N steps; for other models nothing."""
+def evolution_section(
+    model: Any, inputs: Tensor | Inputs, *, seed: int
+) -> tuple[Section | None, dict[str, Any]]:
+    """Energy, distance to the constraint and growth of a perturbation after each step, at N, 2N and
+    4N steps; for other models nothing.
+    """
     if not isinstance(model, ContinuousTransformer) or not isinstance(inputs, Tensor):
         return None, {}
     device = next(model.parameters()).device
@@ -30,23 +34,32 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> tupl
     counts = [base, 2 * base, 4 * base] if model.config.scheme != "relaxed" else [base]
     found = {n: trajectory(model, inputs.to(device), n, seed) for n in counts}
     text = (
-        '<p>Depth is time here: u(0) is what the encoder gives, and every step of length <span class="formula">Δt = T / N</span> applies '
-        f"the terms of the equation one after the other. The model was built for {base} steps of a horizon T = "
-        f"{model.evolution.horizon:g}; the same weights are run with more, shorter steps beside it. Curves that agree say that the "
-        "steps resolve the equation; curves that part say that the model is a stack of layers rather than an evolution.</p>"
+        "<p>Depth is time here: u(0) is what the encoder gives, and every step of length <span "
+        'class="formula">Δt = T / N</span> applies '
+        f"the terms of the equation one after the other. The model was built for {base} steps of a "
+        "horizon T = "
+        f"{model.evolution.horizon:g}; the same weights are run with more, shorter steps beside "
+        "it. Curves that agree say that the "
+        "steps resolve the equation; curves that part say that the model is a stack of layers "
+        "rather than an evolution.</p>"
     )
     caption = (
-        "<b>After every step.</b> Left: ½‖u‖², the features' mean square over real points, halved. Middle: distance of the features "
-        "to those of mean 0 and standard deviation 1, before a hard projection's affine map. Right: how much a difference of 1% of "
+        "<b>After every step.</b> Left: ½‖u‖², the features' mean square over real points, halved. "
+        "Middle: distance of the features "
+        "to those of mean 0 and standard deviation 1, before a hard projection's affine map. "
+        "Right: how much a difference of 1% of "
         f"u(0) has grown; 1 is unchanged. Means over {len(inputs)} samples, seed {seed}."
     )
     ends = {n: {key: values[-1] for key, values in one.items()} for n, one in found.items()}
     words = "; ".join(
-        f"{n} steps end at energy {e['energy']:.3g}, distance {e['distance']:.3g}, growth {e['growth']:.3g}"
+        f"{n} steps end at energy {e['energy']:.3g}, distance {e['distance']:.3g}, growth "
+        f"{e['growth']:.3g}"
         for n, e in ends.items()
     )
     picture = Picture("steps", words, caption, render(lambda theme: steps(theme, found)))
-    return Section("steps", "Step by step", text, [picture]), {str(n): one for n, one in found.items()}
+    return Section("steps", "Step by step", text, [picture]), {
+        str(n): one for n, one in found.items()
+    }
 
 
 def steps(theme: Theme, found: dict[int, dict[str, list[float]]]) -> Figure:
@@ -55,7 +68,14 @@ def steps(theme: Theme, found: dict[int, dict[str, list[float]]]) -> Figure:
     for axes, (key, label) in zip(figure.subplots(1, len(QUANTITIES)), QUANTITIES.items()):
         for colour, (count, one) in zip(theme.series, found.items()):
             size = 3 if count < 25 else 0
-            axes.plot(one["time"], one[key], color=colour, marker="o", markersize=size, label=f"{count} steps")
+            axes.plot(
+                one["time"],
+                one[key],
+                color=colour,
+                marker="o",
+                markersize=size,
+                label=f"{count} steps",
+            )
         axes.set_title(label)
         axes.set_xlabel("time t")
         axes.set_ylim(bottom=0)

@@ -1,7 +1,9 @@
-"""Kernels to numbers: profiles against distance and maps of one query, through the operator contract alone.
+"""Kernels to numbers: profiles against distance and maps of one query, through the operator
+contract alone.
 
-Any operator with ``kernel_matrix(u, domain, rows=...)`` and ``weights(u, domain, rows=...)`` can be read, whatever its kernel.
-Only some queries' rows are ever evaluated, in pieces that fit a memory budget.
+Any operator with ``kernel_matrix(u, domain, rows=...)`` and ``weights(u, domain, rows=...)`` can be
+read, whatever its kernel. Only some queries' rows are ever evaluated, in pieces that fit a memory
+budget.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Profile:
     queries: int
 
     def pooled(self, name: str = "norm") -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of ``"norm"`` or ``"weight"`` over all heads' pairs, each (bins,)."""
+        """Mean and standard deviation of ``"norm"`` or ``"weight"`` over all heads' pairs, each
+        (bins,).
+        """
         mean, sd = getattr(self, name), getattr(self, f"{name}_sd")
         share = self.count / self.count.sum(0)
         middle = (share * mean).sum(0)
@@ -61,10 +65,12 @@ def kernel_profile(
     seed: int = 0,
     budget: int = BUDGET,
 ) -> Profile:
-    r"""Mean kernel norm :math:`\|K_{ij}\|_F` and mean weight of pairs at distance :math:`|x_i - y_j|`, with their spread.
+    r"""Mean kernel norm :math:`\|K_{ij}\|_F` and mean weight of pairs at distance
+    :math:`|x_i - y_j|`, with their spread.
 
-    Bin k holds the pairs nearest to distance k·r / (bins - 1), r being the largest distance; so bin 0 is, on a grid, the diagonal.
-    Pairs that do not interact (padding, order, masks, measure 0 such as a class token) do not count, nor do queries without mass.
+    Bin k holds the pairs nearest to distance k·r / (bins - 1), r being the largest distance; so bin
+    0 is, on a grid, the diagonal. Pairs that do not interact (padding, order, masks, measure 0 such
+    as a class token) do not count, nor do queries without mass.
 
     Args:
         operator: anything that obeys the operator contract.
@@ -87,22 +93,36 @@ def kernel_profile(
         (2, 0.0)
     """
     if bins < 2 or queries < 1:
-        raise OptionError(f"a profile needs at least 2 bins and 1 query, got bins={bins} and queries={queries}")
+        raise OptionError(
+            f"a profile needs at least 2 bins and 1 query, got bins={bins} and queries={queries}"
+        )
     domain = check(u, domain)
     target = output_points(operator, domain)
     rows = choose_queries(target, queries, seed)
     distance, seen = _pairs(domain, target, rows)
     step = float(torch.where(seen.any(1), distance, 0.0).max()) / (bins - 1)
-    index = (torch.where(seen.any(1), distance, 0.0) / step).round().long() if step > 0 else distance.long() * 0
+    index = (
+        (torch.where(seen.any(1), distance, 0.0) / step).round().long()
+        if step > 0
+        else distance.long() * 0
+    )
     sums: Tensor | None = None
     for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
         shape = norm.shape  # (b, H, r, N)
         own = [x if len(x) == 1 else x[samples] for x in (distance, index, seen)]
-        near, where, mask = own[0][:, None, part], own[1][:, None, part], own[2][:, :, part].expand(shape)
+        near, where, mask = (
+            own[0][:, None, part],
+            own[1][:, None, part],
+            own[2][:, :, part].expand(shape),
+        )
         values = [mask.double(), near.expand(shape), norm, norm**2, weight, weight**2]
-        table = torch.stack([torch.where(mask, v, 0.0).transpose(0, 1).flatten(1) for v in values])  # (6, H, pairs)
+        table = torch.stack(
+            [torch.where(mask, v, 0.0).transpose(0, 1).flatten(1) for v in values]
+        )  # (6, H, pairs)
         target = where.expand(shape).transpose(0, 1).flatten(1).expand(table.shape)
-        added = torch.zeros(*table.shape[:2], bins, dtype=torch.float64).scatter_add_(2, target, table)
+        added = torch.zeros(*table.shape[:2], bins, dtype=torch.float64).scatter_add_(
+            2, target, table
+        )
         sums = added if sums is None else sums + added
     assert sums is not None
     kept = sums[:, :, sums[0].sum(0) > 0]
@@ -124,9 +144,11 @@ def kernel_profile(
 def kernel_map(
     operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, queries: list[int]
 ) -> Float[Tensor, "b h q n"]:
-    """How much each of some queries takes from every point: the operator's weights, (B, H, queries, N), in float64.
+    """How much each of some queries takes from every point: the operator's weights, (B, H, queries,
+    N), in float64.
 
-    For softmax these are the attention probabilities; for a matrix kernel ‖K_ij‖_F times the measure of j.
+    For softmax these are the attention probabilities; for a matrix kernel ‖K_ij‖_F times the
+    measure of j.
 
     Raises:
         OptionError: a query index outside the domain.
@@ -146,7 +168,8 @@ def kernel_map(
 
 
 def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
-    """Indices of the domain's points as a picture (rows, columns), or None where they are no full two-dimensional grid.
+    """Indices of the domain's points as a picture (rows, columns), or None where they are no full
+    two-dimensional grid.
 
     Points of measure 0 (a class token) are not part of the picture.
 
@@ -166,14 +189,18 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
 
 
 def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
-    """Up to ``number`` indices of points that carry mass in some sample, drawn without replacement, sorted."""
+    """Up to ``number`` indices of points that carry mass in some sample, drawn without replacement,
+    sorted.
+    """
     real = (_mass(domain) > 0).any(0).nonzero()[:, 0].cpu()
     order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
     return sorted(real[order[:number]].tolist())
 
 
 def output_points(operator: Any, domain: Domain) -> Domain:
-    """Where the output lives: ``domain`` itself, or the other grid of an operator whose kernel has one (a strided convolution)."""
+    """Where the output lives: ``domain`` itself, or the other grid of an operator whose kernel has
+    one (a strided convolution).
+    """
     kernel = getattr(operator, "kernel", None)
     other = kernel.output_domain(domain) if isinstance(kernel, Kernel) else None
     return domain if other is None else other
@@ -182,10 +209,14 @@ def output_points(operator: Any, domain: Domain) -> Domain:
 def check(u: Tensor, domain: Domain | None) -> Domain:
     """The domain of u, a line by default; errors where u is empty or does not fit it."""
     if u.dim() != 3 or not len(u):
-        raise ShapeError(f"u must have shape (B, N, D) with at least one sample, got {tuple(u.shape)}")
+        raise ShapeError(
+            f"u must have shape (B, N, D) with at least one sample, got {tuple(u.shape)}"
+        )
     domain = Domain.line(u.shape[1], device=u.device) if domain is None else domain
     if domain.size != u.shape[1]:
-        raise ShapeError(f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal")
+        raise ShapeError(
+            f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
+        )
     if not bool((_mass(domain) > 0).any()):
         raise DomainError("no point of the domain carries mass, so there is no kernel to look at")
     return domain
@@ -197,7 +228,12 @@ def take_samples(domain: Domain, samples: slice) -> Domain:
     changes = {}
     for field in fields(domain):
         value = getattr(domain, field.name)
-        if field.name in shared and value is not None and value.dim() > shared[field.name] and len(value) > 1:
+        if (
+            field.name in shared
+            and value is not None
+            and value.dim() > shared[field.name]
+            and len(value) > 1
+        ):
             changes[field.name] = value[samples]
     return replace(domain, **changes)
 
@@ -205,7 +241,9 @@ def take_samples(domain: Domain, samples: slice) -> Domain:
 def matrix_rows(
     operator: Any, u: Tensor, domain: Domain, rows: list[int], budget: int
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Kernel matrices (b, H, r, N, d_out, d_in) of slices of samples and of ``rows``, each within ``budget`` bytes if it can be."""
+    """Kernel matrices (b, H, r, N, d_out, d_in) of slices of samples and of ``rows``, each within
+    ``budget`` bytes if it can be.
+    """
     probe = operator.kernel_matrix(u[:1], take_samples(domain, slice(0, 1)), rows=rows[:1])
     fit = max(1, budget // max(1, probe.numel() * probe.element_size()))
     per_call, samples = min(fit, len(rows)), max(1, fit // len(rows))
@@ -221,13 +259,19 @@ def _norms(operator, u, domain, rows, budget) -> Iterator[tuple[slice, slice, Te
     """Norms and weights (b, H, r, N) in float64 on the CPU, piece by piece."""
     for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
         norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
-        weight = operator.weights(u[batch], take_samples(domain, batch), rows=rows[part]).double().cpu()
+        weight = (
+            operator.weights(u[batch], take_samples(domain, batch), rows=rows[part]).double().cpu()
+        )
         yield batch, part, norm, weight.expand(norm.shape)
 
 
 def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Tensor]:
-    """Distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both on the CPU."""
-    y, x = (d.positions.detach().double().cpu().reshape(-1, d.size, d.dim) for d in (domain, target))
+    """Distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both on
+    the CPU.
+    """
+    y, x = (
+        d.positions.detach().double().cpu().reshape(-1, d.size, d.dim) for d in (domain, target)
+    )
     seen = (domain.quadrature(None if target is domain else target).weights(rows) > 0).cpu()
     seen = seen & (_mass(target).cpu() > 0)[:, None, rows, None]
     if seen.shape[2] != len(rows):
@@ -244,7 +288,11 @@ def _mass(domain: Domain) -> Tensor:
 
 
 def _levels(values: Tensor) -> tuple[int, Tensor]:
-    """How many different coordinates there are (to six digits of the range), and the rank of each value."""
+    """How many different coordinates there are (to six digits of the range), and the rank of each
+    value.
+    """
     scale = float(values.max() - values.min()) or 1.0
-    levels, rank = torch.unique(((values - values.min()) / scale * 1e6).round(), return_inverse=True)
+    levels, rank = torch.unique(
+        ((values - values.min()) / scale * 1e6).round(), return_inverse=True
+    )
     return len(levels), rank.cpu()

@@ -25,7 +25,11 @@ class Kind:
 
 IMAGES, FIELDS, TEXTS = Kind("image", "images"), Kind("field", "fields"), Kind("text", "texts")
 SEQUENCES, CLOUDS = Kind("sequence", "sequences"), Kind("cloud", "point clouds")
-GRAPHS, QUESTIONS, OTHERS = Kind("graph", "graphs"), Kind("question", "questions"), Kind("sample", "samples")
+GRAPHS, QUESTIONS, OTHERS = (
+    Kind("graph", "graphs"),
+    Kind("question", "questions"),
+    Kind("sample", "samples"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,9 @@ class Cloud:
 
 
 def kind_of(model: Any, inputs: Tensor | Inputs) -> Kind:
-    """What a model's inputs are, from their type and shape and from the encoder that its configuration names."""
+    """What a model's inputs are, from their type and shape and from the encoder that its
+    configuration names.
+    """
     encoder = getattr(getattr(model, "config", None), "encoder", None)
     if isinstance(inputs, Inputs):
         return GRAPHS if "edges" in inputs else QUESTIONS if "tokens" in inputs else OTHERS
@@ -68,7 +74,8 @@ def prepare_samples(
     std: Sequence[float] | None = None,
     texts: Sequence[str] | None = None,
 ) -> tuple[Any, list[Any] | None]:
-    """(inputs of the model, what is shown of each: a picture, a text, a signal, a cloud; None where nothing can be).
+    """(inputs of the model, what is shown of each: a picture, a text, a signal, a cloud; None where
+    nothing can be).
 
     Raises:
         ShapeError: no samples, or shapes that no kind has.
@@ -90,7 +97,8 @@ def prepare_samples(
 def prepare_pictures(
     images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[Tensor, list[np.ndarray]]:
-    """(inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels or from floats that are inputs already.
+    """(inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels or from floats that are
+    inputs already.
 
     Without ``mean`` and ``std`` the pictures of float images are stretched to their own range.
 
@@ -99,13 +107,17 @@ def prepare_pictures(
     """
     if images.dim() != 4 or not len(images):
         raise ShapeError(
-            "inputs must be images (N, C, H, W), sequences or clouds (N, points, C), or token numbers (N, length), with at least "
+            "inputs must be images (N, C, H, W), sequences or clouds (N, points, C), or token "
+            "numbers (N, length), with at least "
             f"one sample; got {tuple(images.shape)}"
         )
     channels = images.shape[1]
     for name, value in (("mean", mean), ("std", std)):
         if value is not None and len(value) != channels:
-            raise ShapeError(f"{name} has {len(value)} values and the images {channels} channels; they must be equal")
+            raise ShapeError(
+                f"{name} has {len(value)} values and the images {channels} channels; they must be "
+                "equal"
+            )
     shift = torch.tensor(mean or [0.0] * channels, dtype=torch.float32).view(-1, 1, 1)
     scale = torch.tensor(std or [1.0] * channels, dtype=torch.float32).view(-1, 1, 1)
     if not images.is_floating_point():

@@ -1,4 +1,6 @@
-"""The report of one classical layer: what it computes, as an integral operator on what it sees inside its model."""
+"""The report of one classical layer: what it computes, as an integral operator on what it sees
+inside its model.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,22 @@ def report_module(
     source: str = "",
     **options: Any,
 ) -> Path:
-    r"""The kernel report of one layer of any model, through :func:`fredholm.as_operator`; returns the page's path.
+    r"""The kernel report of one layer of any model, through :func:`fredholm.as_operator`; returns
+    the page's path.
 
-    The model runs once in evaluation mode; what the layer is given and answers is noted. The converted layer must answer the same,
-    and the page states the difference, of the fast form and of the explicit kernel.
+    The model runs once in evaluation mode; what the layer is given and answers is noted. The
+    converted layer must answer the same, and the page states the difference, of the fast form and
+    of the explicit kernel.
 
     Args:
         model: any ``nn.Module``; parameters are shared, nothing is changed.
         path: of the layer, as ``model.named_modules()`` has it: ``"layer1.0.conv1"``.
-        inputs: what the model takes: a tensor, a sequence of arguments, or a dictionary of keyword arguments.
+        inputs: what the model takes: a tensor, a sequence of arguments, or a dictionary of keyword
+            arguments.
         out_dir: a folder for ``index.html``, its PNGs and ``numbers.json``.
-        samples: signals that are read, at most, the first of the batch; the share of content needs three. All are
-            compared, and where the kernel is large fewer (at least three) are drawn, from fewer queries.
+        samples: signals that are read, at most, the first of the batch; the share of content needs
+            three. All are compared, and where the kernel is large fewer (at least three) are drawn,
+            from fewer queries.
         queries: query points from which the profile is read.
         map_queries: indices of the points whose maps are drawn.
         title, source: heading of the page, and where the model came from.
@@ -65,7 +71,8 @@ def report_module(
     Raises:
         OptionError: no such layer; the message lists those that can be converted.
         ShapeError: the model does not take these inputs.
-        ConversionError: the layer is not understood, was called in a way that is not, or its operator answers otherwise.
+        ConversionError: the layer is not understood, was called in a way that is not, or its
+            operator answers otherwise.
         MissingExtraError: matplotlib is not installed.
 
     Example:
@@ -77,13 +84,21 @@ def report_module(
     """
     require("matplotlib", "train", "a report")
     if samples < 1 or queries < 1:
-        raise OptionError(f"a report needs at least one sample and query, got samples={samples} and queries={queries}")
+        raise OptionError(
+            f"a report needs at least one sample and query, got samples={samples} and "
+            f"queries={queries}"
+        )
     layer = find_layer(model, path)
     if isinstance(layer, IntegralOperator):
-        raise OptionError(f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain RUN")
+        raise OptionError(
+            f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain "
+            "RUN"
+        )
     with evaluating(model):
         pools = type(layer).__module__.endswith(".pooling") and "dim" not in options
-        operator = None if pools else as_operator(layer, **options)  # refusals come before the model runs
+        operator = (
+            None if pools else as_operator(layer, **options)
+        )  # refusals come before the model runs
         call = capture(model, path, inputs).first(samples)
         operator = operator or as_operator(layer, dim=call.u.shape[-1], **options)
         domain = call.domain(operator.kernel)
@@ -93,18 +108,27 @@ def report_module(
         read = min(len(call.u), max(3, WORK // (8 * row)))
         found = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
         count = max(1, min(queries, WORK // (row * read)))
-        sections, numbers = kernel_sections([found], _picture(found), seed=seed, queries=count, map_queries=map_queries)
+        sections, numbers = kernel_sections(
+            [found], _picture(found), seed=seed, queries=count, map_queries=map_queries
+        )
         entries, numbers["entries"] = entry_section(found)
-        sections = [replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s for s in sections]
+        sections = [
+            replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s
+            for s in sections
+        ]
         sections = [_identity(path, layer, operator, call, domain, options), *sections]
         sections += [entries] if entries else []
     kind = type(layer).__name__
-    numbers = {"module": path, "class": kind, "error": error, "kernel error": kernel_error, **numbers}
+    numbers = {
+        "module": path,
+        "class": kind,
+        "error": error,
+        "kernel error": kernel_error,
+        **numbers,
+    }
     head = _head(layer, operator, call, domain, error, kernel_error)
     lead = f"{kind} of {type(model).__name__}{f' from {source}' if source else ''}, as an integral operator"
-    foot = (
-        f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
-    )
+    foot = f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
     page = render_page(title or path, lead, head, sections, foot)
     return _write(Path(out_dir), page, sections, {"title": title or path, "seed": seed, **numbers})
 
@@ -126,21 +150,31 @@ def explain_module(
     Args:
         source, state: see :func:`fredholm.explain.sources.load_model`.
         path: of the layer.
-        out_dir: by default ``report-PATH`` in the run's or model's folder, else in the working directory.
+        out_dir: by default ``report-PATH`` in the run's or model's folder, else in the working
+            directory.
         inputs, data, shape: see :func:`fredholm.explain.sources.load_inputs`.
         samples, seed: see :func:`report_module`; the seed also draws random inputs.
     """
     model = load_model(source, state)
-    given, phrase = load_inputs(model, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed)
+    given, phrase = load_inputs(
+        model, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
+    )
     home = Path(source).expanduser() if Path(source).expanduser().is_dir() else Path()
     return report_module(
-        model, path, given, out_dir or home / f"report-{path}", samples=samples, seed=seed, source=f"{source}; {phrase}"
+        model,
+        path,
+        given,
+        out_dir or home / f"report-{path}",
+        samples=samples,
+        seed=seed,
+        source=f"{source}; {phrase}",
     )
 
 
 @torch.no_grad()
 def check_output(operator: IntegralOperator, call: Call, domain: Domain, path: str) -> float:
-    """Largest difference of operator and layer over the largest output, at points that are no padding.
+    """Largest difference of operator and layer over the largest output, at points that are no
+    padding.
 
     Raises:
         ConversionError: they are not the same function here.
@@ -148,21 +182,29 @@ def check_output(operator: IntegralOperator, call: Call, domain: Domain, path: s
     answer = operator(call.u, domain)
     if answer.shape != call.output.shape:
         raise ConversionError(
-            f"the operator of {path} answers {tuple(answer.shape)} and the layer {tuple(call.output.shape)}"
+            f"the operator of {path} answers {tuple(answer.shape)} and the layer "
+            f"{tuple(call.output.shape)}"
         )
     error = _difference(answer, call.output, call.valid)
     limit = TOLERANCE.get(call.output.dtype, 3e-2)
     if not error <= limit:
-        given = f"; the arguments {', '.join(call.unread)} of its call are not read" if call.unread else ""
+        given = (
+            f"; the arguments {', '.join(call.unread)} of its call are not read"
+            if call.unread
+            else ""
+        )
         raise ConversionError(
-            f"the operator of {path} differs from the layer by {error:.1e} of the largest output, more than {limit:.0e}{given}"
+            f"the operator of {path} differs from the layer by {error:.1e} of the largest output, "
+            f"more than {limit:.0e}{given}"
         )
     return error
 
 
 @torch.no_grad()
 def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> float | None:
-    """The same difference for the explicit kernel, K and offset, on one sample; None where it does not fit in memory."""
+    """The same difference for the explicit kernel, K and offset, on one sample; None where it does
+    not fit in memory.
+    """
     kernel, target = operator.kernel, output_points(operator, domain)
     entries = operator.heads * kernel.d_out * kernel.d_in * domain.size * target.size
     if entries * call.u.element_size() > 2 * BUDGET:
@@ -171,7 +213,7 @@ def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> floa
     return _difference(answer, call.output[:1], None if call.valid is None else call.valid[:1])
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _difference(answer: Tensor, expected: Tensor, valid: Tensor | None) -> float:
@@ -201,7 +243,11 @@ def _head(layer, operator, call, domain, error, kernel_error) -> list[tuple[str,
         ("Error of the operator", _tiny(error), single),
         ("Error of the explicit kernel", explicit, note),
         ("Points", points, "in and out" if target is domain else f"in; {target.size} out"),
-        ("Features", f"{operator.dim} → {operator.out_dim}", f"{operator.heads} head{'s' * (operator.heads > 1)}"),
+        (
+            "Features",
+            f"{operator.dim} → {operator.out_dim}",
+            f"{operator.heads} head{'s' * (operator.heads > 1)}",
+        ),
         ("Parameters", _units(parameters), f"{parameters:,}"),
     ]
 
@@ -213,7 +259,9 @@ def _tiny(error: float) -> str:
 def _identity(path, layer, operator, call, domain, options) -> Section:
     """Which operator the layer is: the equation, its kernel, how it is evaluated."""
     kernel = operator.kernel
-    summary = (type(kernel).__doc__ or "").strip().split("\n", 1)[0].split(":math:")[0].rstrip(" :.")
+    summary = (
+        (type(kernel).__doc__ or "").strip().split("\n", 1)[0].split(":math:")[0].rstrip(" :.")
+    )
     plan = operator.plan(domain)
     order = "causal, " if domain.causal else ""
     times = "" if call.calls == 1 else f" The model calls it {call.calls} times; this is the first."
@@ -221,10 +269,14 @@ def _identity(path, layer, operator, call, domain, options) -> Section:
     offset = ", an offset (biases, initial state)" if _affine(operator, call, domain) else ""
     text = (
         '<p class="formula">y(x) = ∫ K(x, y; u) u(y) dμ(y) + offset(x)</p>'
-        f"<p><code>{escape(path)}</code>, a <code>{escape(type(layer).__module__)}.{escape(type(layer).__name__)}</code>, with "
-        f"its own weights.{times}{given} Its kernel is a <code>{type(kernel).__name__}</code>: {escape(summary)}. "
-        f"The response has this integral{offset}{' and an output projection' if operator.projection is not None else ''}. "
-        f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}. Evaluated by {escape(str(plan))}.</p>"
+        f"<p><code>{escape(path)}</code>, a "
+        f"<code>{escape(type(layer).__module__)}.{escape(type(layer).__name__)}</code>, with "
+        f"its own weights.{times}{given} Its kernel is a <code>{type(kernel).__name__}</code>: "
+        f"{escape(summary)}. "
+        "The response has this "
+        f"integral{offset}{' and an output projection' if operator.projection is not None else ''}. "
+        f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}. Evaluated by "
+        f"{escape(str(plan))}.</p>"
     )
     return Section("identity", "The operator", text)
 

@@ -52,7 +52,9 @@ footer { color: var(--faint); font-size: .85rem; }
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure: PNG by theme, its file name, what it shows for those who cannot see it, and its caption (HTML)."""
+    """One figure: PNG by theme, its file name, what it shows for those who cannot see it, and its
+    caption (HTML).
+    """
 
     name: str
     alt: str
@@ -62,7 +64,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: heading, text (HTML), figures, and HTML that follows them, below or beside."""
+    """A part of the page: heading, text (HTML), figures, and HTML that follows them, below or
+    beside.
+    """
 
     key: str
     heading: str
@@ -72,7 +76,9 @@ class Section:
     beside: bool = False
 
 
-def render_page(title: str, lead: str, facts: list[tuple[str, str, str]], sections: list[Section], foot: str) -> str:
+def render_page(
+    title: str, lead: str, facts: list[tuple[str, str, str]], sections: list[Section], foot: str
+) -> str:
     """The whole page. ``facts`` are (name, value, note); ``lead`` and ``foot`` are plain text."""
     links = "\n".join(f'<a href="#{s.key}">{escape(s.heading)}</a>' for s in sections)
     cells = "".join(
@@ -107,7 +113,9 @@ def render_page(title: str, lead: str, facts: list[tuple[str, str, str]], sectio
 def table(head: list[str], rows: list[list[str]]) -> str:
     """A plain table; cells are escaped."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f"<table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
 
 
@@ -139,6 +147,8 @@ def _uri(png: bytes) -> str:
 
 
 def _size(png: bytes) -> tuple[int, int]:
-    """Width and height on the page: half the pixels, so that pictures are sharp on dense screens (150 dpi at 96 a unit)."""
+    """Width and height on the page: half the pixels, so that pictures are sharp on dense screens
+    (150 dpi at 96 a unit).
+    """
     width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
     return round(width * 96 / 150), round(height * 96 / 150)

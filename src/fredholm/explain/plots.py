@@ -1,4 +1,6 @@
-"""Pictures of numbers. Every function takes a theme and data and returns a figure; none computes anything else."""
+"""Pictures of numbers. Every function takes a theme and data and returns a figure; none computes
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ NAME = 11  # signs of a class's name above a small panel
 
 def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
     """Loss and accuracy against the epoch."""
-    drawn = [what for what in ("loss", "accuracy") if f"train_{what}" in history or f"val_{what}" in history] or [
-        "loss"
-    ]
+    drawn = [
+        what
+        for what in ("loss", "accuracy")
+        if f"train_{what}" in history or f"val_{what}" in history
+    ] or ["loss"]
     figure = new_figure(WIDTH, 2.7)
     epoch = history["epoch"]
     marker = "o" if len(epoch) < 25 else None
@@ -30,7 +34,14 @@ def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
         for part, colour in zip(("train", "val"), theme.series):
             if f"{part}_{what}" in history:
                 label = {"train": "training", "val": "validation"}[part]
-                axes.plot(epoch, history[f"{part}_{what}"], color=colour, label=label, marker=marker, markersize=3)
+                axes.plot(
+                    epoch,
+                    history[f"{part}_{what}"],
+                    color=colour,
+                    label=label,
+                    marker=marker,
+                    markersize=3,
+                )
         axes.set_xlabel("epoch")
         axes.grid(axis="y")
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -42,8 +53,12 @@ def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
     return figure
 
 
-def profiles(theme: Theme, names: Sequence[str], found: Sequence[Profile], what: str, label: str) -> Figure:
-    """One panel a layer: all heads' mean with its band, and each head's mean as a thin line. ``what``: norm or weight."""
+def profiles(
+    theme: Theme, names: Sequence[str], found: Sequence[Profile], what: str, label: str
+) -> Figure:
+    """One panel a layer: all heads' mean with its band, and each head's mean as a thin line.
+    ``what``: norm or weight.
+    """
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure = new_figure(WIDTH if columns > 1 else 5.0, 2.5 * rows + 0.3)
@@ -52,7 +67,9 @@ def profiles(theme: Theme, names: Sequence[str], found: Sequence[Profile], what:
         x = profile.distance.numpy()
         mean, sd = (v.numpy() for v in profile.pooled(what))
         heads = getattr(profile, what).numpy()
-        axes.fill_between(x, np.maximum(mean - sd, 0), mean + sd, color=theme.series[0], alpha=0.18, linewidth=0)
+        axes.fill_between(
+            x, np.maximum(mean - sd, 0), mean + sd, color=theme.series[0], alpha=0.18, linewidth=0
+        )
         for head in heads if len(heads) > 1 else ():
             axes.plot(x, head, color=theme.faint, linewidth=0.8, alpha=0.8)
         axes.plot(x, mean, color=theme.series[0], marker="o", markersize=3)
@@ -67,24 +84,52 @@ def profiles(theme: Theme, names: Sequence[str], found: Sequence[Profile], what:
 
 
 def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -> Figure:
-    """Stacked bars, position then content, a layer a row; the bar of error at the border, heads as dots."""
+    """Stacked bars, position then content, a layer a row; the bar of error at the border, heads as
+    dots.
+    """
     figure = new_figure(WIDTH, 0.46 * len(found) + 1.1)
     axes = figure.subplots()
     for row, share in enumerate(found):
         if not np.isfinite(share.share):
-            axes.text(0.01, row, "constant kernel: no variance to share", va="center", color=theme.faint)
+            axes.text(
+                0.01, row, "constant kernel: no variance to share", va="center", color=theme.faint
+            )
             continue
         part = min(max(share.share, 0.0), 1.0)
-        axes.barh(row, part, color=theme.position, height=0.62, label="position" if row == 0 else None)
-        axes.barh(row, 1 - part, left=part, color=theme.content, height=0.62, label="content" if row == 0 else None)
+        axes.barh(
+            row, part, color=theme.position, height=0.62, label="position" if row == 0 else None
+        )
+        axes.barh(
+            row,
+            1 - part,
+            left=part,
+            color=theme.content,
+            height=0.62,
+            label="content" if row == 0 else None,
+        )
         axes.errorbar(part, row, xerr=share.error, color=theme.ink, capsize=3, linewidth=1.2)
         heads = share.head_share.clamp(0, 1).numpy()
         if len(heads) > 1:
             axes.scatter(
-                heads, np.full(len(heads), row), s=14, color=theme.paper, edgecolor=theme.ink, linewidth=0.8, zorder=3
+                heads,
+                np.full(len(heads), row),
+                s=14,
+                color=theme.paper,
+                edgecolor=theme.ink,
+                linewidth=0.8,
+                zorder=3,
             )
-        axes.text(1.012, row, f"{part:.0%} ± {share.error:.1%}", va="center", color=theme.ink, fontsize=8.5)
-    axes.set_yticks(range(len(found)), [f"{name}\nvaries by {s.relative:.2g}" for name, s in zip(names, found)])
+        axes.text(
+            1.012,
+            row,
+            f"{part:.0%} ± {share.error:.1%}",
+            va="center",
+            color=theme.ink,
+            fontsize=8.5,
+        )
+    axes.set_yticks(
+        range(len(found)), [f"{name}\nvaries by {s.relative:.2g}" for name, s in zip(names, found)]
+    )
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     _percent(axes.xaxis)
@@ -97,9 +142,15 @@ def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -
 
 
 def maps(
-    theme: Theme, image: np.ndarray, names: Sequence[str], found: Sequence[np.ndarray], at: tuple[float, float]
+    theme: Theme,
+    image: np.ndarray,
+    names: Sequence[str],
+    found: Sequence[np.ndarray],
+    at: tuple[float, float],
 ) -> Figure:
-    """One query's weights over an image: layers as rows, heads as columns, each (H, rows, columns) panel on its own scale."""
+    """One query's weights over an image: layers as rows, heads as columns, each (H, rows, columns)
+    panel on its own scale.
+    """
     heads = len(found[0])
     side = min(1.35, (WIDTH - 1.6) / (heads + 1))
     shape = image.shape[0] / image.shape[1]
@@ -121,24 +172,49 @@ def maps(
                 axes.set_title("image and query", fontsize=8)
             else:
                 values = layer[column - 1]
-                axes.imshow(values, cmap=colormap(theme), vmin=0, vmax=values.max() or 1, extent=extent, aspect=shape)
+                axes.imshow(
+                    values,
+                    cmap=colormap(theme),
+                    vmin=0,
+                    vmax=values.max() or 1,
+                    extent=extent,
+                    aspect=shape,
+                )
                 _outline(axes, image, theme)
                 _label_panel(axes, values, theme, row, column, name)
             axes.plot(
-                at[1], at[0], marker="o", markersize=6, color="none", markeredgecolor=theme.mark, markeredgewidth=1.8
+                at[1],
+                at[0],
+                marker="o",
+                markersize=6,
+                color="none",
+                markeredgecolor=theme.mark,
+                markeredgewidth=1.8,
             )
     return figure
 
 
 def lines(
-    theme: Theme, x: np.ndarray, names: Sequence[str], found: Sequence[np.ndarray], at: float, label: str
+    theme: Theme,
+    x: np.ndarray,
+    names: Sequence[str],
+    found: Sequence[np.ndarray],
+    at: float,
+    label: str,
 ) -> Figure:
     """One query's weights along a line, a panel a layer; a line a head."""
     figure = new_figure(WIDTH, 1.9 * len(found) + 0.4)
     order = np.argsort(x)
-    for axes, name, layer in zip(figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0], names, found):
+    for axes, name, layer in zip(
+        figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0], names, found
+    ):
         for head, values in enumerate(layer):
-            axes.plot(x[order], values[order], color=theme.series[head % len(theme.series)], label=f"head {head + 1}")
+            axes.plot(
+                x[order],
+                values[order],
+                color=theme.series[head % len(theme.series)],
+                label=f"head {head + 1}",
+            )
         axes.axvline(at, color=theme.mark, linewidth=1.2, linestyle="--")
         axes.set_title(name)
         axes.grid(axis="y")
@@ -173,7 +249,11 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
                 )
     rotation = 0 if max(len(str(c)) for c in classes) <= 3 else 60
     axes.set_xticks(
-        range(size), classes, rotation=rotation, ha="center" if rotation == 0 else "right", rotation_mode="anchor"
+        range(size),
+        classes,
+        rotation=rotation,
+        ha="center" if rotation == 0 else "right",
+        rotation_mode="anchor",
     )
     if rotation == 0:
         axes.xaxis.set_tick_params(rotation=0)
@@ -195,7 +275,9 @@ def examples(theme: Theme, found: Sequence[dict[str, Any]], columns: int = 8) ->
         sample(axes, example["image"], theme)
         wrong = example["prediction"] != example["label"]
         text = f"{_clip(example['prediction'])} {example['probability']:.0%}"
-        axes.set_title(text, loc="center", fontsize=8, color=theme.bad if wrong else theme.good, pad=3)
+        axes.set_title(
+            text, loc="center", fontsize=8, color=theme.bad if wrong else theme.good, pad=3
+        )
         axes.set_xlabel(f"is {_clip(example['label'])}" if wrong else "", fontsize=8, labelpad=2)
         axes.set_xticks([])
         axes.set_yticks([])
@@ -228,8 +310,12 @@ def sample(axes: Any, shown: np.ndarray | Signal | Cloud, theme: Theme) -> None:
         spine.set_linewidth(0.4)
 
 
-def clouds(theme: Theme, cloud: Cloud, names: Sequence[str], found: Sequence[np.ndarray], at: int) -> Figure:
-    """One query's weights over scattered points: layers as rows, heads as columns, each panel on its own scale."""
+def clouds(
+    theme: Theme, cloud: Cloud, names: Sequence[str], found: Sequence[np.ndarray], at: int
+) -> Figure:
+    """One query's weights over scattered points: layers as rows, heads as columns, each panel on
+    its own scale.
+    """
     heads = len(found[0])
     points = cloud.flat()
     side = min(1.8, WIDTH / heads)
@@ -257,16 +343,34 @@ def clouds(theme: Theme, cloud: Cloud, names: Sequence[str], found: Sequence[np.
 
 
 def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
-    """An image (h, w, channels) in [0, 1]: colour if it has three channels, else the grey mean of them."""
+    """An image (h, w, channels) in [0, 1]: colour if it has three channels, else the grey mean of
+    them.
+    """
     grey = image.shape[-1] != 3
-    axes.imshow(image.mean(-1) if grey else image, cmap="gray", vmin=0, vmax=1, interpolation="nearest", **options)
+    axes.imshow(
+        image.mean(-1) if grey else image,
+        cmap="gray",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        **options,
+    )
     for spine in axes.spines.values():
         spine.set_visible(False)
 
 
-def _label_panel(axes: Any, values: np.ndarray, theme: Theme, row: int, head: int, name: str) -> None:
-    """The range of a panel's weights below it; the head above the first row, the layer beside the first head."""
-    axes.set_xlabel(f"{_short(values.min())} – {_short(values.max())}", fontsize=7, color=theme.faint, labelpad=2)
+def _label_panel(
+    axes: Any, values: np.ndarray, theme: Theme, row: int, head: int, name: str
+) -> None:
+    """The range of a panel's weights below it; the head above the first row, the layer beside the
+    first head.
+    """
+    axes.set_xlabel(
+        f"{_short(values.min())} – {_short(values.max())}",
+        fontsize=7,
+        color=theme.faint,
+        labelpad=2,
+    )
     if row == 0:
         axes.set_title(f"head {head}", fontsize=8)
     if head == 1:
@@ -274,13 +378,17 @@ def _label_panel(axes: Any, values: np.ndarray, theme: Theme, row: int, head: in
 
 
 def _outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
-    """The image as its outline, where its brightness crosses the middle of its range, so that the map below stays readable."""
+    """The image as its outline, where its brightness crosses the middle of its range, so that the
+    map below stays readable.
+    """
     grey = image.mean(-1)
     if min(grey.shape) < 2 or grey.max() <= grey.min():
         return
     y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in grey.shape)
     level = (float(grey.min()) + float(grey.max())) / 2
-    axes.contour(x, y, np.pad(grey, 1, mode="edge"), levels=[level], colors=[theme.content], linewidths=1.3)
+    axes.contour(
+        x, y, np.pad(grey, 1, mode="edge"), levels=[level], colors=[theme.content], linewidths=1.3
+    )
 
 
 def _percent(axis: Any) -> None:

@@ -1,4 +1,6 @@
-"""The attention quality suite: maps of a model, whether they are faithful to it, and whether they find the objects."""
+"""The attention quality suite: maps of a model, whether they are faithful to it, and whether they
+find the objects.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,17 @@ from .attention import METHODS, maps_of
 from .removal import Degradation, degradation
 from .targets import localisation, patch_targets
 
-AREAS = {"morf": "MoRF, area over", "lerf": "LeRF, area under", "random": "random order, area under"}
-MEASURES = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "mass": "mass inside", "chance": "patches inside"}
+AREAS = {
+    "morf": "MoRF, area over",
+    "lerf": "LeRF, area under",
+    "random": "random order, area under",
+}
+MEASURES = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "PR-AUC",
+    "mass": "mass inside",
+    "chance": "patches inside",
+}
 BATCH = 64  # images whose maps are made at once
 
 
@@ -28,7 +39,8 @@ class Quality:
     Attributes:
         maps: (B, rows, columns) by method.
         degradation: by method.
-        localisation: measures (B,) by method and by what is known of the object (``box``, ``mask``).
+        localisation: measures (B,) by method and by what is known of the object (``box``,
+            ``mask``).
         targets: the patches that belong to the object (B, rows, columns), by what is known.
         skipped: why a method has no map, by method.
     """
@@ -41,9 +53,15 @@ class Quality:
 
     def summary(self) -> dict[str, Any]:
         """Means, standard errors of the mean, and counts of images, as JSON has them."""
-        areas = {m: {order: mean_error(found.area(order)) for order in AREAS} for m, found in self.degradation.items()}
+        areas = {
+            m: {order: mean_error(found.area(order)) for order in AREAS}
+            for m, found in self.degradation.items()
+        }
         places = {
-            m: {kind: {k: mean_error(v) for k, v in measures.items()} for kind, measures in kinds.items()}
+            m: {
+                kind: {k: mean_error(v) for k, v in measures.items()}
+                for kind, measures in kinds.items()
+            }
             for m, kinds in self.localisation.items()
         }
         return {"degradation": areas, "localisation": places, "skipped": self.skipped}
@@ -59,15 +77,18 @@ def attention_quality(
     steps: int = 10,
     seed: int = 0,
 ) -> Quality:
-    """Maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known ROC-AUC, PR-AUC and the mass inside.
+    """Maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known
+    ROC-AUC, PR-AUC and the mass inside.
 
-    It works for every model with ``trace(images)`` on a grid of patches, whatever its operator; a method that one of them cannot serve (a
-    chain of negative weights, rollout over different grids) is left out and named in ``skipped``.
+    It works for every model with ``trace(images)`` on a grid of patches, whatever its operator; a
+    method that one of them cannot serve (a chain of negative weights, rollout over different grids)
+    is left out and named in ``skipped``.
 
     Args:
         model: images to logits.
         images: normalised.
-        boxes, masks: where each image's object is, (B, H, W) bool; images in which nothing is marked count for nothing there.
+        boxes, masks: where each image's object is, (B, H, W) bool; images in which nothing is
+            marked count for nothing there.
         methods: of :func:`fredholm.explain.image_maps`.
         steps: removals of MoRF and LeRF.
         seed: of the random order and of ties.
@@ -88,7 +109,8 @@ def attention_quality(
     for kind, given in known.items():
         if given is not None and given.shape != (len(images), *images.shape[2:]):
             raise ShapeError(
-                f"{kind}: received {tuple(given.shape)}; needs one an image, {(len(images), *images.shape[2:])}"
+                f"{kind}: received {tuple(given.shape)}; needs one an image, "
+                f"{(len(images), *images.shape[2:])}"
             )
     maps: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
@@ -101,9 +123,16 @@ def attention_quality(
                 raise
             skipped[method] = str(error)
     grid: Any = tuple(next(iter(maps.values())).shape[1:])
-    targets = {kind: patch_targets(given.cpu(), grid) for kind, given in known.items() if given is not None}
-    places = {m: {kind: localisation(found, own) for kind, own in targets.items()} for m, found in maps.items()}
-    loss = {m: degradation(model, images, found, steps=steps, seed=seed) for m, found in maps.items()}
+    targets = {
+        kind: patch_targets(given.cpu(), grid) for kind, given in known.items() if given is not None
+    }
+    places = {
+        m: {kind: localisation(found, own) for kind, own in targets.items()}
+        for m, found in maps.items()
+    }
+    loss = {
+        m: degradation(model, images, found, steps=steps, seed=seed) for m, found in maps.items()
+    }
     return Quality(maps, loss, places, targets, skipped)
 
 

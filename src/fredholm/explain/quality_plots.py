@@ -21,7 +21,9 @@ def overlays(
     inside: np.ndarray | None,
     names: Sequence[str],
 ) -> Figure:
-    """Images as columns; below each image its maps laid over it, and the object's patches as an outline where they are known."""
+    """Images as columns; below each image its maps laid over it, and the object's patches as an
+    outline where they are known.
+    """
     count, rows = len(images), 1 + len(maps)
     shape = images[0].shape[0] / images[0].shape[1]
     side = min(1.35, (WIDTH - 0.9) / count)
@@ -37,7 +39,13 @@ def overlays(
             if row:
                 found = list(maps.values())[row - 1][column]
                 axes.imshow(
-                    found, cmap=colormap(theme), vmin=0, vmax=found.max() or 1, alpha=0.72, extent=extent, aspect=shape
+                    found,
+                    cmap=colormap(theme),
+                    vmin=0,
+                    vmax=found.max() or 1,
+                    alpha=0.72,
+                    extent=extent,
+                    aspect=shape,
                 )
             if inside is not None:
                 _edge(axes, inside[column], theme.mark)
@@ -47,17 +55,29 @@ def overlays(
     return figure
 
 
-def removals(theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+def removals(
+    theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
+) -> Figure:
     """A panel a method: mean relative confidence with its standard error, in the three orders."""
     figure = new_figure(WIDTH if len(curves) > 1 else 4.5, 2.8)
-    labels = {"morf": "most relevant first", "lerf": "least relevant first", "random": "random order"}
+    labels = {
+        "morf": "most relevant first",
+        "lerf": "least relevant first",
+        "random": "random order",
+    }
     panels = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for axes, (method, orders) in zip(panels, curves.items()):
-        for colour, (order, values) in zip((theme.series[1], theme.series[0], theme.faint), orders.items()):
+        for colour, (order, values) in zip(
+            (theme.series[1], theme.series[0], theme.faint), orders.items()
+        ):
             mean = values.mean(0)
             error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * mean
-            axes.plot(fractions, mean, color=colour, label=labels[order], marker="o", markersize=2.5)
-            axes.fill_between(fractions, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(
+                fractions, mean, color=colour, label=labels[order], marker="o", markersize=2.5
+            )
+            axes.fill_between(
+                fractions, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
+            )
         axes.set_title(method)
         axes.set_xlabel("patches removed")
         axes.grid(axis="y")
@@ -69,7 +89,9 @@ def removals(theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[s
 
 
 def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
-    """ROC and precision against recall of all patches of all images together, a line a method; dashed: a map that knows nothing."""
+    """ROC and precision against recall of all patches of all images together, a line a method;
+    dashed: a map that knows nothing.
+    """
     figure = new_figure(WIDTH * 0.8, 3.2)
     left, right = figure.subplots(1, 2)
     own = inside.reshape(-1)
@@ -97,7 +119,9 @@ def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -
 
 
 def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figure:
-    """Cosine and rank correlation with the limit, a row a layer: every head of every image a dot, the mean a bar."""
+    """Cosine and rank correlation with the limit, a row a layer: every head of every image a dot,
+    the mean a bar.
+    """
     figure = new_figure(WIDTH, 0.42 * len(found) + 1.0)
     for axes, key in zip(figure.subplots(1, 2, sharey=True), ("cosine", "spearman")):
         for row, one in enumerate(found):
@@ -106,7 +130,9 @@ def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figu
             spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
             axes.scatter(values, row + spread, s=5, color=theme.series[0], alpha=0.35, linewidth=0)
             if len(values):
-                axes.plot([values.mean()] * 2, [row - 0.33, row + 0.33], color=theme.mark, linewidth=2)
+                axes.plot(
+                    [values.mean()] * 2, [row - 0.33, row + 0.33], color=theme.mark, linewidth=2
+                )
         axes.set_title({"cosine": "cosine", "spearman": "Spearman correlation"}[key])
         axes.set_yticks(range(len(found)), names)
         axes.set_ylim(len(found) - 0.5, -0.5)
@@ -121,4 +147,6 @@ def _edge(axes: Any, inside: np.ndarray, colour: str) -> None:
     height, width = inside.shape
     fine = np.pad(np.kron(inside.astype(float), np.ones((8, 8))), 1)
     y, x = ((np.arange(-1, 8 * n + 1) + 0.5) / (8 * n) for n in (height, width))
-    axes.contour(np.clip(x, 0, 1), np.clip(y, 0, 1), fine, levels=[0.5], colors=[colour], linewidths=1.2)
+    axes.contour(
+        np.clip(x, 0, 1), np.clip(y, 0, 1), fine, levels=[0.5], colors=[colour], linewidths=1.2
+    )

@@ -1,4 +1,6 @@
-"""Attention quality as sections of a page: overlays, removal, localisation, centrality. Captions say what is plotted and from how much."""
+"""Attention quality as sections of a page: overlays, removal, localisation, centrality. Captions
+say what is plotted and from how much.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,11 @@ def quality_sections(
     classes: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[list[Section], dict[str, Any]]:
-    """All sections for the ``chosen`` of some images (inputs of another kind have none chosen), and their numbers.
+    """All sections for the ``chosen`` of some images (inputs of another kind have none chosen), and
+    their numbers.
 
-    None where no image is chosen, where the operators do not live on a grid of patches, and where whole maps of their kernels
-    would be too large.
+    None where no image is chosen, where the operators do not live on a grid of patches, and where
+    whole maps of their kernels would be too large.
     """
     if not chosen or not layers:
         return [], {}
@@ -58,15 +61,22 @@ def quality_sections(
     device = next(model.parameters()).device
     found = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
     names = None if labels is None else [classes[int(labels[i])] for i in chosen]
-    sections = [_overlay_section(found, [pictures[i] for i in chosen], names, seed), _removal_section(found)]
+    sections = [
+        _overlay_section(found, [pictures[i] for i in chosen], names, seed),
+        _removal_section(found),
+    ]
     sections += [_place_section(found)] if found.targets else []
     centrality, numbers = centrality_section(layers)
     sections += [centrality] if centrality else []
     return sections, {**found.summary(), "centrality": numbers}
 
 
-def choose_marked(count: int, number: int, seed: int, picture: int | None, marked: Tensor | None) -> list[int]:
-    """Up to ``number`` of ``count`` images, drawn with ``seed``; those in which an object is marked come first."""
+def choose_marked(
+    count: int, number: int, seed: int, picture: int | None, marked: Tensor | None
+) -> list[int]:
+    """Up to ``number`` of ``count`` images, drawn with ``seed``; those in which an object is marked
+    come first.
+    """
     order = choose_samples(count, count, seed, picture) if number > 0 else []
     if marked is not None:
         has = marked.flatten(1).any(1)
@@ -75,7 +85,9 @@ def choose_marked(count: int, number: int, seed: int, picture: int | None, marke
 
 
 def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[str, Any]]:
-    """Each layer as an absorbing chain: how near one step comes to the limit of many, how long walks are, where γ had to be lowered."""
+    """Each layer as an absorbing chain: how near one step comes to the limit of many, how long
+    walks are, where γ had to be lowered.
+    """
     names, alignments, rows, numbers = [], [], [], {}
     for layer in layers:
         try:
@@ -108,32 +120,44 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
     if not rows:
         return None, numbers
     text = (
-        '<p>A layer\'s weights as a walk over the patches, <span class="formula">M = γW</span>, which stops at i with '
+        '<p>A layer\'s weights as a walk over the patches, <span class="formula">M = γW</span>, '
+        "which stops at i with "
         "probability "
-        '<span class="formula">1 − Σ<sub>j</sub> M<sub>ij</sub></span>. A patch is central when walks from everywhere '
+        '<span class="formula">1 − Σ<sub>j</sub> M<sub>ij</sub></span>. A patch is central when '
+        "walks from everywhere "
         "pass through it. "
-        "Linear InfSA replaces the limit of many steps by a first one; the figure shows how near a single step comes "
+        "Linear InfSA replaces the limit of many steps by a first one; the figure shows how near a "
+        "single step comes "
         "to the limit, for "
         "this layer's own operator on these images.</p>"
     )
     count = sum(one.cosine.numel() for one in alignments)
     caption = (
-        "<b>One step against the leading eigenvector.</b> A dot is one head of one image, the bar the mean; 1 is the "
+        "<b>One step against the leading eigenvector.</b> A dot is one head of one image, the bar "
+        "the mean; 1 is the "
         "same direction (cosine) "
-        f"or the same order of patches (Spearman). {count} dots in all, {len(layers[0].u)} images. Linear InfSA: its "
+        f"or the same order of patches (Spearman). {count} dots in all, {len(layers[0].u)} images. "
+        "Linear InfSA: its "
         f"weights against the Perron "
-        "vector of φ(QKᵀ); other operators: what each patch receives in one step from everywhere against the limit of "
+        "vector of φ(QKᵀ); other operators: what each patch receives in one step from everywhere "
+        "against the limit of "
         "many."
     )
-    words = "; ".join(f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, alignments))
+    words = "; ".join(
+        f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, alignments)
+    )
     drawn = render(lambda theme: plots.alignments(theme, names, alignments))
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
     return Section(
-        "centrality", "Centrality", text, [Picture("alignment", words, caption, drawn)], after=table(head, rows)
+        "centrality",
+        "Centrality",
+        text,
+        [Picture("alignment", words, caption, drawn)],
+        after=table(head, rows),
     ), numbers
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _overlay_section(
@@ -145,55 +169,82 @@ def _overlay_section(
     maps = {NAMES[m].split(",")[0]: values[:count].numpy() for m, values in found.maps.items()}
     names = [str(labels[i]) for i in range(count)] if labels is not None else [""] * count
     text = (
-        "<p>What the read-out looks at, one map an image: the class token's weights on the patches in the last layer "
+        "<p>What the read-out looks at, one map an image: the class token's weights on the patches "
+        "in the last layer "
         "(with a mean read-out, "
-        "the mean over all patches), a mean over heads; rollout, which follows the weights through all layers, half of "
+        "the mean over all patches), a mean over heads; rollout, which follows the weights through "
+        "all layers, half of "
         "each step staying where it is; "
-        "and the incoming centrality of each patch in the last layer, the visits of walks from everywhere.</p>"
+        "and the incoming centrality of each patch in the last layer, the visits of walks from "
+        "everywhere.</p>"
     )
     text += "".join(
-        f'<p class="note">Without {escape(NAMES[m])}: {escape(why)}.</p>' for m, why in found.skipped.items()
+        f'<p class="note">Without {escape(NAMES[m])}: {escape(why)}.</p>'
+        for m, why in found.skipped.items()
     )
     outline = "" if kind is None else f" Outlined: the patches of the object, by its {kind}."
     caption = (
-        f"<b>Maps over images.</b> Each on its own scale from 0; brighter or darker blue is more.{outline} {count} images "
+        "<b>Maps over images.</b> Each on its own scale from 0; brighter or darker blue is "
+        f"more.{outline} {count} images "
         f"drawn with seed {seed}."
     )
     words = f"Attention maps over {count} images: {', '.join(maps)}"
     drawn = render(lambda theme: plots.overlays(theme, pictures[:count], maps, inside, names))
-    return Section("attention", "Attention maps", text, [Picture("overlays", words, caption, drawn)])
+    return Section(
+        "attention", "Attention maps", text, [Picture("overlays", words, caption, drawn)]
+    )
 
 
 def _removal_section(found: Quality) -> Section:
     one = next(iter(found.degradation.values()))
     count = len(one.curves["morf"])
     text = (
-        "<p>Patches are painted over in the colour of the mean, in the order of a map. If the map is faithful, "
+        "<p>Patches are painted over in the colour of the mean, in the order of a map. If the map "
+        "is faithful, "
         "confidence in the class that was "
-        "chosen for the whole image falls fast when the most relevant go first (MoRF) and stays when the least "
+        "chosen for the whole image falls fast when the most relevant go first (MoRF) and stays "
+        "when the least "
         "relevant do (LeRF). "
         "A map is worth something where it beats the random order.</p>"
     )
-    rows = [[NAMES[m], *(_score(mean_error(d.area(order))) for order in AREAS)] for m, d in found.degradation.items()]
+    rows = [
+        [NAMES[m], *(_score(mean_error(d.area(order))) for order in AREAS)]
+        for m, d in found.degradation.items()
+    ]
     after = table(["map", *(label for label in AREAS.values())], rows)
     caption = (
-        f"<b>Confidence against patches removed.</b> Probability of the chosen class over that of the whole image, "
+        "<b>Confidence against patches removed.</b> Probability of the chosen class over that of "
+        "the whole image, "
         f"mean over {count} images; "
-        "band: ± 1 standard error. Below, areas: of MoRF over the curve, of the others under it; more is better for "
+        "band: ± 1 standard error. Below, areas: of MoRF over the curve, of the others under it; "
+        "more is better for "
         "both maps' orders."
     )
-    curves = {NAMES[m].split(",")[0]: {o: v.numpy() for o, v in d.curves.items()} for m, d in found.degradation.items()}
+    curves = {
+        NAMES[m].split(",")[0]: {o: v.numpy() for o, v in d.curves.items()}
+        for m, d in found.degradation.items()
+    }
     drawn = render(lambda theme: plots.removals(theme, one.fractions.numpy(), curves))
-    words = "; ".join(f"{NAMES[m]}: MoRF {float(d.area('morf').mean()):.2f}" for m, d in found.degradation.items())
-    return Section("removal", "Removing patches", text, [Picture("removal", words, caption, drawn)], after=after)
+    words = "; ".join(
+        f"{NAMES[m]}: MoRF {float(d.area('morf').mean()):.2f}" for m, d in found.degradation.items()
+    )
+    return Section(
+        "removal",
+        "Removing patches",
+        text,
+        [Picture("removal", words, caption, drawn)],
+        after=after,
+    )
 
 
 def _place_section(found: Quality) -> Section:
     kinds = list(found.targets)
     text = (
-        "<p>Where the object is known, a map is a detector of its patches: how often a patch of the object ranks above "
+        "<p>Where the object is known, a map is a detector of its patches: how often a patch of "
+        "the object ranks above "
         "another one (ROC-AUC, chance "
-        "0.5), average precision (PR-AUC, chance the share of patches inside), and how much of the map's mass lies "
+        "0.5), average precision (PR-AUC, chance the share of patches inside), and how much of the "
+        "map's mass lies "
         "inside.</p>"
     )
     rows = [
@@ -207,14 +258,19 @@ def _place_section(found: Quality) -> Section:
     maps = {NAMES[m].split(",")[0]: values[marked].numpy() for m, values in found.maps.items()}
     inside = found.targets[kind][marked].numpy()
     caption = (
-        f"<b>Finding the object's patches, by its {kind}.</b> All patches of {int(marked.sum())} images together, each "
+        f"<b>Finding the object's patches, by its {kind}.</b> All patches of {int(marked.sum())} "
+        "images together, each "
         f"map over its largest value; "
         "dashed: a map that knows nothing. The table has means over images ± 1 standard error."
     )
     drawn = render(lambda theme: plots.rankings(theme, maps, inside))
     words = "ROC and precision-recall of " + ", ".join(maps)
     return Section(
-        "localisation", "Finding the object", text, [Picture("rankings", words, caption, drawn)], after=after
+        "localisation",
+        "Finding the object",
+        text,
+        [Picture("rankings", words, caption, drawn)],
+        after=after,
     )
 
 
@@ -233,11 +289,15 @@ def _refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
         return f"the grid of {grid.shape[0]}x{grid.shape[1]} points does not divide images of {size[0]}x{size[1]}"
     if not all(hasattr(layer.operator, "weights") for layer in layers):
         return "an operator has no weights"
-    return f"{_work(layers):,} kernel entries an image are too many" if _work(layers) > WORK else None
+    return (
+        f"{_work(layers):,} kernel entries an image are too many" if _work(layers) > WORK else None
+    )
 
 
 def _work(layers: Sequence[Layer]) -> int:
-    """Kernel entries of one image over all layers: a matrix-valued kernel of many points is too large for whole maps."""
+    """Kernel entries of one image over all layers: a matrix-valued kernel of many points is too
+    large for whole maps.
+    """
     total = 0
     for layer in layers:
         kernel = getattr(layer.operator, "kernel", None)

@@ -1,4 +1,6 @@
-"""Is a map faithful? Confidence as patches are removed in the map's order: most relevant first (MoRF), least first (LeRF)."""
+"""Is a map faithful? Confidence as patches are removed in the map's order: most relevant first
+(MoRF), least first (LeRF).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ ORDERS = ("morf", "lerf", "random")
 
 @dataclass(frozen=True, eq=False)
 class Degradation:
-    r"""Relative confidence :math:`p_c(x_f) / p_c(x)` in the class c of the whole image, when a fraction f of its patches is removed.
+    r"""Relative confidence :math:`p_c(x_f) / p_c(x)` in the class c of the whole image, when a
+    fraction f of its patches is removed.
 
     Attributes:
         fractions: f, (F,), from 0 to 1.
@@ -72,15 +75,20 @@ def degradation(
     (height, width), count = images.shape[2:], rows * columns
     if len(maps) != len(images) or height % rows or width % columns:
         raise ShapeError(
-            f"maps of {tuple(maps.shape)} do not fit images of {tuple(images.shape)}: one an image, patches that "
+            f"maps of {tuple(maps.shape)} do not fit images of {tuple(images.shape)}: one an "
+            "image, patches that "
             f"divide it"
         )
     if steps < 1:
         raise OptionError(f"steps is the number of removals, 1 or more, got {steps}")
-    noise = torch.rand(len(images), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    noise = torch.rand(
+        len(images), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     scores = maps.flatten(1).double().cpu()
     shuffled = noise.argsort(1)
-    ranked = torch.gather(shuffled, 1, torch.gather(scores, 1, shuffled).argsort(dim=1, descending=True, stable=True))
+    ranked = torch.gather(
+        shuffled, 1, torch.gather(scores, 1, shuffled).argsort(dim=1, descending=True, stable=True)
+    )
     orders = {"morf": ranked, "lerf": ranked.flip(1), "random": shuffled}
     removed = [round(count * step / steps) for step in range(steps + 1)]
     training = model.training
@@ -90,12 +98,18 @@ def degradation(
         confidence, chosen = whole.max(1)
         curves = {}
         for name, order in orders.items():
-            place = torch.empty_like(order).scatter_(1, order, torch.arange(count).expand_as(order).contiguous())
+            place = torch.empty_like(order).scatter_(
+                1, order, torch.arange(count).expand_as(order).contiguous()
+            )
             points = [torch.ones(len(images), dtype=torch.float64)]
             for number in removed[1:]:
                 gone = (place < number).view(-1, 1, rows, columns)
-                gone = gone.repeat_interleave(height // rows, 2).repeat_interleave(width // columns, 3)
-                part = _probabilities(model, images.masked_fill(gone.to(images.device), value), batch)
+                gone = gone.repeat_interleave(height // rows, 2).repeat_interleave(
+                    width // columns, 3
+                )
+                part = _probabilities(
+                    model, images.masked_fill(gone.to(images.device), value), batch
+                )
                 points.append(part.gather(1, chosen[:, None])[:, 0] / confidence)
             curves[name] = torch.stack(points, 1)
     finally:
@@ -105,4 +119,6 @@ def degradation(
 
 def _probabilities(model: nn.Module, images: Tensor, batch: int) -> Tensor:
     device = next((p.device for p in model.parameters()), images.device)
-    return torch.cat([model(part.to(device)).double().softmax(-1).cpu() for part in images.split(batch)])
+    return torch.cat(
+        [model(part.to(device)).double().softmax(-1).cpu() for part in images.split(batch)]
+    )

@@ -60,34 +60,43 @@ def report(
     counted: str | None = None,
     seed: int = 0,
 ) -> Path:
-    r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's path.
+    r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's
+    path.
 
-    For a model the page shows its accuracy and size, training curves, what its operators learned, and its mistakes; for an
-    operator, which obeys the contract (``kernel_matrix``, ``weights``), what it does with ``inputs`` on ``domain``. The page holds
-    its pictures inside, has no script and loads nothing. Calls with the same arguments write the same pictures.
+    For a model the page shows its accuracy and size, training curves, what its operators learned,
+    and its mistakes; for an operator, which obeys the contract (``kernel_matrix``, ``weights``),
+    what it does with ``inputs`` on ``domain``. The page holds its pictures inside, has no script
+    and loads nothing. Calls with the same arguments write the same pictures.
 
     Args:
         model: a model with ``trace(images)`` (every registered model has it), or an operator.
-        inputs: for a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be normalised by ``mean`` and
-            ``std``, token numbers (N, length) of texts, sequences (N, points, C) with NaN where nothing is, point clouds
-            (N, points, p), or :class:`fredholm.encoders.Inputs`; for an operator its features (B, N, D).
-        labels: the samples' classes (N,); without them the page computes no accuracy and has no examples.
+        inputs: for a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be
+            normalised by ``mean`` and ``std``, token numbers (N, length) of texts, sequences (N,
+            points, C) with NaN where nothing is, point clouds (N, points, p), or
+            :class:`fredholm.encoders.Inputs`; for an operator its features (B, N, D).
+        labels: the samples' classes (N,); without them the page computes no accuracy and has no
+            examples.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
         domain: where an operator's features live, default a line.
         title: the page's heading.
-        classes, mean, std: class names, and the per-channel normalisation of the inputs in units of [0, 1]; by default those
-            that the model was saved with.
+        classes, mean, std: class names, and the per-channel normalisation of the inputs in units of
+            [0, 1]; by default those that the model was saved with.
         metrics: a ``metrics.csv``, or rows of one, for the training curves.
-        evaluation: an ``evaluation.json`` as a dictionary; its accuracy and confusion matrix then stand for the computed ones.
+        evaluation: an ``evaluation.json`` as a dictionary; its accuracy and confusion matrix then
+            stand for the computed ones.
         recipe: text of the recipe.
         samples: signals from which kernels are read, drawn with ``seed``.
         queries: query points of a signal from which the profile is read.
-        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and place.
+        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and
+            place.
         picture: index of the sample whose maps are drawn, by default the first of those drawn.
         texts: the texts themselves, for the examples.
-        boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels; all False where that is unknown.
-        counted: what ``evaluation`` counts where that is not the samples: its tokens, or its points.
-        quality: images whose attention maps are judged (:func:`fredholm.explain.attention_quality`), 0 for none.
+        boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
+            all False where that is unknown.
+        counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
+            points.
+        quality: images whose attention maps are judged
+            (:func:`fredholm.explain.attention_quality`), 0 for none.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -114,15 +123,21 @@ def report(
         was_training = model.training
         model.eval()
         try:
-            head, sections = _results(model, kind, normal, pictures, labels, names, metrics, evaluation, counted)
+            head, sections = _results(
+                model, kind, normal, pictures, labels, names, metrics, evaluation, counted
+            )
             chosen = choose_samples(len(normal), samples, seed, picture)
             layers = trace_layers(model, normal, chosen)
-            image: Any = pictures[chosen[0]] if pictures is not None and kind in (IMAGES, FIELDS) else None
+            image: Any = (
+                pictures[chosen[0]] if pictures is not None and kind in (IMAGES, FIELDS) else None
+            )
             if image is None and map_queries is None:
                 options["map_queries"] = padded_queries(layers)
             kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
             judgeable = quality if kind is IMAGES else 0
-            look = choose_marked(len(normal), judgeable, seed, picture, masks if boxes is None else boxes)
+            look = choose_marked(
+                len(normal), judgeable, seed, picture, masks if boxes is None else boxes
+            )
             where = {"boxes": boxes, "masks": masks, "labels": labels, "classes": names}
             judged, numbers["attention"] = quality_sections(
                 model, normal, pictures or [], layers, look, seed=seed, **where
@@ -132,27 +147,40 @@ def report(
             kernel += [evolution] if evolution else []
         finally:
             model.train(was_training)
-        sections = [*sections[:1], *kernel, *sections[1:]] if metrics is not None else [*kernel, *sections]
+        sections = (
+            [*sections[:1], *kernel, *sections[1:]] if metrics is not None else [*kernel, *sections]
+        )
         sections += (
-            [Section("recipe", "Recipe", "", after=folded("Show the recipe", f"<pre>{escape(recipe)}</pre>"))]
+            [
+                Section(
+                    "recipe",
+                    "Recipe",
+                    "",
+                    after=folded("Show the recipe", f"<pre>{escape(recipe)}</pre>"),
+                )
+            ]
             if recipe
             else []
         )
         lead = _lead(model)
-    elif hasattr(model, "kernel_matrix") and hasattr(model, "weights") and isinstance(inputs, Tensor):
+    elif (
+        hasattr(model, "kernel_matrix") and hasattr(model, "weights") and isinstance(inputs, Tensor)
+    ):
         layer = Layer(
-            type(model).__name__, model, inputs[:samples], domain or Domain.line(inputs.shape[1], device=inputs.device)
+            type(model).__name__,
+            model,
+            inputs[:samples],
+            domain or Domain.line(inputs.shape[1], device=inputs.device),
         )
         sections, numbers = kernel_sections([layer], None, **options)
         head, lead = [], f"One operator on {inputs.shape[1]} points"
     else:
         raise OptionError(
-            f"report takes a model with trace(images) or an operator with kernel_matrix and weights, got {type(model).__name__}"
+            "report takes a model with trace(images) or an operator with kernel_matrix and "
+            f"weights, got {type(model).__name__}"
         )
     heading = title or f"What {type(model).__name__} learned"
-    foot = (
-        f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
-    )
+    foot = f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
     page = render_page(heading, lead, head, sections, foot)
     return _write(Path(out_dir), page, sections, {"title": heading, "seed": seed, **numbers})
 
@@ -166,13 +194,14 @@ def report_run(
     out_dir: str | Path | None = None,
     **options: Any,
 ) -> Path:
-    """The report of a run folder, by default into ``run/report``: its model, ``metrics.csv``, ``evaluation.json``, ``recipe.yaml``.
+    """The report of a run folder, by default into ``run/report``: its model, ``metrics.csv``,
+    ``evaluation.json``, ``recipe.yaml``.
 
     Args:
         run: a folder that ``fredholm train`` made.
         inputs, labels: of the split that was evaluated, as :func:`report` takes them.
-        model: the run's model where the caller has loaded it (operators of the user's own files must be imported for that);
-            by default ``run/model``.
+        model: the run's model where the caller has loaded it (operators of the user's own files
+            must be imported for that); by default ``run/model``.
         options: further arguments of :func:`report`.
 
     Raises:
@@ -192,7 +221,9 @@ def report_run(
         try:
             found["evaluation"] = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
         except ValueError as error:
-            raise DataError(f"{run / 'evaluation.json'} is no JSON ({error}); run fredholm evaluate again") from error
+            raise DataError(
+                f"{run / 'evaluation.json'} is no JSON ({error}); run fredholm evaluate again"
+            ) from error
     if (run / "recipe.yaml").is_file():
         found["recipe"] = (run / "recipe.yaml").read_text(encoding="utf-8")
     return report(model, inputs, labels, out_dir=out_dir or run / "report", **{**found, **options})
@@ -214,7 +245,7 @@ def kernel_sections(
     return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _results(
@@ -228,7 +259,9 @@ def _results(
     evaluation: Mapping[str, Any] | None,
     counted: str | None,
 ) -> tuple[list[tuple[str, str, str]], list[Section]]:
-    """The head's numbers, and the sections training, confusion and examples, as far as there is something to show."""
+    """The head's numbers, and the sections training, confusion and examples, as far as there is
+    something to show.
+    """
     sections = [curve_section(read_history(metrics))] if metrics is not None else []
     head, examples = [], None
     if labels is not None:
@@ -236,7 +269,9 @@ def _results(
         if kind is TEXTS:
             examples = text_section(pictures or [], labels.cpu(), predicted, probability, classes)
         elif pictures is not None:
-            examples = example_section(pictures, labels.cpu(), predicted, probability, classes, kind)
+            examples = example_section(
+                pictures, labels.cpu(), predicted, probability, classes, kind
+            )
         evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
     if evaluation is not None:
         what = counted or kind.many
@@ -265,17 +300,26 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
     article = "an" if kind is IMAGES else "a"
     return [
         ("Parameters", _units(parameters), f"{parameters:,}"),
-        (f"FLOPs {article} {kind.one}", _units(flops), f"matrix products and transforms at {where}"),
+        (
+            f"FLOPs {article} {kind.one}",
+            _units(flops),
+            f"matrix products and transforms at {where}",
+        ),
     ]
 
 
 def _class_names(classes, model, labels, size) -> list[str]:
     known = getattr(getattr(model, "config", None), "num_classes", None)
     if labels is not None and labels.shape != (size,):
-        raise ShapeError(f"labels must have shape ({size},), one an image, got {tuple(labels.shape)}")
+        raise ShapeError(
+            f"labels must have shape ({size},), one an image, got {tuple(labels.shape)}"
+        )
     need = known or (int(labels.max()) + 1 if labels is not None else 0)
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= need):
-        raise ShapeError(f"labels must lie between 0 and {need - 1}, got {int(labels.min())} to {int(labels.max())}")
+        raise ShapeError(
+            f"labels must lie between 0 and {need - 1}, got {int(labels.min())} to "
+            f"{int(labels.max())}"
+        )
     if classes and len(classes) != need:
         raise ShapeError(f"there are {len(classes)} class names for {need} classes")
     return [str(name) for name in classes] if classes else [str(i) for i in range(need)]
@@ -296,7 +340,11 @@ def _lead(model: Any) -> str:
         "graph": "graphs",
         "field": "fields",
     }
-    patches = f"patches of {config.patch}×{config.patch} pixels" if hasattr(config, "patch") else "samples"
+    patches = (
+        f"patches of {config.patch}×{config.patch} pixels"
+        if hasattr(config, "patch")
+        else "samples"
+    )
     return f"{name}: {layers}, {named.get(config.encoder) or patches}"
 
 

@@ -27,7 +27,8 @@ DRAWN = {
 
 
 def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Columns of a ``metrics.csv`` or of rows (one mapping an epoch); columns that are not numbers throughout are left out.
+    """Columns of a ``metrics.csv`` or of rows (one mapping an epoch); columns that are not numbers
+    throughout are left out.
 
     Raises:
         DataError: no file there, or no column ``epoch``.
@@ -43,7 +44,9 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
             with open(metrics, newline="", encoding="utf-8") as file:
                 rows: list[Mapping[str, Any]] = list(csv.DictReader(file))
         except OSError as error:
-            raise DataError(f"cannot read {name}: {error.strerror}; give the metrics.csv of a run") from error
+            raise DataError(
+                f"cannot read {name}: {error.strerror}; give the metrics.csv of a run"
+            ) from error
     else:
         rows = list(metrics)
     columns: dict[str, list[float]] = {}
@@ -54,16 +57,22 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
             continue
     if "epoch" not in columns:
         raise DataError(
-            f"{name} has no column 'epoch' of numbers; it needs a row an epoch, as fredholm train writes them"
+            f"{name} has no column 'epoch' of numbers; it needs a row an epoch, as fredholm train "
+            "writes them"
         )
     return columns
 
 
 @torch.no_grad()
-def classify(model: nn.Module, inputs: Tensor | Inputs, *, batch: int = 128) -> tuple[Tensor, Tensor]:
+def classify(
+    model: nn.Module, inputs: Tensor | Inputs, *, batch: int = 128
+) -> tuple[Tensor, Tensor]:
     """Predicted class and its probability, (N,) each, on the CPU."""
     device = next(model.parameters()).device
-    parts = [model(inputs[i : i + batch].to(device)).float().softmax(-1).max(-1) for i in range(0, len(inputs), batch)]
+    parts = [
+        model(inputs[i : i + batch].to(device)).float().softmax(-1).max(-1)
+        for i in range(0, len(inputs), batch)
+    ]
     return torch.cat([p.indices.cpu() for p in parts]), torch.cat([p.values.cpu() for p in parts])
 
 
@@ -77,7 +86,12 @@ def summarise(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
     size = len(classes)
     confusion = torch.bincount(labels * size + predicted, minlength=size * size).reshape(size, size)
     accuracy = float((labels == predicted).double().mean())
-    return {"n": len(labels), "accuracy": accuracy, "classes": list(classes), "confusion": confusion.tolist()}
+    return {
+        "n": len(labels),
+        "accuracy": accuracy,
+        "classes": list(classes),
+        "confusion": confusion.tolist(),
+    }
 
 
 def curve_section(history: dict[str, list[float]]) -> Section:
@@ -87,14 +101,19 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     named = "val_accuracy" in history
     unit, also = (" (nats a sample)", ", and validation accuracy,") if named else ("", "")
     caption = (
-        f"<b>Training.</b> Mean loss{unit} of training and validation{also} after each of {epochs} epochs{time}. "
-        "The training loss is measured as trained, with dropout, augmentation and label smoothing where they are on."
+        f"<b>Training.</b> Mean loss{unit} of training and validation{also} after each of {epochs} "
+        f"epochs{time}. "
+        "The training loss is measured as trained, with dropout, augmentation and label smoothing "
+        "where they are on."
     )
     words = f"Loss{' and accuracy' if named else ''} against the epoch"
     if named:
         words += f"; validation accuracy ends at {history['val_accuracy'][-1]:.1%}"
     return Section(
-        "training", "Training", "", [Picture("curves", words, caption, render(lambda t: plots.curves(t, history)))]
+        "training",
+        "Training",
+        "",
+        [Picture("curves", words, caption, render(lambda t: plots.curves(t, history)))],
     )
 
 
@@ -103,18 +122,25 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
     counts = np.asarray(evaluation["confusion"])
     classes = list(evaluation.get("classes") or classes)
     if len(counts) != len(classes):
-        raise ShapeError(f"the confusion matrix has {len(counts)} classes, but there are {len(classes)} class names")
+        raise ShapeError(
+            f"the confusion matrix has {len(counts)} classes, but there are {len(classes)} class "
+            "names"
+        )
     wrong = counts * (1 - np.eye(len(counts), dtype=counts.dtype))
     order = np.argsort(-wrong, axis=None)[:10]
     pairs = [(i, j) for i, j in zip(*np.unravel_index(order, wrong.shape)) if wrong[i, j]]
-    rows = [[classes[i], classes[j], str(wrong[i, j]), f"{wrong[i, j] / counts[i].sum():.1%}"] for i, j in pairs]
+    rows = [
+        [classes[i], classes[j], str(wrong[i, j]), f"{wrong[i, j] / counts[i].sum():.1%}"]
+        for i, j in pairs
+    ]
     listed = table(["is", "called", "times", "of the class"], rows) if rows else ""
     text = f"<p>{wrong.sum()} of {counts.sum()} {split} were given a wrong class.</p>"
     listed = f"<p>Most frequent:</p>{listed}" if rows else ""
     if len(counts) > MAX_CLASSES:
         return Section("confusion", "Mistakes", text, after=listed)
     caption = (
-        f"<b>Confusion matrix.</b> Number of {split} of the class at the left that were given the class below; "
+        f"<b>Confusion matrix.</b> Number of {split} of the class at the left that were given the "
+        "class below; "
         "shaded by the share of the row, so the diagonal is each class's accuracy."
     )
     words = f"Confusion matrix of {len(classes)} classes, {wrong.sum()} mistakes of {counts.sum()}"
@@ -124,23 +150,47 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
 
 
 def score_head(evaluation: Mapping[str, Any], counted: str) -> list[tuple[str, str, str]]:
-    """What an evaluation says, for the head of the page: (name, number, note); losses by the units of their task.
+    """What an evaluation says, for the head of the page: (name, number, note); losses by the units
+    of their task.
 
     Example:
         >>> score_head({"n": 8, "loss": 0.25, "variance": 1.0}, "test sequences")
         [('Mean squared error', '0.25', 'on 8 test sequences; of a constant 1')]
     """
     where = f"on {evaluation['n']} {counted}"
-    head = [("Accuracy", f"{evaluation['accuracy']:.2%}", where)] if "accuracy" in evaluation else []
+    head = (
+        [("Accuracy", f"{evaluation['accuracy']:.2%}", where)] if "accuracy" in evaluation else []
+    )
     if "bits" in evaluation:
-        return [*head, ("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {evaluation['perplexity']:.1f}")]
+        return [
+            *head,
+            (
+                "Bits",
+                f"{evaluation['bits']:.3f}",
+                f"a token, perplexity {evaluation['perplexity']:.1f}",
+            ),
+        ]
     if "worst" in evaluation:
-        return [("Relative error", f"{evaluation['loss']:.2%}", f"in L2, {where}; at worst {evaluation['worst']:.2%}")]
+        return [
+            (
+                "Relative error",
+                f"{evaluation['loss']:.2%}",
+                f"in L2, {where}; at worst {evaluation['worst']:.2%}",
+            )
+        ]
     if "variance" in evaluation:
         return [
-            ("Mean squared error", f"{evaluation['loss']:.3g}", f"{where}; of a constant {evaluation['variance']:.3g}")
+            (
+                "Mean squared error",
+                f"{evaluation['loss']:.3g}",
+                f"{where}; of a constant {evaluation['variance']:.3g}",
+            )
         ]
-    return head + ([("Loss", f"{evaluation['loss']:.3f}", "cross-entropy, nats")] if "loss" in evaluation else [])
+    return head + (
+        [("Loss", f"{evaluation['loss']:.3f}", "cross-entropy, nats")]
+        if "loss" in evaluation
+        else []
+    )
 
 
 def example_section(
@@ -173,12 +223,21 @@ def example_section(
         ]
         below = ", below it the true class" if key == "wrong" else ""
         caption = (
-            f"<b>{title}.</b> Above each {kind.one} the predicted class and its probability{below}. {len(items)} of "
+            f"<b>{title}.</b> Above each {kind.one} the predicted class and its "
+            f"probability{below}. {len(items)} of "
             f"{len(labels)} {kind.many}.{DRAWN.get(kind, '')}"
         )
         words = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
             f"{e['label']} as {e['prediction']}" for e in items
         )
-        found.append(Picture(key, words, caption, render(lambda theme, items=items: plots.examples(theme, items))))
-    text = "" if len(wrong) else f"<p>None of the {len(labels)} {kind.many} was given a wrong class.</p>"
+        found.append(
+            Picture(
+                key, words, caption, render(lambda theme, items=items: plots.examples(theme, items))
+            )
+        )
+    text = (
+        ""
+        if len(wrong)
+        else f"<p>None of the {len(labels)} {kind.many} was given a wrong class.</p>"
+    )
     return Section("examples", "Examples", text, found)

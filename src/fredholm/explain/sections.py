@@ -1,4 +1,6 @@
-"""What the operators learned, as sections of a page: profile, shares, maps. Captions say what is plotted and from how much."""
+"""What the operators learned, as sections of a page: profile, shares, maps. Captions say what is
+plotted and from how much.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from .variance import variance_share
 
 MAX_LAYERS, MAX_HEADS = 8, 6  # of a map: more would be too small to read
 SCALES = (
-    "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each panel's own largest value; the numbers "
+    "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each "
+    "panel's own largest value; the numbers "
     "below a panel are its smallest and largest weight."
 )
 PANELS = f"{SCALES} Orange: the image's outline. Ring: the query."
@@ -32,7 +35,9 @@ DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """An operator and what it saw: features u (B, N, D) of B samples on a domain. The maps show sample 0."""
+    """An operator and what it saw: features u (B, N, D) of B samples on a domain. The maps show
+    sample 0.
+    """
 
     name: str
     operator: Any
@@ -40,59 +45,91 @@ class Layer:
     domain: Domain
 
 
-def profile_section(layers: Sequence[Layer], *, seed: int, queries: int) -> tuple[Section, dict[str, Any]]:
-    """Mean kernel norm against distance, a panel a layer; the weights too where they are not the norm times a constant."""
-    found = [kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed) for layer in layers]
+def profile_section(
+    layers: Sequence[Layer], *, seed: int, queries: int
+) -> tuple[Section, dict[str, Any]]:
+    """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
+    norm times a constant.
+    """
+    found = [
+        kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
+        for layer in layers
+    ]
     names = [layer.name for layer in layers]
-    count = f"{found[0].samples} samples × {found[0].queries} queries × all keys a layer, seed {seed}."
+    count = (
+        f"{found[0].samples} samples × {found[0].queries} queries × all keys a layer, seed {seed}."
+    )
     text = (
-        '<p>How strongly two points interact against how far apart they lie: <span class="formula">‖K(x, y, u(x), u(y))‖<sub>F'
-        "</sub></span>, the Frobenius norm of the kernel matrix, averaged over pairs of points and samples. A flat line "
+        "<p>How strongly two points interact against how far apart they lie: <span "
+        'class="formula">‖K(x, y, u(x), u(y))‖<sub>F'
+        "</sub></span>, the Frobenius norm of the kernel matrix, averaged over pairs of points and "
+        "samples. A flat line "
         "reads the whole domain alike; a falling one is local.</p>"
     )
     numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, found)}
     if max(float(profile.distance.max()) for profile in found) == 0:
         return Section(
-            "profile", "Kernel and distance", text + "<p>All points lie in one place: no distances to plot.</p>"
+            "profile",
+            "Kernel and distance",
+            text + "<p>All points lie in one place: no distances to plot.</p>",
         ), numbers
     many = found[0].norm.shape[0] > 1
     thin = " Thin lines: the mean of each head." if many else ""
     caption = (
-        "<b>Mean kernel norm against distance.</b> Line and dots: mean of ‖K<sub>ij</sub>‖<sub>F</sub>, a density against the measure, "
-        f"over all pairs in a distance bin{' and all heads' if many else ''}; band: ± 1 standard deviation of single pairs.{thin} "
-        f"Distance 0 is a point with itself. Distances are in the domain's units (an image is the unit square). {count}"
+        "<b>Mean kernel norm against distance.</b> Line and dots: mean of "
+        "‖K<sub>ij</sub>‖<sub>F</sub>, a density against the measure, "
+        f"over all pairs in a distance bin{' and all heads' if many else ''}; band: ± 1 standard "
+        f"deviation of single pairs.{thin} "
+        "Distance 0 is a point with itself. Distances are in the domain's units (an image is the "
+        f"unit square). {count}"
     )
     pictures = [_profile_picture("profile", names, found, "norm", "‖K‖_F", caption)]
     if not all(_proportional(profile) for profile in found):
         caption = f"<b>Mean weight against distance.</b> {_weight_words(layers[0])}; line, band and thin lines as above. {count}"
-        pictures.append(_profile_picture("profile-weights", names, found, "weight", "weight of a pair", caption))
+        pictures.append(
+            _profile_picture("profile-weights", names, found, "weight", "weight of a pair", caption)
+        )
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
 
 def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[str, Any]]:
-    """Content against position in the kernel's variance, a bar a layer; where that is undefined, the reason."""
+    """Content against position in the kernel's variance, a bar a layer; where that is undefined,
+    the reason.
+    """
     text = (
-        "<p>Does a kernel look at <em>where</em> two points are, or at <em>what</em> is there? Hold a pair of places "
-        "p = (x, y) fixed and change the sample s: what varies is content. Average over samples and change the pair: what varies is "
+        "<p>Does a kernel look at <em>where</em> two points are, or at <em>what</em> is there? "
+        "Hold a pair of places "
+        "p = (x, y) fixed and change the sample s: what varies is content. Average over samples "
+        "and change the pair: what varies is "
         'position.</p><p><span class="formula">Var K = E<sub>p</sub> Var<sub>s</sub>(K | p) + '
         "Var<sub>p</sub> E<sub>s</sub>(K | p) = content + position</span></p>"
     )
     heading = "Content and position"
     try:
-        found = [variance_share(layer.operator, layer.u, layer.domain, seed=seed) for layer in layers]
+        found = [
+            variance_share(layer.operator, layer.u, layer.domain, seed=seed) for layer in layers
+        ]
     except (DomainError, ShapeError) as error:
-        return Section("shares", heading, text + f"<p>Not measured here: {escape(str(error))}.</p>"), {}
+        return Section(
+            "shares", heading, text + f"<p>Not measured here: {escape(str(error))}.</p>"
+        ), {}
     names = [layer.name for layer in layers]
     one = found[0]
     caption = (
-        "<b>Shares of the kernel's variance, a layer a row.</b> Variance is summed over the entries of the kernel matrix and over heads; "
-        "number and error bar: share of position ± 1 standard error (jackknife over samples); circles: single heads. "
-        "<i>Varies by</i>: the kernel's standard deviation over its root mean square; near 0 it is almost one constant matrix, "
+        "<b>Shares of the kernel's variance, a layer a row.</b> Variance is summed over the "
+        "entries of the kernel matrix and over heads; "
+        "number and error bar: share of position ± 1 standard error (jackknife over samples); "
+        "circles: single heads. "
+        "<i>Varies by</i>: the kernel's standard deviation over its root mean square; near 0 it is "
+        "almost one constant matrix, "
         "and the shares split very little. "
-        "What features tell of their place (position codes, borders that are always dark) counts as position. "
+        "What features tell of their place (position codes, borders that are always dark) counts "
+        "as position. "
         f"{one.samples} samples at {one.pairs} pairs of places, seed {seed}."
     )
-    words = "; ".join(f"{name}: {_percent(share.share)} position" for name, share in zip(names, found))
+    words = "; ".join(
+        f"{name}: {_percent(share.share)} position" for name, share in zip(names, found)
+    )
     drawn = render(lambda theme: plots.shares(theme, names, found))
     numbers = {name: _plain(vars(share)) for name, share in zip(names, found)}
     return Section("shares", heading, text, [Picture("shares", words, caption, drawn)]), numbers
@@ -101,20 +138,34 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
 def map_section(
     layers: Sequence[Layer], image: np.ndarray | None, queries: list[int] | None
 ) -> tuple[Section | None, dict[str, Any]]:
-    """One query's weights over the picture, along the line or among the points; nothing for domains that cannot be drawn."""
+    """One query's weights over the picture, along the line or among the points; nothing for domains
+    that cannot be drawn.
+    """
     shown = [
-        layers[i] for i in sorted({round(i) for i in np.linspace(0, len(layers) - 1, min(MAX_LAYERS, len(layers)))})
+        layers[i]
+        for i in sorted(
+            {round(i) for i in np.linspace(0, len(layers) - 1, min(MAX_LAYERS, len(layers)))}
+        )
     ]
     domain = shown[0].domain
     grid = image_grid(domain)
     scattered = grid is None and domain.dim > 1
-    if scattered and (domain.dim > DRAWABLE or output_points(shown[0].operator, domain) is not domain):
+    if scattered and (
+        domain.dim > DRAWABLE or output_points(shown[0].operator, domain) is not domain
+    ):
         return None, {}
     target = output_points(shown[0].operator, domain)
-    points = [(f"point {q}", q) for q in queries] if queries is not None else choose_map_queries(target, image)
+    points = (
+        [(f"point {q}", q) for q in queries]
+        if queries is not None
+        else choose_map_queries(target, image)
+    )
     indices = [index for _, index in points]
     with torch.no_grad():
-        found = [kernel_map(layer.operator, layer.u[:1], _first(layer.domain), queries=indices)[0] for layer in shown]
+        found = [
+            kernel_map(layer.operator, layer.u[:1], _first(layer.domain), queries=indices)[0]
+            for layer in shown
+        ]
     pictures = []
     for place, (label, index) in enumerate(points):
         weights = [layer[:MAX_HEADS, place].numpy() for layer in found]
@@ -123,17 +174,24 @@ def map_section(
     left += [f"{MAX_HEADS} of {len(found[0])} heads"] if len(found[0]) > MAX_HEADS else []
     omitted = f" Shown: {' and '.join(left)}." if left else ""
     text = (
-        "<p>What one point takes from every other, for one sample: each panel is a row of the kernel, laid out as the "
-        f"{'image' if grid is not None else 'points' if scattered else 'line'} it belongs to. {_weight_words(shown[0])}.{omitted}</p>"
+        "<p>What one point takes from every other, for one sample: each panel is a row of the "
+        "kernel, laid out as the "
+        f"{'image' if grid is not None else 'points' if scattered else 'line'} it belongs to. "
+        f"{_weight_words(shown[0])}.{omitted}</p>"
     )
-    note = PANELS if grid is not None else SCATTER if scattered else "A panel a layer, a line a head."
+    note = (
+        PANELS if grid is not None else SCATTER if scattered else "A panel a layer, a line a head."
+    )
     text += f'<p class="note">{note}</p>'
-    numbers = {layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, found)}
+    numbers = {
+        layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, found)
+    }
     return Section("maps", "One query at a time", text, pictures), numbers
 
 
 def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[str, int]]:
-    """Up to three queries worth a picture, (label, index): of a class token, the patch least like the background, a corner, the centre.
+    """Up to three queries worth a picture, (label, index): of a class token, the patch least like
+    the background, a corner, the centre.
 
     Example:
         >>> choose_map_queries(Domain.grid(5, 5), None)
@@ -142,14 +200,25 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
     measure = domain.measure.reshape(-1, domain.size)[0]
     x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
     real = (measure > 0).nonzero()[:, 0].cpu()
-    found = [("the class token", int(i)) for i in (measure == 0).nonzero()[:1, 0]] if domain.valid is None else []
+    found = (
+        [("the class token", int(i)) for i in (measure == 0).nonzero()[:1, 0]]
+        if domain.valid is None
+        else []
+    )
     low, high = x[real].amin(0), x[real].amax(0)
     grid = image_grid(domain)
     if image is not None and grid is not None:
         grey = torch.from_numpy(image.mean(-1))[None, None]
-        contrast = torch.nn.functional.adaptive_avg_pool2d((grey - grey.median()) ** 2, (grid.shape[0], grid.shape[1]))
-        found.append(("the patch that stands out most", int(grid.flatten()[contrast.flatten().argmax()])))
-    for label, place in (("a corner" if domain.dim > 1 else "the first point", low), ("the centre", (low + high) / 2)):
+        contrast = torch.nn.functional.adaptive_avg_pool2d(
+            (grey - grey.median()) ** 2, (grid.shape[0], grid.shape[1])
+        )
+        found.append(
+            ("the patch that stands out most", int(grid.flatten()[contrast.flatten().argmax()]))
+        )
+    for label, place in (
+        ("a corner" if domain.dim > 1 else "the first point", low),
+        ("the centre", (low + high) / 2),
+    ):
         found.append((label, int(real[(x[real] - place).norm(dim=-1).argmin()])))
     unique: dict[int, str] = {}
     for label, index in found:
@@ -157,7 +226,7 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
     return [(label, index) for index, label in unique.items()][:3]
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _profile_picture(key, names, found, what, label, caption) -> Picture:
@@ -177,24 +246,41 @@ def _profile_picture(key, names, found, what, label, caption) -> Picture:
 def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
     names = [layer.name for layer in shown]
     keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
-    y, x = (d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target))
+    y, x = (
+        d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target)
+    )
     if grid is None and keys.dim > 1:
         real = (keys.quadrature().mass[0] > 0).cpu().numpy()
         among, cloud = int(real[:index].sum()), Cloud(y[real])  # padding is not drawn
-        drawn = render(lambda theme: plots.clouds(theme, cloud, names, [layer[:, real] for layer in weights], among))
+        drawn = render(
+            lambda theme: plots.clouds(
+                theme, cloud, names, [layer[:, real] for layer in weights], among
+            )
+        )
         where = ""
     elif grid is None:
-        drawn = render(lambda theme: plots.lines(theme, y[:, 0], names, weights, float(x[index, 0]), "weight"))
+        drawn = render(
+            lambda theme: plots.lines(theme, y[:, 0], names, weights, float(x[index, 0]), "weight")
+        )
         where = f" at {x[index, 0]:.3g} (dashed line)"
     else:
         panels = [layer[:, grid.numpy()] for layer in weights]
         picture = np.zeros((*grid.shape, 1)) if image is None else image
         drawn = render(
-            lambda theme: plots.maps(theme, picture, names, panels, (float(x[index, 0]), float(x[index, 1])))
+            lambda theme: plots.maps(
+                theme, picture, names, panels, (float(x[index, 0]), float(x[index, 1]))
+            )
         )
-        where = "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
+        where = (
+            "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
+        )
     caption = f"<b>Query: {escape(label)}</b>{where}, point {index} of {len(x)}."
-    return Picture(f"map-{place + 1}", f"Weights of {label} over the domain, {len(names)} layers", caption, drawn)
+    return Picture(
+        f"map-{place + 1}",
+        f"Weights of {label} over the domain, {len(names)} layers",
+        caption,
+        drawn,
+    )
 
 
 def _mass_at(domain: Domain, index: int) -> float:
@@ -203,10 +289,14 @@ def _mass_at(domain: Domain, index: int) -> float:
 
 
 def _weight_words(layer: Layer) -> str:
-    """What the operator's weights are, told by their values: rows that are non-negative and sum to 1 are probabilities."""
+    """What the operator's weights are, told by their values: rows that are non-negative and sum to
+    1 are probabilities.
+    """
     with torch.no_grad():
         rows = layer.operator.weights(
-            layer.u[:1], _first(layer.domain), rows=[output_points(layer.operator, layer.domain).size // 2]
+            layer.u[:1],
+            _first(layer.domain),
+            rows=[output_points(layer.operator, layer.domain).size // 2],
         )
     if bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < 1e-3).all()):
         return "The weight of a pair is its attention probability; each row sums to 1"
@@ -214,7 +304,9 @@ def _weight_words(layer: Layer) -> str:
 
 
 def _proportional(profile) -> bool:
-    """Whether weights are norms times one constant a head, so that a second picture would show the same."""
+    """Whether weights are norms times one constant a head, so that a second picture would show the
+    same.
+    """
     there = profile.norm > 0
     ratio = profile.weight / profile.norm.where(there, torch.ones(()))
     mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)

@@ -19,11 +19,12 @@ TOKENS = 32  # of a random text
 
 
 def load_model(source: str, state: str | Path | None = None) -> nn.Module:
-    """A model in evaluation mode from a run's or model's folder, a Hugging Face folder, or ``package.module:factory``.
+    """A model in evaluation mode from a run's or model's folder, a Hugging Face folder, or
+    ``package.module:factory``.
 
     Args:
-        source: a folder (nothing is downloaded), or an importable callable without arguments, or a module object; the working
-            directory is searched as well.
+        source: a folder (nothing is downloaded), or an importable callable without arguments, or a
+            module object; the working directory is searched as well.
         state: weights for it, ``.safetensors`` or a ``torch.save`` file that holds tensors only.
 
     Raises:
@@ -37,7 +38,9 @@ def load_model(source: str, state: str | Path | None = None) -> nn.Module:
     elif ":" in source:
         model = _from_code(source)
     else:
-        raise OptionError(f"no model {source!r}: give a run's folder, a model's folder, or package.module:factory")
+        raise OptionError(
+            f"no model {source!r}: give a run's folder, a model's folder, or package.module:factory"
+        )
     if state is not None:
         load_state(model, Path(state))
     return model.eval()
@@ -76,9 +79,12 @@ def load_inputs(
 
     Args:
         model: it says which size of image or which vocabulary fits, and how images are normalised.
-        inputs: an image, ``.npy``, ``.npz`` or ``.safetensors``; several named tensors become keyword arguments.
-        data: a data set of :func:`fredholm.data.list_datasets`; the first ``samples`` of its test split.
-        shape: of random normal numbers, batch first. Without any of the three the model's configuration decides.
+        inputs: an image, ``.npy``, ``.npz`` or ``.safetensors``; several named tensors become
+            keyword arguments.
+        data: a data set of :func:`fredholm.data.list_datasets`; the first ``samples`` of its test
+            split.
+        shape: of random normal numbers, batch first. Without any of the three the model's
+            configuration decides.
         seed: of random inputs.
 
     Raises:
@@ -95,14 +101,18 @@ def load_inputs(
         size = getattr(getattr(model, "config", None), "image_size", None)
         dataset = create_dataset(data, "test", image_size=size if data == "image-folder" else None)
         found = [dataset[i][0] for i in range(min(samples, len(dataset)))]
-        return torch.stack([torch.as_tensor(x) for x in found]), f"the first {len(found)} test samples of {data}"
+        return torch.stack(
+            [torch.as_tensor(x) for x in found]
+        ), f"the first {len(found)} test samples of {data}"
     generator = torch.Generator().manual_seed(seed)
     if shape is not None:
-        return torch.randn(shape, generator=generator), f"random normal numbers {tuple(shape)}, seed {seed}"
+        return torch.randn(
+            shape, generator=generator
+        ), f"random normal numbers {tuple(shape)}, seed {seed}"
     return _random(model, samples, generator), f"random inputs, seed {seed}"
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def _from_folder(folder: Path) -> nn.Module:
@@ -110,7 +120,8 @@ def _from_folder(folder: Path) -> nn.Module:
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(
-            f"no config.json in {folder}; give a run's folder, a model's folder or package.module:factory"
+            f"no config.json in {folder}; give a run's folder, a model's folder or "
+            "package.module:factory"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +134,9 @@ def _from_folder(folder: Path) -> nn.Module:
     transformers = require("transformers", "hf", "a Hugging Face folder")
     try:
         return transformers.AutoModel.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # transformers, safetensors and the operating system each have their own
+    except (
+        Exception
+    ) as error:  # transformers, safetensors and the operating system each have their own
         raise CheckpointError(f"transformers cannot load {folder}: {error}") from error
 
 
@@ -136,14 +149,16 @@ def _from_code(source: str) -> nn.Module:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(f"no model {source!r}: {error}; give package.module:factory, importable from here") from error
+        raise OptionError(
+            f"no model {source!r}: {error}; give package.module:factory, importable from here"
+        ) from error
     model = found if isinstance(found, nn.Module) else found() if callable(found) else found
     if not isinstance(model, nn.Module):
         raise OptionError(f"{source} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
 
 
 def _from_file(path: Path, model: nn.Module) -> Any:
@@ -164,7 +179,8 @@ def _from_file(path: Path, model: nn.Module) -> Any:
             tensors = load_file(path)
         else:
             raise DataError(
-                f"{path.name}: inputs are images, .npy, .npz or .safetensors, not {suffix or 'without suffix'}"
+                f"{path.name}: inputs are images, .npy, .npz or .safetensors, not "
+                f"{suffix or 'without suffix'}"
             )
     except DataError:
         raise
@@ -178,7 +194,9 @@ def _number(tensor: Tensor) -> Tensor:
 
 
 def _image(path: Path, model: nn.Module) -> Tensor:
-    """An image (1, C, H, W) of the size and channels that the model's configuration names, normalised as its training was."""
+    """An image (1, C, H, W) of the size and channels that the model's configuration names,
+    normalised as its training was.
+    """
     image = require("PIL.Image", "train", "reading images").open(path)
     channels, size = _channels(model), _size(model)
     image = image.convert("L" if channels == 1 else "RGB")
@@ -210,5 +228,6 @@ def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
     if size is not None and getattr(config, "encoder", "image") == "image":
         return torch.randn(samples, _channels(model), *size, generator=generator)
     raise OptionError(
-        f"{type(model).__name__} does not say what it takes; give inputs=FILE, data=NAME or shape=4,3,32,32"
+        f"{type(model).__name__} does not say what it takes; give inputs=FILE, data=NAME or "
+        "shape=4,3,32,32"
     )

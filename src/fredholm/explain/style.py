@@ -18,7 +18,9 @@ DPI = 150
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one version. ``series`` are told apart by people who confuse red and green (after Okabe and Ito)."""
+    """Colours of one version. ``series`` are told apart by people who confuse red and green (after
+    Okabe and Ito).
+    """
 
     name: str
     ink: str
@@ -82,7 +84,8 @@ def colormap(theme: Theme):
 
 
 def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
-    """PNG of ``draw(theme)`` in each theme, by the theme's name; the same input gives the same bytes.
+    """PNG of ``draw(theme)`` in each theme, by the theme's name; the same input gives the same
+    bytes.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

@@ -1,4 +1,6 @@
-"""Does a map find the object? Ranking quality and mass of maps against known boxes or masks, one number an image."""
+"""Does a map find the object? Ranking quality and mass of maps against known boxes or masks, one
+number an image.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from ..errors import ShapeError
 def patch_targets(
     masks: Bool[Tensor, "b h w"], grid: tuple[int, int], share: float = 0.5
 ) -> Bool[Tensor, "b rows columns"]:
-    """Patches of which at least ``share`` belongs to the object; where no patch reaches that, the one with most of it.
+    """Patches of which at least ``share`` belongs to the object; where no patch reaches that, the
+    one with most of it.
 
     Raises:
         ShapeError: a grid that does not divide the image.
@@ -23,7 +26,9 @@ def patch_targets(
     """
     (height, width), (rows, columns) = masks.shape[1:], grid
     if height % rows or width % columns:
-        raise ShapeError(f"a grid of {rows}x{columns} patches does not divide masks of {height}x{width}")
+        raise ShapeError(
+            f"a grid of {rows}x{columns} patches does not divide masks of {height}x{width}"
+        )
     part = masks.float().unflatten(2, (columns, -1)).unflatten(1, (rows, -1)).mean((2, 4))
     found = part >= share
     most = part.flatten(1).amax(1)[:, None, None]
@@ -31,7 +36,8 @@ def patch_targets(
 
 
 def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
-    """Area under the ROC curve an image: how often a point inside scores above one outside, ties counting half. NaN without both kinds.
+    """Area under the ROC curve an image: how often a point inside scores above one outside, ties
+    counting half. NaN without both kinds.
 
     Example:
         >>> roc_auc(torch.tensor([[0.1, 0.4, 0.4, 0.9]]), torch.tensor([[False, False, True, True]])).item()
@@ -45,7 +51,8 @@ def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[
 
 
 def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
-    r"""Average precision an image, :math:`\sum_k (R_k - R_{k-1}) P_k` over distinct thresholds. NaN where nothing is inside.
+    r"""Average precision an image, :math:`\sum_k (R_k - R_{k-1}) P_k` over distinct thresholds. NaN
+    where nothing is inside.
 
     A map that knows nothing has the share of points inside.
 
@@ -57,11 +64,15 @@ def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[T
     for row, own in zip(scores.double(), inside):
         order = row.argsort(descending=True)
         hits, values = own[order].double().cumsum(0), row[order]
-        last = torch.cat([values.diff() != 0, values.new_ones(1, dtype=torch.bool)])  # of each group of ties
+        last = torch.cat(
+            [values.diff() != 0, values.new_ones(1, dtype=torch.bool)]
+        )  # of each group of ties
         hits, count = hits[last], (torch.arange(len(row)) + 1.0)[last.cpu()].to(hits)
         recall = hits / own.sum().clamp(min=1)
         gained = recall.diff(prepend=recall.new_zeros(1))
-        found.append((gained * hits / count).sum() if bool(own.any()) else row.new_tensor(torch.nan))
+        found.append(
+            (gained * hits / count).sum() if bool(own.any()) else row.new_tensor(torch.nan)
+        )
     return torch.stack(found)
 
 
@@ -73,11 +84,17 @@ def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Floa
         0.75
     """
     total = maps.double().sum(1)
-    return torch.where(total > 0, (maps * inside).double().sum(1) / total.clamp(min=1e-300), torch.nan)
+    return torch.where(
+        total > 0, (maps * inside).double().sum(1) / total.clamp(min=1e-300), torch.nan
+    )
 
 
-def localisation(maps: Float[Tensor, "b rows columns"], inside: Bool[Tensor, "b rows columns"]) -> dict[str, Tensor]:
-    """The three measures, and what a map that knows nothing has of the last two: ``chance``, the share of patches inside; (B,) each."""
+def localisation(
+    maps: Float[Tensor, "b rows columns"], inside: Bool[Tensor, "b rows columns"]
+) -> dict[str, Tensor]:
+    """The three measures, and what a map that knows nothing has of the last two: ``chance``, the
+    share of patches inside; (B,) each.
+    """
     scores, own = maps.flatten(1), inside.flatten(1)
     return {
         "roc_auc": roc_auc(scores, own),

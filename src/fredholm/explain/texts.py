@@ -29,7 +29,9 @@ def prepare_texts(numbers: Tensor, texts: Sequence[str] | None) -> list[str]:
     if texts is None:
         return [" ".join(str(n) for n in row if n) for row in numbers.tolist()]
     if len(texts) != len(numbers):
-        raise ShapeError(f"texts: received {len(texts)} for {len(numbers)} rows of token numbers; needs one each")
+        raise ShapeError(
+            f"texts: received {len(texts)} for {len(numbers)} rows of token numbers; needs one each"
+        )
     return list(texts)
 
 
@@ -41,9 +43,17 @@ def text_section(
     wrong = wrong[probability[wrong].argsort(descending=True)]
     right = (labels == predicted).nonzero()[:, 0]
     parts = []
-    for title, chosen in (("Wrong, most confident first", wrong), ("Right, in the data's order", right)):
+    for title, chosen in (
+        ("Wrong, most confident first", wrong),
+        ("Right, in the data's order", right),
+    ):
         rows = [
-            [_short(texts[i]), classes[int(labels[i])], classes[int(predicted[i])], f"{float(probability[i]):.0%}"]
+            [
+                _short(texts[i]),
+                classes[int(labels[i])],
+                classes[int(predicted[i])],
+                f"{float(probability[i]):.0%}",
+            ]
             for i in chosen[:SHOWN].tolist()
         ]
         if rows:

@@ -19,11 +19,13 @@ class VarianceShare:
     """A kernel's variance in two parts; see :func:`variance_share`.
 
     Attributes:
-        position, content: variance between position pairs and within them, per head, (H,). Estimates are unbiased, so that a part
-            which is truly 0 may come out slightly negative.
-        head_share: position / (position + content) per head, (H,); NaN where the kernel is constant.
+        position, content: variance between position pairs and within them, per head, (H,).
+            Estimates are unbiased, so that a part which is truly 0 may come out slightly negative.
+        head_share: position / (position + content) per head, (H,); NaN where the kernel is
+            constant.
         share, error: the share of all heads together, and its jackknife standard error.
-        relative: root of the whole variance over the kernel's root mean square; near 0 the kernel is almost one constant matrix.
+        relative: root of the whole variance over the kernel's root mean square; near 0 the kernel
+            is almost one constant matrix.
         samples, pairs: how many signals and how many position pairs were read.
     """
 
@@ -48,31 +50,38 @@ def variance_share(
     seed: int = 0,
     budget: int = BUDGET,
 ) -> VarianceShare:
-    r"""Position's share of a kernel's variance: how much of K is known from where the two points lie.
+    r"""Position's share of a kernel's variance: how much of K is known from where the two points
+    lie.
 
-    Let p = (i, j) be a pair of places drawn uniformly and s a signal (an image). For the kernel matrix :math:`K_{sp}`, with
+    Let p = (i, j) be a pair of places drawn uniformly and s a signal (an image). For the kernel
+    matrix :math:`K_{sp}`, with
     :math:`\mathrm{Var}` summed over matrix entries, the law of total variance says
 
     .. math:: \mathrm{Var}\,K = \underbrace{\mathbb E_p\,\mathrm{Var}_s(K_{sp})}_{\text{content}}
         + \underbrace{\mathrm{Var}_p\,\mathbb E_s(K_{sp})}_{\text{position}}, \qquad
         \text{share} = \frac{\text{position}}{\text{position} + \text{content}}.
 
-    A kernel that reads positions only has share 1; one that reads only features which are distributed alike everywhere has 0.
-    What features tell of their place (position codes in them, borders that are always black) counts as position.
+    A kernel that reads positions only has share 1; one that reads only features which are
+    distributed alike everywhere has 0. What features tell of their place (position codes in them,
+    borders that are always black) counts as position.
 
-    With :math:`G_{st} = \mathrm{mean}_p \langle K_{sp}, K_{tp}\rangle` and :math:`M_{st} = \langle \mathrm{mean}_p K_{sp},
-    \mathrm{mean}_p K_{tp}\rangle` both parts are means over distinct signals, free of the bias of plug-in variances:
-    position = :math:`\mathrm{mean}_{s\neq t}(G - M)_{st}`, content = :math:`\mathrm{mean}_s G_{ss} - \mathrm{mean}_{s\neq t}G_{st}`.
-    The standard error is the delete-one-signal jackknife's.
+    With :math:`G_{st} = \mathrm{mean}_p \langle K_{sp}, K_{tp}\rangle` and
+    :math:`M_{st} = \langle \mathrm{mean}_p K_{sp}, \mathrm{mean}_p K_{tp}\rangle` both parts are
+    means over distinct signals, free of the bias of plug-in variances: position =
+    :math:`\mathrm{mean}_{s\neq t}(G - M)_{st}`, content =
+    :math:`\mathrm{mean}_s G_{ss} - \mathrm{mean}_{s\neq t}G_{st}`. The standard error is the
+    delete-one-signal jackknife's.
 
     Args:
         operator: anything that obeys the operator contract.
         u: features of at least three signals on the same points, (B, N, D).
         domain: where they live, shared by all signals; default a line.
-        queries, keys: how many queries, and how many of the keys each of them sees, are drawn with ``seed``.
+        queries, keys: how many queries, and how many of the keys each of them sees, are drawn with
+            ``seed``.
         budget: bytes of kernel matrix evaluated at once.
 
-    Cost: O(B · queries · N · H · d_out · d_in) time; memory ``budget`` and B · keys · H · d_out · d_in numbers.
+    Cost: O(B · queries · N · H · d_out · d_in) time; memory ``budget`` and B · keys · H · d_out ·
+    d_in numbers.
 
     Raises:
         ShapeError: fewer than three signals.
@@ -89,10 +98,13 @@ def variance_share(
     if len(u) < 3:
         raise ShapeError(f"content varies over signals: need at least 3 of them, got {len(u)}")
     if queries < 1 or keys < 1:
-        raise OptionError(f"need at least one query and one key, got queries={queries} and keys={keys}")
+        raise OptionError(
+            f"need at least one query and one key, got queries={queries} and keys={keys}"
+        )
     if domain.batch not in (None, 1):
         raise DomainError(
-            "the signals have a domain each; give signals that share their positions, measure and padding"
+            "the signals have a domain each; give signals that share their positions, measure and "
+            "padding"
         )
     generator = torch.Generator().manual_seed(seed)
     gram: Tensor | None = None
@@ -107,7 +119,9 @@ def variance_share(
             continue
         # One query of all signals: (B, H, keys, d_out · d_in)
         pieces = matrix_rows(operator, u, domain, [query], budget)
-        entries = torch.cat([k[:, :, 0, chosen.to(k.device)].flatten(3).double().cpu() for _, _, k in pieces])
+        entries = torch.cat(
+            [k[:, :, 0, chosen.to(k.device)].flatten(3).double().cpu() for _, _, k in pieces]
+        )
         product = torch.einsum("shke,thke->hst", entries, entries)
         gram = product if gram is None else gram + product
         total = entries.sum(2) if total is None else total + entries.sum(2)
@@ -118,12 +132,16 @@ def variance_share(
     centred = gram - torch.einsum("she,the->hst", mean, mean)
     everything = _parts(gram, centred)
     omit = [[t for t in range(len(u)) if t != s] for s in range(len(u))]
-    left_out = torch.stack([_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit])
+    left_out = torch.stack(
+        [_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit]
+    )
     heads, share = _share(*everything, scale=gram.diagonal(dim1=1, dim2=2).mean(1))
     error = ((len(u) - 1) * left_out.var(correction=0)).sqrt()
     size = gram.diagonal(dim1=1, dim2=2).mean(1).sum()
     relative = ((everything[0] + everything[1]).sum().clamp(min=0) / size.clamp(min=1e-300)).sqrt()
-    return VarianceShare(*everything, heads, float(share), float(error), float(relative), len(u), pairs)
+    return VarianceShare(
+        *everything, heads, float(share), float(error), float(relative), len(u), pairs
+    )
 
 
 def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,7 +155,9 @@ def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _share(position: Tensor, content: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Share per head and of all heads; NaN where the variance is rounding error of ``scale``, the mean square."""
+    """Share per head and of all heads; NaN where the variance is rounding error of ``scale``, the
+    mean square.
+    """
     variance = position + content
     floor = torch.zeros_like(variance) if scale is None else 1e-12 * scale
     heads = torch.where(variance > floor, position / variance, torch.nan)

@@ -12,9 +12,11 @@ from .base import Kernel, Problem, check_dropout, own_parameter
 
 
 class AdditiveAttentionKernel(Kernel):
-    r"""Attention with additive scores: :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\sigma(a_h \cdot V_h u(x) + b_h \cdot V_h u(y)))\,V_h`.
+    r"""Attention with additive scores:
+    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\sigma(a_h \cdot V_h u(x) + b_h \cdot V_h u(y)))\,V_h`.
 
-    σ is the leaky ReLU. The normaliser integrates over the points that x sees: on ``Domain.graph`` over its neighbours.
+    σ is the leaky ReLU. The normaliser integrates over the points that x sees: on ``Domain.graph``
+    over its neighbours.
 
     Args:
         value: V, the weight (H · d_out, dim) that maps u to all heads; every head reads all of u.
@@ -60,7 +62,9 @@ class AdditiveAttentionKernel(Kernel):
         width, dim = value.shape
         for name, size in (("query", query.numel()), ("key", key.numel())):
             if size != width or width % heads:
-                raise OptionError(f"{heads} heads that read {width} features do not fit {size} of {name}")
+                raise OptionError(
+                    f"{heads} heads that read {width} features do not fit {size} of {name}"
+                )
         super().__init__(heads, dim, width // heads)
         self.slope, self.dropout = slope, dropout
         self.value, self.query, self.key = (own_parameter(x) for x in (value, query, key))

@@ -11,10 +11,12 @@ from .base import Kernel, Layout, Problem, own_parameter
 
 
 class AdjacencyKernel(Kernel):
-    r"""One map, weighted by degrees: :math:`K(x, y) = V / \sqrt{d(x)\,d(y)}`, d(x) the mass that x sees.
+    r"""One map, weighted by degrees: :math:`K(x, y) = V / \sqrt{d(x)\,d(y)}`, d(x) the mass that x
+    sees.
 
-    On ``Domain.graph(edge_index, n, measure="counting")`` d is the number of edges into a node, its loop included; a domain's
-    float ``pairs`` are logarithms of edge weights. Without ``symmetric`` K = V, a sum over neighbours.
+    On ``Domain.graph(edge_index, n, measure="counting")`` d is the number of edges into a node, its
+    loop included; a domain's float ``pairs`` are logarithms of edge weights. Without ``symmetric``
+    K = V, a sum over neighbours.
 
     Args:
         value: V, the weight (d_out, dim).
@@ -50,7 +52,8 @@ class AdjacencyKernel(Kernel):
         if layout.given or layout.causal:
             what = "queries on another domain" if layout.given else "an order"
             raise DomainError(
-                f"AdjacencyKernel weighs by degrees within one graph, got {what}; pass one domain without it"
+                f"AdjacencyKernel weighs by degrees within one graph, got {what}; pass one domain "
+                "without it"
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:

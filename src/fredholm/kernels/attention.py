@@ -13,7 +13,8 @@ Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 
 
 class TransposedLinear(nn.Linear):
-    """A linear layer whose parameter is stored as (in, out), as GPT-2 stores it; ``weight`` is its transpose, a view.
+    """A linear layer whose parameter is stored as (in, out), as GPT-2 stores it; ``weight`` is its
+    transpose, a view.
 
     Example:
         >>> layer = TransposedLinear(nn.Parameter(torch.randn(4, 6)))
@@ -33,7 +34,8 @@ class TransposedLinear(nn.Linear):
 
 
 class AttentionKernel(Kernel):
-    """Base of kernels with queries, keys and values: the linear maps, their widths and the value bias.
+    """Base of kernels with queries, keys and values: the linear maps, their widths and the value
+    bias.
 
     The value bias is an offset, because the weights of an attention integrate to one.
 
@@ -41,8 +43,9 @@ class AttentionKernel(Kernel):
         dim: width of u; every head reads all of it.
         heads: H; must divide ``dim`` where no projections are given.
         bias: biases of the three maps, where no projections are given.
-        projections: layers of your own: (query, key, value), or one that maps u to all three, in this order. Keys and values may
-            have fewer heads than queries, each shared by a group of neighbouring heads.
+        projections: layers of your own: (query, key, value), or one that maps u to all three, in
+            this order. Keys and values may have fewer heads than queries, each shared by a group of
+            neighbouring heads.
 
     Raises:
         OptionError: widths that do not fit one another.
@@ -50,11 +53,17 @@ class AttentionKernel(Kernel):
 
     whole = True
 
-    def __init__(self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None):
+    def __init__(
+        self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None
+    ):
         own = projections is None
         if projections is None:
             head_width(dim, heads)
-            projections = (nn.Linear(dim, dim, bias), nn.Linear(dim, dim, bias), nn.Linear(dim, dim, bias))
+            projections = (
+                nn.Linear(dim, dim, bias),
+                nn.Linear(dim, dim, bias),
+                nn.Linear(dim, dim, bias),
+            )
         width, groups, d_out = _widths(dim, heads, projections)
         super().__init__(heads, dim, d_out)
         self.width, self.groups = width, groups
@@ -84,20 +93,32 @@ class AttentionKernel(Kernel):
         return self.packed.weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
-        """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and values of all heads."""
+        """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and
+        values of all heads.
+        """
         weight, bias = self._map(part)
         flat = F.linear(u.squeeze(1), weight, bias if part < 2 else None)
-        return split_heads(flat, self.heads) if part == 0 else self._share(split_heads(flat, self.groups))
+        return (
+            split_heads(flat, self.heads)
+            if part == 0
+            else self._share(split_heads(flat, self.groups))
+        )
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same points: one matrix product where the maps are packed."""
+        """Queries, keys and values of the same points: one matrix product where the maps are
+        packed.
+        """
         if self.packed is None:
             return self._heads(u, 0), self._heads(u, 1), self._heads(u, 2)
         bias = self.packed.bias
         if bias is not None:  # without the values' part, which is the offset
             bias = F.pad(bias[: bias.shape[0] // 3 * 2], (0, bias.shape[0] // 3))
         query, key, value = F.linear(u.squeeze(1), self.packed.weight, bias).chunk(3, -1)
-        return split_heads(query, self.heads), split_heads(key, self.heads), split_heads(value, self.heads)
+        return (
+            split_heads(query, self.heads),
+            split_heads(key, self.heads),
+            split_heads(value, self.heads),
+        )
 
     def _share(self, u: Tensor) -> Tensor:
         return u if self.groups == self.heads else u.repeat_interleave(self.heads // self.groups, 1)
@@ -108,7 +129,11 @@ class AttentionKernel(Kernel):
     def value_map(self) -> Tensor:
         """V, (H, d_out, dim)."""
         per_group = self._map(2)[0].unflatten(0, (self.groups, self.d_out))
-        return per_group if self.groups == self.heads else per_group.repeat_interleave(self.heads // self.groups, 0)
+        return (
+            per_group
+            if self.groups == self.heads
+            else per_group.repeat_interleave(self.heads // self.groups, 0)
+        )
 
     def offset(self, problem: Problem) -> Tensor | None:
         bias = self._map(2)[1]
@@ -116,7 +141,9 @@ class AttentionKernel(Kernel):
 
 
 def _widths(dim: int, heads: int, projections: Projections) -> tuple[int, int, int]:
-    """Width of a query, heads of keys and values, width of a value; OptionError where the layers do not fit."""
+    """Width of a query, heads of keys and values, width of a value; OptionError where the layers do
+    not fit.
+    """
     layers = [projections] if isinstance(projections, nn.Linear) else list(projections)
     if any(layer.in_features != dim for layer in layers):
         got = [layer.in_features for layer in layers]
@@ -126,7 +153,8 @@ def _widths(dim: int, heads: int, projections: Projections) -> tuple[int, int, i
         if width * 3 * heads != layers[0].out_features:
             got = layers[0].out_features
             raise OptionError(
-                f"one projection must give queries, keys and values of {heads} heads; {got} features do not split"
+                f"one projection must give queries, keys and values of {heads} heads; {got} "
+                "features do not split"
             )
         return width, heads, width
     query, key, value = (layer.out_features for layer in layers)
@@ -134,7 +162,8 @@ def _widths(dim: int, heads: int, projections: Projections) -> tuple[int, int, i
     groups = key // width
     if groups < 1 or groups * width != key or heads % groups or value % groups:
         raise OptionError(
-            f"keys of {key} and values of {value} features do not fit {heads} heads of queries of width {width}: "
+            f"keys of {key} and values of {value} features do not fit {heads} heads of queries of "
+            f"width {width}: "
             "their number of heads must divide the queries'"
         )
     return width, groups, value // groups

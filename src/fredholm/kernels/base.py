@@ -41,9 +41,16 @@ class Layout:
 
     @classmethod
     def of(
-        cls, domain: Domain, query_domain: Domain | None = None, *, given: bool = False, stepping: bool = False
+        cls,
+        domain: Domain,
+        query_domain: Domain | None = None,
+        *,
+        given: bool = False,
+        stepping: bool = False,
     ) -> Layout:
-        """The facts about integrating over ``domain`` at the points of ``query_domain`` (default: the same)."""
+        """The facts about integrating over ``domain`` at the points of ``query_domain`` (default:
+        the same).
+        """
         target = domain if query_domain is None else query_domain
         fixed = domain.positions.dim() == 2 and not domain.positions.requires_grad
         return cls(
@@ -66,7 +73,9 @@ class Layout:
 
 
 class Point(NamedTuple):
-    """One point of a causal step: position (1 | B, p), features (B, H, d), mass (1 | B,), scale (1 | B, 1 | H) or None."""
+    """One point of a causal step: position (1 | B, p), features (B, H, d), mass (1 | B,), scale (1
+    | B, 1 | H) or None.
+    """
 
     x: Tensor
     u: Tensor
@@ -76,15 +85,18 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What one integral is about, all heads at once: both ends' positions and features, and the quadrature between them.
+    """What one integral is about, all heads at once: both ends' positions and features, and the
+    quadrature between them.
 
     Attributes:
         x, y: positions of queries and keys, (1 | B, Nq, p) and (1 | B, Nk, p).
-        ux, uy: features, (B, H, Nq, d) and (B, H, Nk, d); H is 1 where every head reads all features.
+        ux, uy: features, (B, H, Nq, d) and (B, H, Nk, d); H is 1 where every head reads all
+            features.
         quadrature: who sees whom with which weight.
         layout: its static facts.
         index: which of the layout's queries these are, or None for all.
-        whole: the problem that these queries were taken from, for kernels with a functional of all pairs; or None.
+        whole: the problem that these queries were taken from, for kernels with a functional of all
+            pairs; or None.
         real: queries that are no padding, or None where all are.
     """
 
@@ -119,13 +131,15 @@ class Problem:
 class Kernel(nn.Module):
     r"""A matrix-valued kernel, one small function of both ends.
 
-    A subclass defines :meth:`forward`, or the methods of a trait of :mod:`fredholm.kernels.traits`, from which the definition
-    and a faster form follow: ``hidden`` and ``readout``, or ``weights`` and ``value_map``. A kernel with a global functional
-    (softmax's normaliser) cannot be a function of two ends; it defines ``weights`` or overrides :meth:`matrix`.
+    A subclass defines :meth:`forward`, or the methods of a trait of :mod:`fredholm.kernels.traits`,
+    from which the definition and a faster form follow: ``hidden`` and ``readout``, or ``weights``
+    and ``value_map``. A kernel with a global functional (softmax's normaliser) cannot be a function
+    of two ends; it defines ``weights`` or overrides :meth:`matrix`.
 
     Args:
         heads: number of heads H.
-        d_in: features a head reads of u: ``dim // heads`` (a slice each), or ``dim`` where ``whole``.
+        d_in: features a head reads of u: ``dim // heads`` (a slice each), or ``dim`` where
+            ``whole``.
         d_out: features a head writes.
 
     Attributes:
@@ -141,8 +155,10 @@ class Kernel(nn.Module):
         self.heads, self.d_in, self.d_out = heads, d_in, d_out or d_in
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features (B, H, Nq, 1, d) and
-        (B, H, 1, Nk, d) give (B, H, Nq, Nk, d_out, d_in); a parameter of shape (H, 1, 1, ...) is one per head."""
+        """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features (B, H,
+        Nq, 1, d) and (B, H, 1, Nk, d) give (B, H, Nq, Nk, d_out, d_in); a parameter of shape (H, 1,
+        1, ...) is one per head.
+        """
         if not hasattr(self, "hidden"):
             needs = "forward(x, y, ux, uy), or hidden and readout, or weights and value_map"
             raise NotImplementedError(f"{type(self).__name__} must define {needs}")
@@ -152,7 +168,9 @@ class Kernel(nn.Module):
         return dense if bias is None else dense + bias[:, None, None]
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
-        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure. O(Nq·Nk)."""
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
+        O(Nq·Nk).
+        """
         if hasattr(self, "value_map"):
             trait: Any = self
             dense = torch.einsum("bhqk,hoi->bhqkoi", trait.weights(problem), trait.value_map())
@@ -164,20 +182,26 @@ class Kernel(nn.Module):
         return dense.expand(shape)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        """Response to a constant channel, broadcastable to (B, H, Nq, d_out), where the layer is affine; None otherwise."""
+        """Response to a constant channel, broadcastable to (B, H, Nq, d_out), where the layer is
+        affine; None otherwise.
+        """
         return None
 
-    # --- where the kernel lives ---------------------------------------------------------------------------------------
+    # --- where the kernel lives -------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
-        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel means nothing. By default all are served."""
+        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel means
+        nothing. By default all are served.
+        """
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """The domain of n points that an operator assumes when it is given none."""
         return Domain.line(n, device=device, dtype=dtype)
 
     def output_domain(self, domain: Domain) -> Domain | None:
-        """Where the output lives when no query domain is given: None for ``domain`` itself, else another (a strided grid)."""
+        """Where the output lives when no query domain is given: None for ``domain`` itself, else
+        another (a strided grid).
+        """
         return None
 
     def extra_repr(self) -> str:
@@ -205,13 +229,16 @@ def check_dropout(training: bool, rate: float) -> None:
     """ConversionError where dropout is active: such a layer is random, and no integral operator."""
     if training and rate:
         raise ConversionError(
-            f"dropout={rate} is active in training mode, where the layer is random and no integral operator; "
+            f"dropout={rate} is active in training mode, where the layer is random and no integral "
+            "operator; "
             "call .eval(), or set the dropout to 0 to train without it"
         )
 
 
 def own_parameter(x: Tensor) -> nn.Parameter:
-    """The very same Parameter, or a new one: a Parameter that is wrapped again would be trained apart from its layer."""
+    """The very same Parameter, or a new one: a Parameter that is wrapped again would be trained
+    apart from its layer.
+    """
     return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
 
 

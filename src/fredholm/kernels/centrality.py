@@ -12,7 +12,8 @@ from ..ops.infsa import ACTIVATIONS, NORMS, TokenGraph, affinity
 from .attention import AttentionKernel, Projections
 from .base import Layout, Problem
 
-# What the paper says, and what its authors' code does where that differs. "tied" concerns the linear form.
+# What the paper says, and what its authors' code does where that differs. "tied" concerns the
+# linear form.
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {"decay": 0.7, "scale": 1.0, "tied": True},
     "released": {"decay": 0.95, "scale": "width", "tied": False},
@@ -24,17 +25,21 @@ class GraphKernel(AttentionKernel):
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
-        preset: ``"paper"`` or ``"released"``, the defaults of ``decay``, ``scale`` and the linear form's ``tied``.
+        preset: ``"paper"`` or ``"released"``, the defaults of ``decay``, ``scale`` and the linear
+            form's ``tied``.
         decay: γ in (0, 1).
         learned_decay: one γ a head, the sigmoid of a parameter, started at ``decay``.
-        power: exponent of γ in the response of one hop: block l of a stack has ``power=l``; 0 leaves γ out.
+        power: exponent of γ in the response of one hop: block l of a stack has ``power=l``; 0
+            leaves γ out.
         activation: φ, ``"relu"``, ``"gelu"`` or ``"abs"``.
-        scale: factor of the inner products; it cancels but for ε and GELU. ``"width"`` is one over the width of a query.
+        scale: factor of the inner products; it cancels but for ε and GELU. ``"width"`` is one over
+            the width of a query.
         tied: keys are the queries.
         eps: ε, added to norms and sums.
 
     Raises:
-        OptionError: γ outside (0, 1), unknown names, a negative ε or power, a learned decay that acts nowhere.
+        OptionError: γ outside (0, 1), unknown names, a negative ε or power, a learned decay that
+            acts nowhere.
         DomainError: queries on another domain than keys: a graph has one set of tokens.
     """
 
@@ -60,13 +65,17 @@ class GraphKernel(AttentionKernel):
         scale = PRESETS[preset]["scale"] if scale is None else scale  # type: ignore[assignment]
         _check_options(gamma, learned_decay, power, activation, scale, eps)
         if tied and isinstance(projections, nn.Linear):
-            raise OptionError("tied keys need queries and values of their own: give projections=(query, query, value)")
+            raise OptionError(
+                "tied keys need queries and values of their own: give projections=(query, query, "
+                "value)"
+            )
         super().__init__(dim, heads, bias=bias, projections=projections)
         self.tied, self.gamma, self.power = tied, float(gamma), power  # type: ignore[arg-type]
         if tied:
             if self.groups != heads:
                 raise OptionError(
-                    f"tied keys have as many heads as queries, {heads}; the projections give {self.groups}"
+                    f"tied keys have as many heads as queries, {heads}; the projections give "
+                    f"{self.groups}"
                 )
             self.key = None  # type: ignore[assignment]
         self.activation, self.eps = activation, eps
@@ -86,13 +95,17 @@ class GraphKernel(AttentionKernel):
         return super()._map(0 if part == 1 and getattr(self, "tied", False) else part)
 
     def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, keys and values (with their bias) of features (B, 1, N, dim): (B, H, N, ·) each."""
+        """Scaled queries, keys and values (with their bias) of features (B, 1, N, dim): (B, H, N,
+        ·) each.
+        """
         query, key, value = self._all_heads(u)
         return query if self.scale == 1.0 else query * self.scale, key, self._with_bias(value)
 
     def _with_bias(self, value: Tensor) -> Tensor:
         bias = self._map(2)[1]
-        return value if bias is None else value + self._share(bias.view(1, self.groups, 1, self.d_out))
+        return (
+            value if bias is None else value + self._share(bias.view(1, self.groups, 1, self.d_out))
+        )
 
     def decay(self) -> Tensor:
         """γ of each head, (H,)."""
@@ -118,7 +131,8 @@ class GraphKernel(AttentionKernel):
     def check(self, layout: Layout) -> None:
         if layout.cross:
             raise DomainError(
-                f"{type(self).__name__} lets one set of tokens act on itself; queries on another domain are not defined. "
+                f"{type(self).__name__} lets one set of tokens act on itself; queries on another "
+                "domain are not defined. "
                 "Use softmax or itnet for cross attention, or join the two domains"
             )
 
@@ -129,15 +143,18 @@ class GraphKernel(AttentionKernel):
 
 
 class CentralityKernel(GraphKernel):
-    r"""One hop of diffusion: :math:`K_h(x, y; u) = \gamma_h^l\,\frac{\phi(\langle Q_h u(x), K_h u(y)\rangle)}{n_h(x) + \varepsilon}\,V_h`.
+    r"""One hop of diffusion:
+    :math:`K_h(x, y; u) = \gamma_h^l\,\frac{\phi(\langle Q_h u(x), K_h u(y)\rangle)}{n_h(x) + \varepsilon}\,V_h`.
 
-    The norm n is one number a head and sample, :math:`n^2 = \iint \phi^2\,d\mu\,d\mu`; in causal order one a prefix, so that it
-    never sees the future. With equal masses this is :math:`\gamma^l \hat A V`, ‖Â‖_F = 1. A bias or density of pairs is part of
-    the graph: it multiplies φ in the norm as well.
+    The norm n is one number a head and sample, :math:`n^2 = \iint \phi^2\,d\mu\,d\mu`; in causal
+    order one a prefix, so that it never sees the future. With equal masses this is
+    :math:`\gamma^l \hat A V`, ‖Â‖_F = 1. A bias or density of pairs is part of the graph: it
+    multiplies φ in the norm as well.
 
     Args:
-        norm: ``"frobenius"``, the paper's, bounds the spectral radius by 1 and not the row sums, which reach √N; ``"rows"``
-            divides by the largest row sum, so that γÂ is the transition matrix of an absorbing chain as it is.
+        norm: ``"frobenius"``, the paper's, bounds the spectral radius by 1 and not the row sums,
+            which reach √N; ``"rows"`` divides by the largest row sum, so that γÂ is the transition
+            matrix of an absorbing chain as it is.
         options: see :class:`GraphKernel`.
 
     Reference: InfSA Eqs. 11, 12; masses, order and ``"rows"`` are ours.
@@ -155,7 +172,12 @@ class CentralityKernel(GraphKernel):
 
     def rules(self) -> dict[str, object]:
         """The options of :class:`fredholm.ops.infsa.TokenGraph`."""
-        return {"decay": self.decay(), "activation": self.activation, "norm": self.norm, "eps": self.eps}
+        return {
+            "decay": self.decay(),
+            "activation": self.activation,
+            "norm": self.norm,
+            "eps": self.eps,
+        }
 
     def weights(self, problem: Problem) -> Tensor:
         whole = problem if problem.whole is None else problem.whole
@@ -168,7 +190,9 @@ class CentralityKernel(GraphKernel):
         else:
             factor = graph.start(value[..., :0])[1]
         if graph.scale is not None:
-            factor = torch.where(graph.scale > 0, factor / torch.where(graph.scale > 0, graph.scale, 1.0), 0.0)
+            factor = torch.where(
+                graph.scale > 0, factor / torch.where(graph.scale > 0, graph.scale, 1.0), 0.0
+            )
         rows = graph.query
         if problem.index is not None:
             rows = rows.index_select(2, problem.index)
@@ -179,12 +203,15 @@ class CentralityKernel(GraphKernel):
 
 def _check_options(gamma, learned: bool, power: int, activation: str, scale, eps: float) -> None:
     if not 0.0 < gamma < 1.0:
-        raise OptionError(f"decay is γ in (0, 1), got {gamma}; at 1 or above the sum over hops has no limit")
+        raise OptionError(
+            f"decay is γ in (0, 1), got {gamma}; at 1 or above the sum over hops has no limit"
+        )
     if power < 0 or eps < 0:
         raise OptionError(f"power and eps are not negative, got {power} and {eps}")
     if learned and power == 0:
         raise OptionError(
-            "power=0 leaves γ out of the response, so that a learned decay would never change; take power=1"
+            "power=0 leaves γ out of the response, so that a learned decay would never change; "
+            "take power=1"
         )
     if activation not in ACTIVATIONS:
         raise OptionError(f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}")

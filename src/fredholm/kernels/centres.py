@@ -20,29 +20,44 @@ from .centrality import PRESETS, GraphKernel
 
 
 class CentreKernel(GraphKernel):
-    r"""Keys count by their likeness to a centre of all queries: :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
+    r"""Keys count by their likeness to a centre of all queries:
+    :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
     .. math:: e = |Q u|, \quad \alpha = \frac{e}{\int e\,d\mu + \varepsilon}, \quad \bar q = \int \alpha\,Q u\,d\mu, \quad
-              S(y) = \phi(\langle \bar q, K u(y)\rangle), \quad a = \frac{S}{\int |S|\,d\mu + \varepsilon}
+              S(y) = \phi(\langle \bar q, K u(y)\rangle), \quad a = \frac{S}{\int |S|\,d\mu +
+              \varepsilon}
 
-    and a = α where the last integral is zero. Further ``steps`` repeat the last two with :math:`\bar q = \int a\,Q u\,d\mu`. An
-    order or pairs give each query integrals over what it sees, so that the weights depend on x and cost O(N²) time (tiled).
+    and a = α where the last integral is zero. Further ``steps`` repeat the last two with
+    :math:`\bar q = \int a\,Q u\,d\mu`. An order or pairs give each query integrals over what it
+    sees, so that the weights depend on x and cost O(N²) time (tiled).
 
     Args:
         tied: keys are the queries, as in the paper; the default is the preset's.
         steps: power steps, at least 1.
-        centres: C central queries a head; the energies of centre c are :math:`|Q u|\,\sigma(\langle p_c, Q u\rangle)` with learned
-            p, and a query mixes the C responses by a softmax of :math:`\langle \bar q_c, Q u(x)\rangle / \sqrt{d_h}`: rank C, not 1.
+        centres: C central queries a head; the energies of centre c are
+            :math:`|Q u|\,\sigma(\langle p_c, Q u\rangle)` with learned p, and a query mixes the C
+            responses by a softmax of :math:`\langle \bar q_c, Q u(x)\rangle / \sqrt{d_h}`: rank C,
+            not 1.
         options: see :class:`GraphKernel`.
 
-    Reference: InfSA Eqs. 16-21; steps and centres are two of its future directions, order and masses are ours.
+    Reference: InfSA Eqs. 16-21; steps and centres are two of its future directions, order and
+    masses are ours.
 
     Example:
         >>> CentreKernel(8, 2, steps=2).tied
         True
     """
 
-    def __init__(self, dim: int, heads: int, *, tied: bool | None = None, steps: int = 1, centres: int = 1, **options):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        tied: bool | None = None,
+        steps: int = 1,
+        centres: int = 1,
+        **options,
+    ):
         if steps < 1 or centres < 1:
             raise OptionError(f"steps and centres are at least 1, got {steps} and {centres}")
         if tied is None:
@@ -52,7 +67,7 @@ class CentreKernel(GraphKernel):
         probes = torch.randn(heads, centres, self.width) * self.width**-0.5
         self.probes = nn.Parameter(probes) if centres > 1 else None
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def weights(self, problem: Problem) -> Tensor:
         tokens = self._centred(problem.uy)
@@ -62,7 +77,7 @@ class CentreKernel(GraphKernel):
         density = density * self._factor().to(density.dtype)
         return density.expand(-1, -1, problem.ux.shape[2], -1).to(problem.uy.dtype)
 
-    # --- the fast forms -----------------------------------------------------------------------------------------------
+    # --- the fast forms ---------------------------------------------------------------------------
 
     def evaluates(self, layout: Layout) -> bool:
         return True
@@ -73,7 +88,11 @@ class CentreKernel(GraphKernel):
         shared = q.query_time is None and q.density is None
         value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
         with torch.autocast(u.device.type, enabled=False):
-            out = self._shared(tokens, u, q.mass) if value is None else self._apart(tokens, value, problem)
+            out = (
+                self._shared(tokens, u, q.mass)
+                if value is None
+                else self._apart(tokens, value, problem)
+            )
             return (out * self._factor().to(out.dtype)).to(u.dtype)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
@@ -81,17 +100,23 @@ class CentreKernel(GraphKernel):
         return rows_of_centres(tokens, value, problem.quadrature)
 
     def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor) -> Tensor:
-        """All queries see all keys. Features are pooled before they become values: N·H·C·dim multiply-adds for N·dim²."""
+        """All queries see all keys. Features are pooled before they become values: N·H·C·dim
+        multiply-adds for N·dim².
+        """
         weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
-        pooled = (weights.flatten(1, 2) @ u.squeeze(1).to(weights.dtype)).unflatten(1, weights.shape[1:3])
+        pooled = (weights.flatten(1, 2) @ u.squeeze(1).to(weights.dtype)).unflatten(
+            1, weights.shape[1:3]
+        )
         out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
         bias = self._map(2)[1]
         if bias is not None:
-            out = out + weights.sum(-1, keepdim=True) * self._share(bias.view(1, self.groups, 1, self.d_out))
+            out = out + weights.sum(-1, keepdim=True) * self._share(
+                bias.view(1, self.groups, 1, self.d_out)
+            )
         mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
         return out if mixture is None else mixture.mT @ out
 
-    # --- parts --------------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
     def _centred(self, u: Tensor) -> Tokens:
         """What the centres are made of, in float32 at least."""
@@ -118,11 +143,13 @@ class CentreKernel(GraphKernel):
 
 
 class StreamingCentreKernel(CentreKernel):
-    r"""The linear form with a causal state of fixed size: a key is scored once, against the centre at its own time,
+    r"""The linear form with a causal state of fixed size: a key is scored once, against the centre
+    at its own time,
     :math:`S_j = \phi(\langle \bar q_j, K u_j\rangle)`; sums of S and S·V run on.
 
-    Without order it is :class:`CentreKernel`. In causal order it is another function: the exact form scores all keys anew for
-    each query, which is not separable and costs O(N²). The state is O(C·steps·(e + d)) a head.
+    Without order it is :class:`CentreKernel`. In causal order it is another function: the exact
+    form scores all keys anew for each query, which is not separable and costs O(N²). The state is
+    O(C·steps·(e + d)) a head.
 
     Raises:
         DomainError: pairs in causal order, which no state of fixed size can serve.
@@ -134,7 +161,8 @@ class StreamingCentreKernel(CentreKernel):
         super().check(layout)
         if layout.pairs and layout.causal:
             raise DomainError(
-                "the streaming form keeps sums over all earlier points and cannot serve pair masks or biases in causal order; "
+                "the streaming form keeps sums over all earlier points and cannot serve pair masks "
+                "or biases in causal order; "
                 "use causal='exact', or a domain without pairs"
             )
 
@@ -162,6 +190,8 @@ class StreamingCentreKernel(CentreKernel):
         u = point.u[:, :, None]
         value, tokens = self._precise(self._with_bias(self._heads(u, 2))), self._centred(u)
         with torch.autocast(u.device.type, enabled=False):
-            out, sums, totals = advance_stream(tokens, value, point.mass, point.scale, memory["sums"], memory["totals"])
+            out, sums, totals = advance_stream(
+                tokens, value, point.mass, point.scale, memory["sums"], memory["totals"]
+            )
             out = out * self._factor()[..., 0].to(out.dtype)
         return out.to(u.dtype), {"sums": sums, "totals": totals}

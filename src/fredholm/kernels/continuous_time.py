@@ -1,4 +1,6 @@
-"""Continuous-time systems as kernels of real time: linear ones, and nonlinear ones that are affine in the signal."""
+"""Continuous-time systems as kernels of real time: linear ones, and nonlinear ones that are affine
+in the signal.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,25 @@ Path = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 
 class ContinuousStateSpaceKernel(Kernel):
-    r"""The linear system h' = A h + B u, y = C h at real times: :math:`K(t, s) = C\,e^{A(t-s)}\,B`, whatever the steps between them.
+    r"""The linear system h' = A h + B u, y = C h at real times: :math:`K(t, s) = C\,e^{A(t-s)}\,B`,
+    whatever the steps between them.
 
-    The domain's measure is the measure of time: ``spacing`` (or :meth:`Domain.timestamps`) approximates the integral, masses of any
-    quadrature do so better. The free response :math:`C\,e^{A(t - t_0)}\,h_0` is the offset, with t_0 = ``origin``. A feedthrough D is the
+    The domain's measure is the measure of time: ``spacing`` (or :meth:`Domain.timestamps`)
+    approximates the integral, masses of any quadrature do so better. The free response
+    :math:`C\,e^{A(t - t_0)}\,h_0` is the offset, with t_0 = ``origin``. A feedthrough D is the
     operator's pointwise term W.
 
     Args:
-        state_matrix, input_matrix, output_matrix: A (S, S), B (S, d_in), C (d_out, S). Parameters are kept as they are.
+        state_matrix, input_matrix, output_matrix: A (S, S), B (S, d_in), C (d_out, S). Parameters
+            are kept as they are.
         initial_state: h_0 (S,), or None for zero.
         origin: t_0, where the state is h_0.
 
-    Shape: positions are times, (N, 1) or (B, N, 1). Queries may live at other times (``query_domain``).
+    Shape: positions are times, (N, 1) or (B, N, 1). Queries may live at other times
+    (``query_domain``).
 
-    Cost: on a regular grid a convolution by FFT, on any other times a scan with one matrix exponential a step; the dense kernel has
-    one a pair. Step O(S³).
+    Cost: on a regular grid a convolution by FFT, on any other times a scan with one matrix
+    exponential a step; the dense kernel has one a pair. Step O(S³).
 
     Raises:
         ShapeError: matrices that do not fit one another.
@@ -66,12 +72,15 @@ class ContinuousStateSpaceKernel(Kernel):
     ):
         check_matrices(state_matrix, input_matrix, output_matrix, initial_state)
         super().__init__(1, input_matrix.shape[1], output_matrix.shape[0])
-        self.state_matrix, self.input_matrix = as_parameter(state_matrix), as_parameter(input_matrix)
+        self.state_matrix, self.input_matrix = (
+            as_parameter(state_matrix),
+            as_parameter(input_matrix),
+        )
         self.output_matrix = as_parameter(output_matrix)
         self.initial_state = None if initial_state is None else as_parameter(initial_state)
         self.origin = origin
 
-    # --- what the domain must be --------------------------------------------------------------------------------------
+    # --- what the domain must be ------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
         if layout.causal and layout.cross:  # real time: other times are other queries
@@ -82,12 +91,17 @@ class ContinuousStateSpaceKernel(Kernel):
         return Domain.line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
     def regular(self, layout: Layout) -> bool:
-        return self.scans(layout) and layout.grid is not None and len(layout.grid) == 1 and not layout.padded
+        return (
+            self.scans(layout)
+            and layout.grid is not None
+            and len(layout.grid) == 1
+            and not layout.padded
+        )
 
     def scans(self, layout: Layout) -> bool:
         return layout.causal and not (layout.pairs or layout.cross)
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def flow(self, elapsed: Float[Tensor, "*b"]) -> Float[Tensor, "*b s s"]:
         """e^{Aτ}."""
@@ -111,13 +125,15 @@ class ContinuousStateSpaceKernel(Kernel):
         assert self.initial_state is not None
         return self.flow(times - self.origin) @ self.initial_state @ self.output_matrix.mT
 
-    # --- fast forms ---------------------------------------------------------------------------------------------------
+    # --- fast forms -------------------------------------------------------------------------------
 
     def taps(self, problem: Problem) -> Float[Tensor, "1 n o i"]:
         times = _times(problem.y)[0]
         step = times[1] - times[0] if times.shape[0] > 1 else times.new_zeros(())
         with torch.autocast(times.device.type, enabled=False):
-            return (self.output_matrix @ krylov(self.flow(step), self.input_matrix, times.shape[0]))[None]
+            return (
+                self.output_matrix @ krylov(self.flow(step), self.input_matrix, times.shape[0])
+            )[None]
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
         q, times = problem.quadrature, _times(problem.y)
@@ -127,7 +143,9 @@ class ContinuousStateSpaceKernel(Kernel):
             times = times.expand(index.shape[0], -1).gather(1, index.clamp(min=0))
         with torch.autocast(times.device.type, enabled=False):
             elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
-            drive = (q.mass[..., None].to(problem.uy.dtype) * problem.uy[:, 0]) @ self.input_matrix.mT
+            drive = (
+                q.mass[..., None].to(problem.uy.dtype) * problem.uy[:, 0]
+            ) @ self.input_matrix.mT
             out = (transition_scan(self.flow(elapsed), drive) @ self.output_matrix.mT)[:, None]
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
@@ -152,13 +170,15 @@ class ContinuousStateSpaceKernel(Kernel):
 
 
 class AffineSystemKernel(Kernel):
-    r"""The nonlinear system h' = f(h) + B(h) u, y = C h, exactly: unforced sensitivities, started from the driven trajectory.
+    r"""The nonlinear system h' = f(h) + B(h) u, y = C h, exactly: unforced sensitivities, started
+    from the driven trajectory.
 
     .. math:: K(t, s) = C\,\frac{\partial φ^0_{t,s}(h)}{\partial h}\Big|_{h = h(s)} B(h(s)), \qquad \text{offset}(t) = C\,φ^0_{t,t_0}(h_0),
 
-    where h is the driven solution and φ⁰ the flow of f alone. (Both sides of d/ds [C φ⁰_{t,s}(h(s))] = K(t, s) u(s), integrated over
-    s.) The Jacobian along the *driven* trajectory, ``sensitivity="driven"``, is the paper's; it is exact only where f is linear and B
-    constant, and is kept for comparison.
+    where h is the driven solution and φ⁰ the flow of f alone. (Both sides of d/ds [C
+    φ⁰_{t,s}(h(s))] = K(t, s) u(s), integrated over s.) The Jacobian along the *driven* trajectory,
+    ``sensitivity="driven"``, is the paper's; it is exact only where f is linear and B constant, and
+    is kept for comparison.
 
     Args:
         field: f, (..., S) to (..., S), at each state alone.
@@ -166,11 +186,13 @@ class AffineSystemKernel(Kernel):
         output_matrix: C, (d_out, S).
         initial_state: h_0 (S,), the state at the first point.
         solve: ``solve(function(t, h), h, times) -> (T, *h)``, such as ``torchdiffeq.odeint``.
-        path: u between the points: ``path(times (N,), u (B, N, d_in))`` is a function of time; default linear interpolation.
+        path: u between the points: ``path(times (N,), u (B, N, d_in))`` is a function of time;
+            default linear interpolation.
         sensitivity: ``"unforced"`` or ``"driven"``.
 
-    The domain is causal, its positions are times shared by the batch, and its masses are weights of a quadrature in time; the kernel is
-    exact, and the output as accurate as that quadrature, the path and the solver.
+    The domain is causal, its positions are times shared by the batch, and its masses are weights of
+    a quadrature in time; the kernel is exact, and the output as accurate as that quadrature, the
+    path and the solver.
 
     Cost: O(N²) flows, solved together an interval at a time.
 
@@ -199,21 +221,29 @@ class AffineSystemKernel(Kernel):
         check_matrices(torch.empty(size, size), b, output_matrix, initial_state)
         super().__init__(1, b.shape[-1], output_matrix.shape[0])
         if sensitivity not in ("unforced", "driven"):
-            raise OptionError(f"sensitivity is 'unforced' (exact) or 'driven' (the paper's), got {sensitivity!r}")
+            raise OptionError(
+                f"sensitivity is 'unforced' (exact) or 'driven' (the paper's), got {sensitivity!r}"
+            )
         self.field, self.solve, self.sensitivity = field, solve, sensitivity
         self.path = path or interpolate
         self.input_matrix = as_parameter(input_matrix) if constant else input_matrix
-        self.output_matrix, self.initial_state = as_parameter(output_matrix), as_parameter(initial_state)
+        self.output_matrix, self.initial_state = (
+            as_parameter(output_matrix),
+            as_parameter(initial_state),
+        )
 
     def check(self, layout: Layout) -> None:
         check_sequence(self, layout, measures=("spacing", "weighted"))
         if layout.padded or not layout.fixed:
-            raise DomainError(f"{type(self).__name__} needs times shared by the batch, without padding or gradient")
+            raise DomainError(
+                f"{type(self).__name__} needs times shared by the batch, without padding or "
+                "gradient"
+            )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         return Domain.line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
         times, u = _times(problem.y)[0], problem.uy[:, 0]
@@ -221,14 +251,22 @@ class AffineSystemKernel(Kernel):
         columns = self._input(driven).mT  # (B, N, d_in, S)
         flows, rows = None, []
         for k in range(times.shape[0]):
-            start = torch.stack([driven[:, k, None].expand_as(columns[:, k]), columns[:, k]], -2)[:, None]
+            start = torch.stack([driven[:, k, None].expand_as(columns[:, k]), columns[:, k]], -2)[
+                :, None
+            ]
             if flows is None:
                 flows = start
             else:
-                moved = self.solve(lambda t, z: self._vary(z, signal(t)), flows, times[k - 1 : k + 1])[-1]
+                moved = self.solve(
+                    lambda t, z: self._vary(z, signal(t)), flows, times[k - 1 : k + 1]
+                )[-1]
                 flows = torch.cat([moved, start], 1)
             seen = flows[..., 1, :].mT  # (B, k + 1, S, d_in)
-            rows.append(nn.functional.pad(self.output_matrix @ seen, (0, 0, 0, 0, 0, times.shape[0] - k - 1)))
+            rows.append(
+                nn.functional.pad(
+                    self.output_matrix @ seen, (0, 0, 0, 0, 0, times.shape[0] - k - 1)
+                )
+            )
         dense = torch.stack(rows, 1)
         return (dense if problem.index is None else dense[:, problem.index])[:, None]
 
@@ -238,14 +276,20 @@ class AffineSystemKernel(Kernel):
         free = free @ self.output_matrix.mT
         return (free if problem.index is None else free[:, problem.index])[:, None]
 
-    def trajectory(self, times: Float[Tensor, "n"], u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n s"]:
+    def trajectory(
+        self, times: Float[Tensor, "n"], u: Float[Tensor, "b n i"]
+    ) -> Float[Tensor, "b n s"]:
         """The driven solution at the points."""
         signal = self.path(times, u)
         first = self.initial_state.expand(u.shape[0], -1)
         return self._solve_on(times, lambda t, h: self._drive(h, signal(t)), first)
 
-    def _solve_on(self, times: Tensor, function: Callable[[Tensor, Tensor], Tensor], first: Tensor) -> Tensor:
-        """Solutions at all points, (B, N, S): an interval at a time, since u may have a kink at each point."""
+    def _solve_on(
+        self, times: Tensor, function: Callable[[Tensor, Tensor], Tensor], first: Tensor
+    ) -> Tensor:
+        """Solutions at all points, (B, N, S): an interval at a time, since u may have a kink at
+        each point.
+        """
         found = [first]
         for k in range(1, times.shape[0]):
             found.append(self.solve(function, found[-1], times[k - 1 : k + 1])[-1])
@@ -261,7 +305,11 @@ class AffineSystemKernel(Kernel):
     def _vary(self, z: Float[Tensor, "b k i 2 s"], u: Float[Tensor, "b i"]) -> Tensor:
         """Rates of states and of their derivatives in a direction."""
         h, v = z.unbind(-2)
-        along = self.field if self.sensitivity == "unforced" else lambda h: self._drive(h, u[:, None, None])
+        along = (
+            self.field
+            if self.sensitivity == "unforced"
+            else lambda h: self._drive(h, u[:, None, None])
+        )
         return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
 
 
@@ -276,7 +324,9 @@ def interpolate(times: Float[Tensor, "n"], u: Float[Tensor, "b n i"]) -> Callabl
     def at(t: Tensor) -> Tensor:
         if times.shape[0] == 1:
             return u[:, 0]
-        k = (torch.searchsorted(times, t.detach().reshape(1), right=True)[0] - 1).clamp(0, times.shape[0] - 2)
+        k = (torch.searchsorted(times, t.detach().reshape(1), right=True)[0] - 1).clamp(
+            0, times.shape[0] - 2
+        )
         share = (t - times[k]) / (times[k + 1] - times[k])
         return u[:, k] * (1 - share) + u[:, k + 1] * share
 

@@ -1,4 +1,6 @@
-"""Feature maps: φ with k(x, y) = φ(x)·φ(y), fixed, random and learned. Any of them runs in any linear operator."""
+"""Feature maps: φ with k(x, y) = φ(x)·φ(y), fixed, random and learned. Any of them runs in any
+linear operator.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from ..errors import OptionError, suggest
 
 
 class FeatureMap(nn.Module):
-    r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a function.
+    r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a
+    function.
 
-    Every inner product of features is a positive semi-definite kernel. Features come in float32 at least, autocast or not.
+    Every inner product of features is a positive semi-definite kernel. Features come in float32 at
+    least, autocast or not.
 
     Args:
         width: e, features of a query or a key.
@@ -26,7 +30,8 @@ class FeatureMap(nn.Module):
     Attributes:
         features: r.
         positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
-        pointwise: φ of a point is a function of that point alone, so that points may come in pieces.
+        pointwise: φ of a point is a function of that point alone, so that points may come in
+            pieces.
     """
 
     positive = True
@@ -51,14 +56,18 @@ class FeatureMap(nn.Module):
 
 
 class ExponentialMap(FeatureMap):
-    r"""Base of maps whose features are exponentials, :math:`\phi = e^{\epsilon(x)}`; a subclass defines ``exponents(x)``.
+    r"""Base of maps whose features are exponentials, :math:`\phi = e^{\epsilon(x)}`; a subclass
+    defines ``exponents(x)``.
 
-    Where attention is normalised, features of a query may have any factor of their own, and those of all keys any common one:
+    Where attention is normalised, features of a query may have any factor of their own, and those
+    of all keys any common one:
 
     .. math:: \frac{\phi(q)\cdot\sum_j \phi(k_j) v_j}{\phi(q)\cdot\sum_j \phi(k_j)} =
-        \frac{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}\, v_j}{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}}
+        \frac{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}\, v_j}{e^{\epsilon(q) -
+        a}\cdot\sum_j e^{\epsilon(k_j) - c}}
 
-    With a and c the largest exponents no exponential overflows, and not all of them vanish; the result is the same.
+    With a and c the largest exponents no exponential overflows, and not all of them vanish; the
+    result is the same.
     """
 
     def exponents(self, x: Tensor) -> Tensor:
@@ -78,24 +87,40 @@ class ExponentialMap(FeatureMap):
         return (found - found.detach().amax(-1, keepdim=True)).exp()
 
     def of_keys(
-        self, x: Float[Tensor, "b h n e"], valid: Bool[Tensor, "#b n"] | None = None, least: Tensor | None = None
+        self,
+        x: Float[Tensor, "b h n e"],
+        valid: Bool[Tensor, "#b n"] | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h"]]:
-        """Features of keys, divided by :math:`e^c`, and c of each sample and head: the largest exponent of a key that is no padding.
+        """Features of keys, divided by :math:`e^c`, and c of each sample and head: the largest
+        exponent of a key that is no padding.
 
-        ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal order all keys of a call share c too,
-        which changes nothing but what underflows: features more than e^87 below the call's largest are zero.
+        ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
+        order all keys of a call share c too, which changes nothing but what underflows: features
+        more than e^87 below the call's largest are zero.
         """
         found = self._exponents(x)
-        shown = found.detach() if valid is None else found.detach().masked_fill(~valid[:, None, :, None], -torch.inf)
+        shown = (
+            found.detach()
+            if valid is None
+            else found.detach().masked_fill(~valid[:, None, :, None], -torch.inf)
+        )
         shift = shown.amax((-2, -1))
-        shift = torch.where(shift > -torch.inf, shift, 0.0) if least is None else torch.maximum(shift, least)
+        shift = (
+            torch.where(shift > -torch.inf, shift, 0.0)
+            if least is None
+            else torch.maximum(shift, least)
+        )
         found = found - shift[..., None, None]
-        return (found if valid is None else torch.where(valid[:, None, :, None], found, -torch.inf)).exp(), shift
+        return (
+            found if valid is None else torch.where(valid[:, None, :, None], found, -torch.inf)
+        ).exp(), shift
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
-    # torch traces elu's backward with other strides than it returns; it needs x alone, so that the sum may be in place
+    # torch traces elu's backward with other strides than it returns; it needs x alone, so that the
+    # sum may be in place
     return F.elu(x.contiguous()).add_(1.0)
 
 
@@ -105,7 +130,8 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def orthogonal_draws(rows: int, width: int) -> Tensor:
-    """Gaussian vectors (rows, width) that are orthogonal within blocks of ``width``, with the norms of independent ones.
+    """Gaussian vectors (rows, width) that are orthogonal within blocks of ``width``, with the norms
+    of independent ones.
 
     Example:
         >>> w = orthogonal_draws(4, 4)
@@ -115,12 +141,15 @@ def orthogonal_draws(rows: int, width: int) -> Tensor:
     blocks = []
     for _ in range(math.ceil(rows / width)):
         q, r = torch.linalg.qr(torch.randn(width, width))
-        blocks.append((q * r.diagonal().sign()).T)  # without these signs the directions are not uniform
+        blocks.append(
+            (q * r.diagonal().sign()).T
+        )  # without these signs the directions are not uniform
     return torch.cat(blocks)[:rows] * torch.randn(rows, width).norm(dim=1, keepdim=True)
 
 
 class RandomFeatures(FeatureMap):
-    r"""Base of maps with random frequencies, a buffer: ω ~ N(0, I) against :math:`x / e^{1/4}`, orthogonal in blocks.
+    r"""Base of maps with random frequencies, a buffer: ω ~ N(0, I) against :math:`x / e^{1/4}`,
+    orthogonal in blocks.
 
     Args:
         width, heads: see :class:`FeatureMap`; all heads share the draw.
@@ -131,10 +160,15 @@ class RandomFeatures(FeatureMap):
     frequencies: Tensor
     waves = 1  # features a frequency
 
-    def __init__(self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True):
+    def __init__(
+        self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
+    ):
         super().__init__(width, heads, features=features or width)
         if self.features % self.waves:
-            raise OptionError(f"{type(self).__name__} has {self.waves} features a frequency; {features} do not divide")
+            raise OptionError(
+                f"{type(self).__name__} has {self.waves} features a frequency; {features} do not "
+                "divide"
+            )
         self.orthogonal = orthogonal
         self.register_buffer("frequencies", torch.empty(self.features // self.waves, width))
         self.redraw()
@@ -152,7 +186,8 @@ class RandomFeatures(FeatureMap):
 
 
 class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
-    r"""Performer's :math:`\phi_i(x) = \exp(\omega_i\cdot\bar x - |\bar x|^2/2)/\sqrt r`, :math:`\bar x = x/e^{1/4}`:
+    r"""Performer's :math:`\phi_i(x) = \exp(\omega_i\cdot\bar x - |\bar x|^2/2)/\sqrt r`,
+    :math:`\bar x = x/e^{1/4}`:
     :math:`E[\phi(q)\cdot\phi(k)] = \exp(q\cdot k/\sqrt e)`.
 
     Reference: Choromanski et al. 2021, Lemma 1; LUNA, Eq. 8.
@@ -168,7 +203,8 @@ class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
 
 
 class FourierRandomFeatures(RandomFeatures):
-    r"""Random Fourier features :math:`[\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]/\sqrt{r/2}`, of expectation
+    r"""Random Fourier features
+    :math:`[\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]/\sqrt{r/2}`, of expectation
     :math:`\exp(-|q - k|^2 / (2\sqrt e))`. Not positive: a denominator may come near zero.
 
     Reference: Rahimi and Recht 2007; LUNA, Eq. 4 and Table 5.
@@ -224,7 +260,8 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
 
     Args:
         width, heads: see :class:`FeatureMap`.
-        softmax: each half over its sum, as the authors release it, so that no exponential overflows.
+        softmax: each half over its sum, as the authors release it, so that no exponential
+            overflows.
 
     Reference: Zhang et al. 2024, Eq. 6.
 
@@ -247,22 +284,35 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
 
 
 def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true of named functions."""
+    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true
+    of named functions.
+    """
     if isinstance(feature_map, FeatureMap):
         return feature_map.pointwise
     return any(feature_map is known for known in FEATURE_MAPS.values())
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Features of queries for a normalised attention: exponentials without their largest exponent, others as they are."""
+    """Features of queries for a normalised attention: exponentials without their largest exponent,
+    others as they are.
+    """
     return feature_map.of_queries(x) if isinstance(feature_map, ExponentialMap) else feature_map(x)
 
 
 def key_features(
-    feature_map: Callable[[Tensor], Tensor], x: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    feature_map: Callable[[Tensor], Tensor],
+    x: Tensor,
+    valid: Tensor | None = None,
+    least: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Features of keys for a normalised attention, and the exponent they were divided by, see :meth:`ExponentialMap.of_keys`."""
-    return feature_map.of_keys(x, valid, least) if isinstance(feature_map, ExponentialMap) else (feature_map(x), None)
+    """Features of keys for a normalised attention, and the exponent they were divided by, see
+    :meth:`ExponentialMap.of_keys`.
+    """
+    return (
+        feature_map.of_keys(x, valid, least)
+        if isinstance(feature_map, ExponentialMap)
+        else (feature_map(x), None)
+    )
 
 
 FEATURE_MAPS: dict[str, Callable[..., Tensor] | type[FeatureMap]] = {
@@ -299,10 +349,12 @@ def register_feature_map(name: str) -> Callable[[type[Map]], type[Map]]:
 def build_feature_map(
     feature_map: str | Callable[[Tensor], Tensor], width: int, heads: int, **options
 ) -> Callable[[Tensor], Tensor]:
-    """A map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the given function or module itself.
+    """A map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the given function or
+    module itself.
 
     Raises:
-        OptionError: an unknown name; options for a map that has none; a module for another width or number of heads.
+        OptionError: an unknown name; options for a map that has none; a module for another width or
+            number of heads.
 
     Example:
         >>> build_feature_map("performer", 8, 2, features=16).features
@@ -312,7 +364,8 @@ def build_feature_map(
         have, need = (feature_map.width, feature_map.heads), (width, heads)
         if have[0] != width or have[1] not in (1, heads):
             raise OptionError(
-                f"{type(feature_map).__name__} is for {have[1]} heads of width {have[0]}, needs {need[1]} of {need[0]}"
+                f"{type(feature_map).__name__} is for {have[1]} heads of width {have[0]}, needs "
+                f"{need[1]} of {need[0]}"
             )
     found = FEATURE_MAPS.get(feature_map) if isinstance(feature_map, str) else feature_map
     if found is None:
@@ -321,5 +374,7 @@ def build_feature_map(
     if isinstance(found, type):
         return found(width, heads, **options)
     if options:
-        raise OptionError(f"feature map {feature_map!r} has no options, got {', '.join(sorted(options))}")
+        raise OptionError(
+            f"feature map {feature_map!r} has no options, got {', '.join(sorted(options))}"
+        )
     return found

@@ -13,8 +13,8 @@ from ..errors import OptionError, ShapeError
 class FourierFeatures(nn.Module):
     r""":math:`\gamma(x) = [\cos 2\pi Bx, \sin 2\pi Bx]`, with :math:`B_{ij} \sim N(0, \sigma^2)`.
 
-    B is drawn from a generator of its own seeded by ``seed``, so that all layers and heads built alike share one B, as the paper
-    asks, without sharing a tensor.
+    B is drawn from a generator of its own seeded by ``seed``, so that all layers and heads built
+    alike share one B, as the paper asks, without sharing a tensor.
 
     Args:
         position_dim: p.
@@ -23,7 +23,8 @@ class FourierFeatures(nn.Module):
         learned: make B a parameter (an ablation) instead of a buffer.
         seed: of the draw.
 
-    Shape: (..., p) to (..., 2m). Angles are computed in the positions' own precision (float32 under autocast).
+    Shape: (..., p) to (..., 2m). Angles are computed in the positions' own precision (float32 under
+    autocast).
 
     Raises:
         OptionError: a non-positive size or scale.
@@ -37,14 +38,24 @@ class FourierFeatures(nn.Module):
     """
 
     def __init__(
-        self, position_dim: int, frequencies: int = 64, sigma: float = 10.0, learned: bool = False, seed: int = 0
+        self,
+        position_dim: int,
+        frequencies: int = 64,
+        sigma: float = 10.0,
+        learned: bool = False,
+        seed: int = 0,
     ):
         super().__init__()
         if position_dim < 1 or frequencies < 1 or sigma <= 0:
             got = f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}"
             raise OptionError(f"Fourier features need positive sizes and scale, got {got}")
         generator = torch.Generator("cpu").manual_seed(seed)
-        draw = torch.randn(frequencies, position_dim, generator=generator, dtype=torch.float64, device="cpu") * sigma
+        draw = (
+            torch.randn(
+                frequencies, position_dim, generator=generator, dtype=torch.float64, device="cpu"
+            )
+            * sigma
+        )
         draw = draw.to(torch.get_default_device(), torch.get_default_dtype())
         self.frequencies, self.position_dim = frequencies, position_dim
         self.matrix: Tensor
@@ -56,8 +67,10 @@ class FourierFeatures(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.position_dim:
             raise ShapeError(
-                f"positions have dimension {x.shape[-1]}, these Fourier features were built for {self.position_dim}; "
-                f"pass position_dim={x.shape[-1]}, or a domain of {self.position_dim}-dimensional positions"
+                f"positions have dimension {x.shape[-1]}, these Fourier features were built for "
+                f"{self.position_dim}; "
+                f"pass position_dim={x.shape[-1]}, or a domain of {self.position_dim}-dimensional "
+                "positions"
             )
         dtype = torch.promote_types(x.dtype, self.matrix.dtype)
         with torch.autocast(x.device.type, enabled=False):

@@ -16,17 +16,21 @@ from .feature_map import build_feature_map, is_pointwise, key_features, query_fe
 
 
 class LinearAttentionKernel(AttentionKernel):
-    r"""Attention with any feature map: :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
+    r"""Attention with any feature map:
+    :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
-        feature_map: φ, from (…, e) to (…, r): a name of :data:`fredholm.kernels.FEATURE_MAPS`, a function, or a module with
-            parameters of its own. Where it may be negative, Z may vanish.
+        feature_map: φ, from (…, e) to (…, r): a name of :data:`fredholm.kernels.FEATURE_MAPS`, a
+            function, or a module with parameters of its own. Where it may be negative, Z may
+            vanish.
         feature_options: options of a named map.
-        tied: one φ for queries and keys, a positive semi-definite kernel; otherwise keys have a map of their own.
-        normalised: divide by Z; without it the values' layer must have no bias, whose response would be no constant.
+        tied: one φ for queries and keys, a positive semi-definite kernel; otherwise keys have a map
+            of their own.
+        normalised: divide by Z; without it the values' layer must have no bias, whose response
+            would be no constant.
         floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`.
 
     Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h).
@@ -60,12 +64,18 @@ class LinearAttentionKernel(AttentionKernel):
         if not floor > 0:
             raise OptionError(f"the denominator's floor must be positive, got {floor}")
         if not normalised and self._map(2)[1] is not None:
-            raise OptionError("normalised=False needs values without bias: pass bias=False, or such projections")
-        self.feature_map = build_feature_map(feature_map, self.width, heads, **feature_options or {})
+            raise OptionError(
+                "normalised=False needs values without bias: pass bias=False, or such projections"
+            )
+        self.feature_map = build_feature_map(
+            feature_map, self.width, heads, **feature_options or {}
+        )
         self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
         self.floor = floor if normalised else None
 
-    def _second_map(self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]) -> Any:
+    def _second_map(
+        self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
+    ) -> Any:
         """The keys' own map: another draw of a named one, a copy of a module."""
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
@@ -73,7 +83,9 @@ class LinearAttentionKernel(AttentionKernel):
 
     @property
     def pointwise(self) -> bool:
-        """Whether the features of a point are a function of that point alone; not known of functions that have no name here."""
+        """Whether the features of a point are a function of that point alone; not known of
+        functions that have no name here.
+        """
         maps = [one for one in (self.feature_map, self.key_map) if one is not None]
         return all(is_pointwise(one) for one in maps)
 
@@ -86,7 +98,9 @@ class LinearAttentionKernel(AttentionKernel):
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         """:meth:`query_features` up to a factor of each query, which the denominator takes away."""
         return (
-            self.query_features(x, ux) if self.floor is None else query_features(self.feature_map, self._heads(ux, 0))
+            self.query_features(x, ux)
+            if self.floor is None
+            else query_features(self.feature_map, self._heads(ux, 0))
         )
 
     def stable_key_features(
@@ -101,4 +115,6 @@ class LinearAttentionKernel(AttentionKernel):
     def weights(self, problem: Problem) -> Tensor:
         query = self.stable_query_features(problem.x, problem.ux)
         key, _ = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-        return linear_density(query, key, problem.quadrature.weights(), self.floor).to(problem.uy.dtype)
+        return linear_density(query, key, problem.quadrature.weights(), self.floor).to(
+            problem.uy.dtype
+        )

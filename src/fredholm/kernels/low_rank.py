@@ -12,11 +12,14 @@ from .fourier import FourierFeatures
 
 
 class FactorNetwork(nn.Module):
-    r"""One factor of a low-rank kernel: :math:`\Phi = \mathrm{reshape}(W_2\,\mathrm{GELU}(W_1 [\gamma(x), u(x)] + b_1) + b_2)`.
+    r"""One factor of a low-rank kernel:
+    :math:`\Phi = \mathrm{reshape}(W_2\,\mathrm{GELU}(W_1 [\gamma(x), u(x)] + b_1) + b_2)`.
 
-    W1, b1 are shared by the heads, W2, b2 are one a head: as in :class:`fredholm.kernels.MLPKernel`.
+    W1, b1 are shared by the heads, W2, b2 are one a head: as in
+    :class:`fredholm.kernels.MLPKernel`.
 
-    Shape: positions' features (..., 2m) and features (..., dim), heads on dimension 1, to (..., dim, rank).
+    Shape: positions' features (..., 2m) and features (..., dim), heads on dimension 1, to (...,
+    dim, rank).
 
     Example:
         >>> FactorNetwork(2, 4, 3, 8, 6, "gelu")(torch.zeros(1, 1, 5, 6), torch.zeros(1, 2, 5, 4)).shape
@@ -33,33 +36,39 @@ class FactorNetwork(nn.Module):
 
     def units(self, gamma: Tensor, u: Tensor) -> Tensor:
         """h, (..., w)."""
-        of_position, of_content = self.weight1.split([self.columns, self.weight1.shape[1] - self.columns], 1)
+        of_position, of_content = self.weight1.split(
+            [self.columns, self.weight1.shape[1] - self.columns], 1
+        )
         inner = gamma.to(u.dtype) @ of_position.mT.to(u.dtype) + u @ of_content.mT
         return ACTIVATIONS[self.activation].function(inner + self.bias1)
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
         lead = "bhqk"[: u.dim() - 1]
         product = torch.einsum(f"{lead}w,horw->{lead}or", self.units(gamma, u), self.weight2)
-        return product + self.bias2.view(self.bias2.shape[0], *[1] * (u.dim() - 3), *self.bias2.shape[1:])
+        return product + self.bias2.view(
+            self.bias2.shape[0], *[1] * (u.dim() - 3), *self.bias2.shape[1:]
+        )
 
 
 class LowRankKernel(Kernel):
-    r"""A matrix kernel of rank r: :math:`K_h(x, y) = \Phi_h(x, u(x))\,\Psi_h(y, u(y))^T`, with :math:`\Phi, \Psi \in R^{d \times r}`.
+    r"""A matrix kernel of rank r: :math:`K_h(x, y) = \Phi_h(x, u(x))\,\Psi_h(y, u(y))^T`, with
+    :math:`\Phi, \Psi \in R^{d \times r}`.
 
     Args:
         heads: H.
         dim: features d of a head's slice of u.
-        rank: r, of a head. It bounds the rank of the whole matrix over a domain, not only of a pair's, so it may exceed ``dim``;
-            beyond N·dim on a domain of N points it adds nothing.
+        rank: r, of a head. It bounds the rank of the whole matrix over a domain, not only of a
+            pair's, so it may exceed ``dim``; beyond N·dim on a domain of N points it adds nothing.
         position_dim: p.
         width: hidden width w of both networks.
         frequencies, sigma, learned_frequencies: of γ, see :class:`FourierFeatures`.
         activation: a name of :data:`fredholm.ops.mlp_kernel.ACTIVATIONS`.
 
-    Initialisation: as :class:`MLPKernel`, and b2 of both factors the same semi-orthogonal matrix V: the operator starts as the
-    mean, seen in r directions (all of it where r ≥ d).
+    Initialisation: as :class:`MLPKernel`, and b2 of both factors the same semi-orthogonal matrix V:
+    the operator starts as the mean, seen in r directions (all of it where r ≥ d).
 
-    Cost: bidirectional, hidden units first, O(N·w·d); causal O(N·w·d·r); a step has a state of r numbers a head.
+    Cost: bidirectional, hidden units first, O(N·w·d); causal O(N·w·d·r); a step has a state of r
+    numbers a head.
 
     Raises:
         OptionError: an unknown activation, or sizes that are not positive.
@@ -90,7 +99,9 @@ class LowRankKernel(Kernel):
         if rank < 1 or width < 1:
             raise OptionError(f"rank and width must be at least 1, got {rank} and {width}")
         if activation not in ACTIVATIONS:
-            raise OptionError(f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}")
+            raise OptionError(
+                f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}"
+            )
         self.rank, self.width = rank, width
         self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
         self.query = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
@@ -108,13 +119,13 @@ class LowRankKernel(Kernel):
                 nn.init.orthogonal_(self.query.bias2[h])
             self.key.bias2.copy_(self.query.bias2)
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
         left, right = self.query(self.fourier(x), ux), self.key(self.fourier(y), uy)
         return left @ right.mT
 
-    # --- separable ----------------------------------------------------------------------------------------------------
+    # --- separable --------------------------------------------------------------------------------
 
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         return ux.new_ones(1, 1, ux.shape[2], 1)
@@ -132,18 +143,24 @@ class LowRankKernel(Kernel):
         return (factor @ response[..., None].to(factor.dtype)).squeeze(-1)
 
     def pooled(self, problem: Problem) -> Tensor:
-        r"""Hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`, :math:`z = W_{2\psi} : M`, :math:`G = W_{2\phi} z`, and
-        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least."""
+        r"""Hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`, :math:`z = W_{2\psi} : M`,
+        :math:`G = W_{2\phi} z`, and
+        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least.
+        """
         p = problem
         dtype = torch.promote_types(p.uy.dtype, torch.float32)
         there = self.fourier(p.y)[:, None]
-        here = self.fourier(p.x)[:, None] if p.layout.cross else there  # the sines are a good part of the cost
+        here = (
+            self.fourier(p.x)[:, None] if p.layout.cross else there
+        )  # the sines are a good part of the cost
         units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
         with torch.autocast(p.uy.device.type, enabled=False):
             signal = p.uy.to(dtype) * p.quadrature.mass[:, None, :, None].to(dtype)
             moment, total = units.to(dtype).mT @ signal, signal.sum(2)
             weight, bias = self.key.weight2.to(dtype), self.key.bias2.to(dtype)
-            z = torch.einsum("bhwi,hirw->bhr", moment, weight) + torch.einsum("bhi,hir->bhr", total, bias)
+            z = torch.einsum("bhwi,hirw->bhr", moment, weight) + torch.einsum(
+                "bhi,hir->bhr", total, bias
+            )
             gain = torch.einsum("horw,bhr->bhwo", self.query.weight2.to(dtype), z)
             shift = torch.einsum("hor,bhr->bho", self.query.bias2.to(dtype), z)
             return (read.to(dtype) @ gain + shift[:, :, None]).to(p.uy.dtype)

@@ -18,7 +18,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "default": {"shared": False, "envelope": None, "init": "knots"},
     "exponential": {"shared": False, "envelope": None, "init": "exponential"},  # of conversions
     "paper": {"shared": False, "envelope": None, "init": "linear"},  # Listing 1
-    "paper-figure": {"shared": True, "envelope": None, "init": "linear"},  # Fig. 1: one network for all channels
+    "paper-figure": {
+        "shared": True,
+        "envelope": None,
+        "init": "linear",
+    },  # Fig. 1: one network for all channels
     "paper-equation": {"shared": False, "envelope": "scalar", "init": "linear"},  # Eq. 11
     "paper-gated": {"shared": False, "envelope": "channels", "init": "linear"},  # Table 5
 }
@@ -29,7 +33,8 @@ TINY = 1e-6
 
 @register_feature_map("luna")
 class LunaMap(FeatureMap):
-    r"""A learned map: :math:`\phi(x) = h(x)\,[\psi_l(w_i\cdot x + b_i)]_{l,i} / \sqrt M`, ψ scalar networks 1 → hidden → 1.
+    r"""A learned map: :math:`\phi(x) = h(x)\,[\psi_l(w_i\cdot x + b_i)]_{l,i} / \sqrt M`, ψ scalar
+    networks 1 → hidden → 1.
 
     Args:
         width, heads: see :class:`FeatureMap`.
@@ -39,17 +44,23 @@ class LunaMap(FeatureMap):
         activation: of the hidden units; a ReLU is evaluated as the piecewise linear function it is.
         nonneg: a ReLU behind ψ, so that no denominator is negative.
         per_head: w, b and ψ for every head, as in conversions; otherwise all heads share them.
-        preset: ``"default"``; ``"exponential"``, to start near softmax; or what the paper says in one place: ``"paper"`` (its
-            listing), ``"paper-figure"``, ``"paper-equation"``, ``"paper-gated"``. It sets the next three options where they are not given.
+        preset: ``"default"``; ``"exponential"``, to start near softmax; or what the paper says in
+            one place: ``"paper"`` (its listing), ``"paper-figure"``, ``"paper-equation"``,
+            ``"paper-gated"``. It sets the next three options where they are not given.
         shared: one network 1 → hidden → L instead of L networks.
-        envelope: h: ``"none"`` (1), ``"scalar"`` (a softplus of a linear map) or ``"channels"`` (a sigmoid for every channel).
-        init: of ψ: ``"knots"`` (knots where projections are, every channel with mean 0 and variance 1 before the last ReLU) or
-            ``"linear"`` (torch's default, which leaves about a fifth of the channels dead), or ``"exponential"``: ψ draws
-            :math:`e^{u}, e^{-u}, e^{u/2}, e^{-u/2}, \dots` on [-6, 6], and directions are orthonormal, the identity if M = e, so that two
-            channels begin as Hedgehog's features do. For conversions: attention starts nearer to softmax, and ends nearer.
-        bank: w and ψ stay as drawn, and one coefficient a channel is learned ("bank + coefficients").
-        cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a running average, which neither
-            couples samples nor sees ahead, or ``"batch"`` with the call's own, as the paper's listing.
+        envelope: h: ``"none"`` (1), ``"scalar"`` (a softplus of a linear map) or ``"channels"`` (a
+            sigmoid for every channel).
+        init: of ψ: ``"knots"`` (knots where projections are, every channel with mean 0 and variance
+            1 before the last ReLU) or ``"linear"`` (torch's default, which leaves about a fifth of
+            the channels dead), or ``"exponential"``: ψ draws
+            :math:`e^{u}, e^{-u}, e^{u/2}, e^{-u/2}, \dots` on [-6, 6], and directions are
+            orthonormal, the identity if M = e, so that two channels begin as Hedgehog's features
+            do. For conversions: attention starts nearer to softmax, and ends nearer.
+        bank: w and ψ stay as drawn, and one coefficient a channel is learned ("bank +
+            coefficients").
+        cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a
+            running average, which neither couples samples nor sees ahead, or ``"batch"`` with the
+            call's own, as the paper's listing.
 
     Raises:
         OptionError: an unknown name, or a size below one.
@@ -99,18 +110,34 @@ class LunaMap(FeatureMap):
         channels = (2 if init == "exponential" else 8) if channels is None else channels
         if min(directions, channels, hidden) < 1:
             raise OptionError(
-                f"directions, channels and hidden must be at least 1, got {directions}, {channels} and {hidden}"
+                f"directions, channels and hidden must be at least 1, got {directions}, {channels} "
+                f"and {hidden}"
             )
         super().__init__(width, heads, features=directions * channels)
-        envelope = chosen["envelope"] if envelope is None else None if envelope == "none" else envelope
-        for name, value, known in (("envelope", envelope, ENVELOPES), ("cap", cap, CAPS), ("init", init, INITS)):
+        envelope = (
+            chosen["envelope"] if envelope is None else None if envelope == "none" else envelope
+        )
+        for name, value, known in (
+            ("envelope", envelope, ENVELOPES),
+            ("cap", cap, CAPS),
+            ("init", init, INITS),
+        ):
             if value not in known:
-                raise OptionError(f"unknown {name} {value!r}{suggest(str(value), [str(k) for k in known])}")
-        self.directions, self.channels, self.activation, self.nonneg = directions, channels, activation, nonneg
+                raise OptionError(
+                    f"unknown {name} {value!r}{suggest(str(value), [str(k) for k in known])}"
+                )
+        self.directions, self.channels, self.activation, self.nonneg = (
+            directions,
+            channels,
+            activation,
+            nonneg,
+        )
         self.envelope, self.cap, self.target = envelope, cap, target
         self.positive = nonneg
         sets = heads if per_head else 1
-        parts = INITS[init](sets, channels, hidden, chosen["shared"] if shared is None else shared, activation)
+        parts = INITS[init](
+            sets, channels, hidden, chosen["shared"] if shared is None else shared, activation
+        )
         weight = _orthonormal if init == "exponential" else _gaussian
         self._hold("weight", weight(sets, directions, width), learned=not bank)
         self._hold("bias", torch.zeros(sets, directions), learned=not bank)
@@ -118,10 +145,18 @@ class LunaMap(FeatureMap):
             self._hold(f"bank_{name}", part, learned=not bank)
         self._hold("coefficient", torch.ones(channels) if bank else None, learned=True)
         rows = {"scalar": 1, "channels": channels}.get(envelope or "")
-        self._hold("gate", None if rows is None else torch.randn(sets, rows, width) * width**-0.5, learned=True)
+        self._hold(
+            "gate",
+            None if rows is None else torch.randn(sets, rows, width) * width**-0.5,
+            learned=True,
+        )
         self._hold("gate_bias", None if rows is None else torch.zeros(sets, rows), learned=True)
-        start = scalar_bank_naive(_normal_grid().expand(1, sets, -1), parts, activation=activation, nonneg=nonneg)
-        self.register_buffer("mean_square", start.square().mean((0, 1, 3)) if cap == "running" else None)
+        start = scalar_bank_naive(
+            _normal_grid().expand(1, sets, -1), parts, activation=activation, nonneg=nonneg
+        )
+        self.register_buffer(
+            "mean_square", start.square().mean((0, 1, 3)) if cap == "running" else None
+        )
 
     def _hold(self, name: str, value: Tensor | None, *, learned: bool) -> None:
         if learned:
@@ -136,7 +171,9 @@ class LunaMap(FeatureMap):
 
     @property
     def plain(self) -> bool:
-        """Whether the features are those of :meth:`scaled_bank` alone: no envelope, no cap that looks at them."""
+        """Whether the features are those of :meth:`scaled_bank` alone: no envelope, no cap that
+        looks at them.
+        """
         return self.gate is None and self.pointwise
 
     @property
@@ -155,13 +192,21 @@ class LunaMap(FeatureMap):
         scale = self._scale(dtype)  # not negative, so that it may act before the ReLU
         bank = Bank(*(part.to(dtype) for part in self.bank))
         by_channel = scale.view(bank.shift.shape[1:])
-        return bank._replace(readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel)
+        return bank._replace(
+            readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel
+        )
 
     def features_of(self, x: Tensor) -> Tensor:
         b, h, n, _ = x.shape
         u, sets, scale = self.scalars(x), self.weight.shape[0], self._scale(x.dtype)
-        u = u.reshape(b, h, self.directions * n) if sets > 1 else u.reshape(b * h, 1, self.directions * n)
-        y = scalar_bank(u, self.scaled_bank(x.dtype), activation=self.activation, nonneg=self.nonneg)
+        u = (
+            u.reshape(b, h, self.directions * n)
+            if sets > 1
+            else u.reshape(b * h, 1, self.directions * n)
+        )
+        y = scalar_bank(
+            u, self.scaled_bank(x.dtype), activation=self.activation, nonneg=self.nonneg
+        )
         y = y.reshape(b, h, self.channels, self.directions, n)
         if self.cap is not None:
             y = self._capped(y, scale)
@@ -175,7 +220,9 @@ class LunaMap(FeatureMap):
         if self.coefficient is not None:
             scale = scale * self.coefficient.to(dtype).abs()
         if self.cap == "running":
-            scale = scale * (self.target / (self.mean_square + TINY).sqrt()).clamp(max=1.0).to(dtype)
+            scale = scale * (self.target / (self.mean_square + TINY).sqrt()).clamp(max=1.0).to(
+                dtype
+            )
         return scale
 
     def _capped(self, y: Tensor, scale: Tensor) -> Tensor:
@@ -200,7 +247,8 @@ class LunaMap(FeatureMap):
 
 
 class LunaKernel(LinearAttentionKernel):
-    r"""Attention with LUNA's kernel, :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
+    r"""Attention with LUNA's kernel,
+    :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     Args:
         dim, heads, bias, projections: see :class:`fredholm.kernels.attention.AttentionKernel`.
@@ -209,8 +257,8 @@ class LunaKernel(LinearAttentionKernel):
         map_options: options of :class:`LunaMap`.
 
     Raises:
-        DomainError: ``cap="batch"`` with an order, padding, pairs or single steps, where the batch's statistic would see the
-            future, count padding or depend on how points come.
+        DomainError: ``cap="batch"`` with an order, padding, pairs or single steps, where the
+            batch's statistic would see the future, count padding or depend on how points come.
 
     Reference: LUNA, Eqs. 9-11.
 
@@ -256,17 +304,25 @@ class LunaKernel(LinearAttentionKernel):
     def check(self, layout: Layout) -> None:
         if self.feature_map.cap != "batch":
             return
-        named = {"causal": "an order", "padded": "padding", "pairs": "pairs", "stepping": "single steps"}
+        named = {
+            "causal": "an order",
+            "padded": "padding",
+            "pairs": "pairs",
+            "stepping": "single steps",
+        }
         for fact, what in named.items():
             if getattr(layout, fact):
                 raise DomainError(
-                    f'cap="batch" is a statistic of all tokens of a call and means nothing with {what}; use cap="running"'
+                    'cap="batch" is a statistic of all tokens of a call and means nothing with '
+                    f'{what}; use cap="running"'
                 )
 
     def weights(self, problem: Problem) -> Tensor:
         if self.feature_map.cap != "batch" or problem.whole is None:
             return super().weights(problem)
-        return super().weights(problem.whole)[:, :, problem.index]  # the statistic is that of all queries
+        return super().weights(problem.whole)[
+            :, :, problem.index
+        ]  # the statistic is that of all queries
 
 
 def _normal_grid(n: int = 256) -> Tensor:
@@ -281,32 +337,51 @@ def _sizes(channels: int, shared: bool) -> tuple[int, int]:
 def _linear_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
     """torch's default for linear layers 1 → hidden → outputs."""
     groups, outputs = _sizes(channels, shared)
-    shapes = (sets, groups, hidden), (sets, groups, hidden), (sets, groups, outputs, hidden), (sets, groups, outputs)
+    shapes = (
+        (sets, groups, hidden),
+        (sets, groups, hidden),
+        (sets, groups, outputs, hidden),
+        (sets, groups, outputs),
+    )
     bounds = 1.0, 1.0, hidden**-0.5, hidden**-0.5
-    return Bank(*(torch.empty(shape).uniform_(-bound, bound) for shape, bound in zip(shapes, bounds)))
+    return Bank(
+        *(torch.empty(shape).uniform_(-bound, bound) for shape, bound in zip(shapes, bounds))
+    )
 
 
 def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
-    """Knots drawn from N(0, 1), slopes ±1, and readouts such that ψ has mean 0 and variance 1 there: no channel is dead."""
+    """Knots drawn from N(0, 1), slopes ±1, and readouts such that ψ has mean 0 and variance 1
+    there: no channel is dead.
+    """
     groups, outputs = _sizes(channels, shared)
     weight = torch.randint(0, 2, (sets, groups, hidden)) * 2.0 - 1.0
     bias = -weight * torch.randn(sets, groups, hidden)
-    bank = Bank(weight, bias, torch.randn(sets, groups, outputs, hidden), torch.zeros(sets, groups, outputs))
-    found = scalar_bank_naive(_normal_grid().expand(1, sets, -1), bank, activation=activation, nonneg=False)[0]
+    bank = Bank(
+        weight, bias, torch.randn(sets, groups, outputs, hidden), torch.zeros(sets, groups, outputs)
+    )
+    found = scalar_bank_naive(
+        _normal_grid().expand(1, sets, -1), bank, activation=activation, nonneg=False
+    )[0]
     std, mean = torch.std_mean(found.view(sets, groups, outputs, -1), -1)
     return bank._replace(readout=bank.readout / std[..., None], shift=-mean / std)
 
 
 def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
-    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower side, a line on the other."""
+    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower
+    side, a line on the other.
+    """
     if activation != "relu":
-        raise OptionError(f'init="exponential" draws with ReLU units, got activation={activation!r}; use init="knots"')
+        raise OptionError(
+            f'init="exponential" draws with ReLU units, got activation={activation!r}; use '
+            'init="knots"'
+        )
     if hidden < 2:
         raise OptionError(f'init="exponential" needs at least 2 hidden units, got {hidden}')
     knots = torch.linspace(-REACH, REACH, hidden)
     signs = 1.0 - 2.0 * (torch.arange(channels) % 2)
     rates = 1.0 / (1 + torch.arange(channels) // 2)
-    # unshared networks look along their own sign, so that each rises to the right; a shared one has one set of knots
+    # unshared networks look along their own sign, so that each rises to the right; a shared one has
+    # one set of knots
     drawn = ((rates * signs if shared else rates)[:, None] * knots).exp()
     slopes = drawn.diff(dim=-1) / knots.diff()
     readout = torch.cat([slopes[:, :1], slopes.diff(dim=-1), torch.zeros(channels, 1)], -1)

@@ -15,15 +15,17 @@ from .time_invariant import full
 
 
 class MambaKernel(TrajectoryKernel):
-    r"""All of a Mamba block before its output projection; u enters through W_x alone, everything else is part of K.
+    r"""All of a Mamba block before its output projection; u enters through W_x alone, everything
+    else is part of K.
 
-    With a convolution w of k taps, the gate g of the other half of the projection, and :math:`\mathrm{silu}(c) = σ(c)\,c`,
+    With a convolution w of k taps, the gate g of the other half of the projection, and
+    :math:`\mathrm{silu}(c) = σ(c)\,c`,
 
     .. math:: K(t, s) = \mathrm{diag}\Big(\mathrm{silu}(g_t) \sum_{r=s}^{\min(t, s+k-1)} M(t, r)\,σ(c_r)\,w_{r-s}\Big)\,W_x,
         \qquad M(t, r) = C_t \Big[\prod_{q=r+1}^{t} e^{Δ_q A}\Big] Δ_r B_r + D\,δ_{tr},
 
-    where c, g, Δ, B and C are read off the trajectory of u. The biases of projection and convolution make the offset. The output
-    projection is the operator's.
+    where c, g, Δ, B and C are read off the trajectory of u. The biases of projection and
+    convolution make the offset. The output projection is the operator's.
 
     Args:
         in_proj: u to the convolved half (E) and the gate (E).
@@ -64,15 +66,24 @@ class MambaKernel(TrajectoryKernel):
         width, state = log_decay.shape
         super().__init__(1, in_proj.in_features, width)
         self.split = (dt_proj.in_features, state, state)
-        sizes = (in_proj.out_features, conv.in_channels, conv.groups, x_proj.in_features, x_proj.out_features)
+        sizes = (
+            in_proj.out_features,
+            conv.in_channels,
+            conv.groups,
+            x_proj.in_features,
+            x_proj.out_features,
+        )
         needs = (2 * width, width, width, width, sum(self.split))
         if sizes != needs or dt_proj.out_features != width or feedthrough.shape != (width,):
-            raise ShapeError(f"a mixer of width {width} and state {state} needs layers of sizes {needs}, got {sizes}")
+            raise ShapeError(
+                f"a mixer of width {width} and state {state} needs layers of sizes {needs}, got "
+                f"{sizes}"
+            )
         self.in_proj, self.conv, self.x_proj, self.dt_proj = in_proj, conv, x_proj, dt_proj
         self.log_decay, self.feedthrough = log_decay, feedthrough
         self.taps = conv.kernel_size[0]
 
-    # --- what is read off the trajectory ------------------------------------------------------------------------------
+    # --- what is read off the trajectory ----------------------------------------------------------
 
     def convolve(self, x: Float[Tensor, "b m e"]) -> Float[Tensor, "b n e"]:
         """The convolution of points that k - 1 earlier ones precede."""
@@ -82,7 +93,9 @@ class MambaKernel(TrajectoryKernel):
         """Δ, A, B and C from what the scan reads."""
         squeezed, inputs, outputs = (full(x) for x in self.x_proj(inner).split(self.split, -1))
         with torch.autocast(inner.device.type, enabled=False):
-            step = F.softplus(F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias)))
+            step = F.softplus(
+                F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias))
+            )
         return step, -full(self.log_decay).exp(), inputs, outputs
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
@@ -96,10 +109,12 @@ class MambaKernel(TrajectoryKernel):
             out = (states @ outputs[..., None])[..., 0] + self.feedthrough * inner
             return (out * F.silu(full(gate))).to(u.dtype)
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def coefficients(self, u: Float[Tensor, "b n i"], at: Tensor) -> tuple[Tensor, Tensor]:
-        """What a convolution's output c_r, and the projected x_s, contribute to the gated output at t: (B, Nq, N, E) twice."""
+        """What a convolution's output c_r, and the projected x_s, contribute to the gated output at
+        t: (B, Nq, N, E) twice.
+        """
         x, gate = self.in_proj(u).chunk(2, -1)
         c = self.convolve(F.pad(x, (0, 0, self.taps - 1, 0)))
         step, poles, inputs, outputs = self.terms(F.silu(c))
@@ -109,7 +124,9 @@ class MambaKernel(TrajectoryKernel):
         after = F.silu(reorder(gate, at, 1))[:, :, None] * dense * c.sigmoid()[:, None]
         n, weight = u.shape[1], self.conv.weight[:, 0]
         later = F.pad(after, (0, 0, 0, self.taps - 1))
-        before = sum(later[:, :, j : j + n] * weight[:, self.taps - 1 - j] for j in range(self.taps))
+        before = sum(
+            later[:, :, j : j + n] * weight[:, self.taps - 1 - j] for j in range(self.taps)
+        )
         assert isinstance(before, Tensor)
         return after, before
 
@@ -128,7 +145,7 @@ class MambaKernel(TrajectoryKernel):
             out = out + before.sum(2) * self.in_proj.bias[: self.d_out]
         return out[:, None]
 
-    # --- one step -----------------------------------------------------------------------------------------------------
+    # --- one step ---------------------------------------------------------------------------------
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         window = u.new_zeros(u.shape[0], self.taps - 1, self.d_out)

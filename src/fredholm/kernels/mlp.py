@@ -47,28 +47,33 @@ class MLPKernel(Kernel):
     .. math:: z = [\gamma(x), \gamma(y), \gamma(x-y), |x-y|, u(x), u(y), u(x) \odot u(y)],\quad
               h = \mathrm{GELU}(W_1 z + b_1),\quad K = \mathrm{reshape}(W_2 h + b_2)
 
-    W1, b1 are shared by the heads of a layer and W2, b2 are per head (the reading that fits the paper's Table 11).
+    W1, b1 are shared by the heads of a layer and W2, b2 are per head (the reading that fits the
+    paper's Table 11).
 
     Args:
         heads: H.
         dim: features d of a head's slice of u; K is d × d.
         position_dim: p.
         width: hidden width w.
-        depth: layers of the network, 2 or more; each further one is w × w, shared by heads, and run for every pair.
-        groups: which of :data:`GROUPS` the network reads; ``()`` is the constant kernel. See :func:`ablations`.
+        depth: layers of the network, 2 or more; each further one is w × w, shared by heads, and run
+            for every pair.
+        groups: which of :data:`GROUPS` the network reads; ``()`` is the constant kernel. See
+            :func:`ablations`.
         frequencies, sigma, learned_frequencies: of γ, see :class:`FourierFeatures`.
         per_head_hidden: a W1 for each head.
-        output: ``"full"``, or ``"compact"``: :math:`K = \sum_k h_k (\mathrm{diag}(d_k) + U_k V_k^T) + b_2`.
+        output: ``"full"``, or ``"compact"``:
+            :math:`K = \sum_k h_k (\mathrm{diag}(d_k) + U_k V_k^T) + b_2`.
         rank: of the compact output's U, V.
         activation: a name of :data:`fredholm.ops.mlp_kernel.ACTIVATIONS`.
 
-    Initialisation: W1 ~ N(0, 0.02²), b1 = 0, W2 ~ N(0, 0.01² / w), b2 = I: the operator starts as the global mean. The compact
-    output has the same variance.
+    Initialisation: W1 ~ N(0, 0.02²), b1 = 0, W2 ~ N(0, 0.01² / w), b2 = I: the operator starts as
+    the global mean. The compact output has the same variance.
 
     Raises:
         OptionError: unknown group, output or activation, sizes that are not positive.
 
-    Reference: ITNet Eqs. 3, 196-198, Tables 5, 11; App. H.3. W1's scale is not given there; 0.02 is ours.
+    Reference: ITNet Eqs. 3, 196-198, Tables 5, 11; App. H.3. W1's scale is not given there; 0.02 is
+    ours.
 
     Example:
         >>> MLPKernel(heads=2, dim=4, groups=("query", "key")).width
@@ -100,12 +105,19 @@ class MLPKernel(Kernel):
         self.fourier = None
         if any(g in self.groups for g in _FOURIER):
             self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
-        self.sizes = {g: 2 * frequencies if g in _FOURIER else 1 if g == "distance" else dim for g in self.groups}
+        self.sizes = {
+            g: 2 * frequencies if g in _FOURIER else 1 if g == "distance" else dim
+            for g in self.groups
+        }
         h = heads if per_head_hidden else 1
         self.weight1 = nn.Parameter(torch.empty(h, width, sum(self.sizes.values())))
         self.bias1 = nn.Parameter(torch.empty(h, width))
-        self.mid_weights = nn.ParameterList(nn.Parameter(torch.empty(width, width)) for _ in range(depth - 2))
-        self.mid_biases = nn.ParameterList(nn.Parameter(torch.empty(width)) for _ in range(depth - 2))
+        self.mid_weights = nn.ParameterList(
+            nn.Parameter(torch.empty(width, width)) for _ in range(depth - 2)
+        )
+        self.mid_biases = nn.ParameterList(
+            nn.Parameter(torch.empty(width)) for _ in range(depth - 2)
+        )
         if output == "full":
             self.weight2 = nn.Parameter(torch.empty(heads, dim, dim, width))
         else:
@@ -116,7 +128,9 @@ class MLPKernel(Kernel):
         self.reset_parameters()
 
     def reset_parameters(self, epsilon: float = 0.01) -> None:
-        """The paper's initialisation: near-linear hidden units, and an output that starts as the identity."""
+        """The paper's initialisation: near-linear hidden units, and an output that starts as the
+        identity.
+        """
         nn.init.normal_(self.weight1, std=0.02)
         nn.init.zeros_(self.bias1)
         for weight, bias in zip(self.mid_weights, self.mid_biases):
@@ -133,10 +147,12 @@ class MLPKernel(Kernel):
         with torch.no_grad():
             self.bias2.copy_(identity(self.heads, self.d_in))
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        """h at broadcast pairs (…, w), literally: the groups are concatenated and the network is run pair by pair."""
+        """h at broadcast pairs (…, w), literally: the groups are concatenated and the network is
+        run pair by pair.
+        """
         make = {
             "query_position": lambda: self._gamma(x),
             "key_position": lambda: self._gamma(y),
@@ -147,7 +163,9 @@ class MLPKernel(Kernel):
             "product": lambda: ux * uy,
         }
         lead = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1], ux.shape[:-1], uy.shape[:-1])
-        inputs = [make[g]().to(uy.dtype).expand(*lead, -1) for g in self.groups] or [uy.new_zeros(*lead, 0)]
+        inputs = [make[g]().to(uy.dtype).expand(*lead, -1) for g in self.groups] or [
+            uy.new_zeros(*lead, 0)
+        ]
         weights = [self.weight1.expand(self.heads, -1, -1), *self.mid_weights]
         return hidden_pairs(inputs, weights, [self.bias1, *self.mid_biases], self.activation)
 
@@ -159,7 +177,7 @@ class MLPKernel(Kernel):
             :, :, None
         ], self.bias2
 
-    # --- the split first layer ----------------------------------------------------------------------------------------
+    # --- the split first layer --------------------------------------------------------------------
 
     def _weight(self, group: str) -> Tensor:
         """The columns of W1 that read one group, (1 | H, w, size)."""
@@ -178,7 +196,9 @@ class MLPKernel(Kernel):
         return torch.matmul(inputs, self._weight(group).mT.to(inputs.dtype))
 
     def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
-        """Key side of the hidden units: an additive bias, and the columns multiplied with the query's."""
+        """Key side of the hidden units: an additive bias, and the columns multiplied with the
+        query's.
+        """
         terms: dict[str, Tensor] = {"key_bias": uy.new_zeros(1, 1, uy.shape[2], self.width)}
         if "key_position" in self.groups:
             terms["key_bias"] = self._project(self._gamma(y)[:, None].to(uy.dtype), "key_position")
@@ -194,7 +214,9 @@ class MLPKernel(Kernel):
         return terms
 
     def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
-        r"""Query side: with c, s the two halves of γ(x), :math:`W_{rel}\gamma(x-y) = [W_c c + W_s s, W_c s - W_s c]\cdot\gamma(y)`."""
+        r"""Query side: with c, s the two halves of γ(x),
+        :math:`W_{rel}\gamma(x-y) = [W_c c + W_s s, W_c s - W_s c]\cdot\gamma(y)`.
+        """
         terms: dict[str, Any] = {"activation": self.activation}
         bias = self.bias1[:, None].to(ux.dtype)
         if "query_position" in self.groups:
@@ -221,12 +243,16 @@ class MLPKernel(Kernel):
         return terms
 
     def table(self, displacements: Tensor) -> Tensor | None:
-        """The displacement term r(δ) at given displacements (D, p): (1 | H, w, D), or None where no group reads it."""
+        """The displacement term r(δ) at given displacements (D, p): (1 | H, w, D), or None where no
+        group reads it.
+        """
         total = None
         if "relative" in self.groups:
             total = self._project(self._gamma(displacements).to(self.weight1.dtype), "relative")
         if "distance" in self.groups:
-            length = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True).to(self.weight1.dtype)
+            length = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True).to(
+                self.weight1.dtype
+            )
             total = self._project(length, "distance") + (0.0 if total is None else total)
         return None if total is None else total.mT
 
@@ -235,13 +261,18 @@ class MLPKernel(Kernel):
 
 
 def _like(gamma: Tensor, u: Tensor) -> Tensor:
-    """γ (1 | B, 1, N, 2m) with u's dtype, batch and heads, so that both can stand in one tensor of columns."""
+    """γ (1 | B, 1, N, 2m) with u's dtype, batch and heads, so that both can stand in one tensor of
+    columns.
+    """
     return gamma.to(u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
 
 
 def _check_options(width, depth, groups, output, rank, activation) -> None:
     if width < 1 or depth < 2 or rank < 1:
-        raise OptionError(f"width and rank must be at least 1 and depth at least 2, got {width}, {rank} and {depth}")
+        raise OptionError(
+            f"width and rank must be at least 1 and depth at least 2, got {width}, {rank} and "
+            f"{depth}"
+        )
     for group in groups:
         if group not in GROUPS:
             raise OptionError(f"unknown input group {group!r}{suggest(group, GROUPS)}")

@@ -1,4 +1,6 @@
-"""Linear layers that commute with the shifts of a periodic grid, as kernels: the response to an impulse."""
+"""Linear layers that commute with the shifts of a periodic grid, as kernels: the response to an
+impulse.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from .lattice import LatticeKernel, Window, read_grid, write_points
 
 
 class PeriodicKernel(LatticeKernel):
-    r"""A translation-invariant kernel on a periodic grid, under a mass of one a point: :math:`K(x, y) = \kappa(x - y \bmod 1)`.
+    r"""A translation-invariant kernel on a periodic grid, under a mass of one a point:
+    :math:`K(x, y) = \kappa(x - y \bmod 1)`.
 
-    The layer is affine and commutes with the grid's shifts, so that its response to an impulse at the origin is all of κ:
+    The layer is affine and commutes with the grid's shifts, so that its response to an impulse at
+    the origin is all of κ:
     :math:`\kappa\,e_i = \text{layer}(\delta e_i) - \text{layer}(0)`. A Fourier multiplier is one.
 
     Args:
@@ -26,7 +30,8 @@ class PeriodicKernel(LatticeKernel):
 
     Shape: u (B, N, d_in) with N points of the grid in row-major order to (B, N, d_out).
 
-    Cost: the layer's own in the fast form; the definition is d_in responses and O(N²·d_out·d_in) memory.
+    Cost: the layer's own in the fast form; the definition is d_in responses and O(N²·d_out·d_in)
+    memory.
 
     Raises:
         DomainError: no regular grid with as many axes, a causal one, or padding.
@@ -42,7 +47,9 @@ class PeriodicKernel(LatticeKernel):
         True
     """
 
-    def __init__(self, layer: nn.Module, d_in: int, d_out: int, *, axes: int, even: tuple[int, ...] = ()):
+    def __init__(
+        self, layer: nn.Module, d_in: int, d_out: int, *, axes: int, even: tuple[int, ...] = ()
+    ):
         super().__init__(1, d_in, d_out, (Window(1, mode="circular"),) * axes)
         self.layer, self.even = layer, even
 
@@ -51,7 +58,8 @@ class PeriodicKernel(LatticeKernel):
         odd = {a: layout.keys[a] for a in self.even if layout.keys and layout.keys[a] % 2}
         if odd:
             raise DomainError(
-                f"{type(self.layer).__name__} is no convolution on an odd number of points along axes {list(odd)} "
+                f"{type(self.layer).__name__} is no convolution on an odd number of points along "
+                f"axes {list(odd)} "
                 f"(extents {list(odd.values())}): it moves modes there; use an even number"
             )
 

@@ -11,7 +11,8 @@ from .base import Kernel, Layout, Point, Problem
 
 
 class PointwiseKernel(Kernel):
-    r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one a point: a convolution with one tap.
+    r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one a point: a
+    convolution with one tap.
 
     Points are the same when they have the same index, so that any domain serves.
 
@@ -42,9 +43,13 @@ class PointwiseKernel(Kernel):
 
     def check(self, layout: Layout) -> None:
         if layout.given:
-            raise DomainError("PointwiseKernel reads each point at itself; leave query and query_domain out")
+            raise DomainError(
+                "PointwiseKernel reads each point at itself; leave query and query_domain out"
+            )
         if layout.causal and layout.pairs:
-            raise DomainError("PointwiseKernel takes no pairs in an order; build the domain with causal=False")
+            raise DomainError(
+                "PointwiseKernel takes no pairs in an order; build the domain with causal=False"
+            )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         return Domain.line(n, measure="counting", device=device, dtype=dtype)

@@ -21,7 +21,8 @@ KEYS = "mnp"
 
 @dataclass(frozen=True)
 class AdaptiveWindow:
-    """Windows that divide n keys into m parts: output q reads keys ⌊q n / m⌋ to ⌈(q + 1) n / m⌉ - 1.
+    """Windows that divide n keys into m parts: output q reads keys ⌊q n / m⌋ to ⌈(q + 1) n / m⌉ -
+    1.
 
     Attributes:
         outputs: m, or None for as many as there are keys.
@@ -49,7 +50,9 @@ class AdaptiveWindow:
     def refusal(self, n: int) -> str | None:
         return None
 
-    def averages(self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype) -> Float[Tensor, "r n"]:
+    def averages(
+        self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype
+    ) -> Float[Tensor, "r n"]:
         """Weight with which an output reads a key along one axis."""
         m = self.size(n)
         start = (outputs * n).div(m, rounding_mode="floor")
@@ -72,7 +75,10 @@ class _Average(LatticeKernel):
 
     def matrix(self, problem: Problem) -> Tensor:
         keys, dtype = problem.layout.keys or (), problem.uy.dtype
-        factors = [self.averages(a, q, n, dtype) for a, (q, n) in enumerate(zip(self.outputs(problem), keys))]
+        factors = [
+            self.averages(a, q, n, dtype)
+            for a, (q, n) in enumerate(zip(self.outputs(problem), keys))
+        ]
         axes = KEYS[: len(keys)]
         dense = torch.einsum(",".join(f"r{a}" for a in axes) + f"->r{axes}", *factors).flatten(1)
         return dense[:, :, None, None].expand(problem.uy.shape[0], self.heads, -1, -1, 1, 1)
@@ -85,11 +91,13 @@ class _Average(LatticeKernel):
 
 
 class AveragePoolKernel(_Average):
-    r"""Averages over windows: :math:`K(x, y) = [y \in W(x)] / |W(x)|`, a channel a head, under a mass of one a point.
+    r"""Averages over windows: :math:`K(x, y) = [y \in W(x)] / |W(x)|`, a channel a head, under a
+    mass of one a point.
 
     Args:
         dim: channels.
-        windows: one :class:`Window` an axis, of zero padding; a last window may reach over the end (``ceil``).
+        windows: one :class:`Window` an axis, of zero padding; a last window may reach over the end
+            (``ceil``).
         include_padding: |W| counts the padding that the window covers.
         divisor: |W| for every window instead.
 
@@ -111,7 +119,12 @@ class AveragePoolKernel(_Average):
     """
 
     def __init__(
-        self, dim: int, windows: Sequence[Window], *, include_padding: bool = True, divisor: int | None = None
+        self,
+        dim: int,
+        windows: Sequence[Window],
+        *,
+        include_padding: bool = True,
+        divisor: int | None = None,
     ):
         super().__init__(dim, 1, 1, tuple(windows))
         self.include_padding, self.divisor = include_padding, divisor
@@ -139,7 +152,8 @@ class AveragePoolKernel(_Average):
 
 
 class AdaptivePoolKernel(_Average):
-    r"""Averages over the m parts of each axis, :math:`K(x, y) = [y \in W(x)] / |W(x)|`, a channel a head.
+    r"""Averages over the m parts of each axis, :math:`K(x, y) = [y \in W(x)] / |W(x)|`, a channel a
+    head.
 
     Args:
         dim: channels.
@@ -172,7 +186,8 @@ class AdaptivePoolKernel(_Average):
 
 
 class MaxPoolKernel(LatticeKernel):
-    r"""The largest value of a window, exactly along the signal: :math:`K(x, y; u) = [y = \arg\max_{W(x)} u]`, a channel a head.
+    r"""The largest value of a window, exactly along the signal:
+    :math:`K(x, y; u) = [y = \arg\max_{W(x)} u]`, a channel a head.
 
     Args:
         dim: channels.
@@ -200,7 +215,12 @@ class MaxPoolKernel(LatticeKernel):
     def _pool(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Values and the index of each in its image, (B, C, *grid)."""
         w = self.image_windows
-        sizes = [x.taps for x in w], [x.stride for x in w], [x.before for x in w], [x.dilation for x in w]
+        sizes = (
+            [x.taps for x in w],
+            [x.stride for x in w],
+            [x.before for x in w],
+            [x.dilation for x in w],
+        )
         return LARGEST[len(w)](image, *sizes, w[-1].ceil, True)
 
     def chosen(self, problem: Problem) -> Tensor:

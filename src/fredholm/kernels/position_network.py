@@ -1,4 +1,6 @@
-"""A small network of positions whose last hidden layer a kernel reads: sine networks and what they are compared with."""
+"""A small network of positions whose last hidden layer a kernel reads: sine networks and what they
+are compared with.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ PRESETS = ("paper", "released")
 
 
 class WeightNormLinear(nn.Module):
-    r"""A linear layer with weight :math:`W_i = g_i\,v_i / |v_i|`, one magnitude and one direction an output.
+    r"""A linear layer with weight :math:`W_i = g_i\,v_i / |v_i|`, one magnitude and one direction
+    an output.
 
-    torch's own parametrisation cannot be pickled; this is the same function as a module of two parameters.
+    torch's own parametrisation cannot be pickled; this is the same function as a module of two
+    parameters.
 
     Reference: Salimans and Kingma 2016.
 
@@ -60,20 +64,24 @@ class WeightNormLinear(nn.Module):
 
 
 class PositionNetwork(nn.Module):
-    r"""Hidden features of a position, :math:`h(z) = \sigma(W_L \cdots \sigma(W_1 z + b_1) \cdots + b_L)`, weight normalised.
+    r"""Hidden features of a position,
+    :math:`h(z) = \sigma(W_L \cdots \sigma(W_1 z + b_1) \cdots + b_L)`, weight normalised.
 
     Args:
         position_dim: p.
         width: w, units of every hidden layer.
         depth: L, hidden layers.
-        activation: ``"sine"``, :math:`\sin(\omega_0 (W z + b))`; or ``relu``, ``leaky_relu``, ``silu``, ``gelu``, each after a layer
-            norm; or ``"rff"``: random Fourier features, then GELU layers.
+        activation: ``"sine"``, :math:`\sin(\omega_0 (W z + b))`; or ``relu``, ``leaky_relu``,
+            ``silu``, ``gelu``, each after a layer norm; or ``"rff"``: random Fourier features, then
+            GELU layers.
         omega: ω0 of the sine layers, and in cycles per unit the scale of random Fourier features.
         learned_omega: make ω0 a parameter.
-        knots: ``"uniform"`` spreads the bends of piecewise activations over [-1, 1]; ``"zero"`` leaves the biases at zero.
-        preset: ``"paper"``: weights by Sitzmann's rule, :math:`U(\pm 1/p)` first and :math:`U(\pm\sqrt{6/w}/\omega_0)` after, biases
-            :math:`U(\pm\pi/|W_i|)`; ``"released"``: what the authors' code has in effect, torch's own weights for every ω0 and biases
-            U(-1, 1).
+        knots: ``"uniform"`` spreads the bends of piecewise activations over [-1, 1]; ``"zero"``
+            leaves the biases at zero.
+        preset: ``"paper"``: weights by Sitzmann's rule, :math:`U(\pm 1/p)` first and
+            :math:`U(\pm\sqrt{6/w}/\omega_0)` after, biases
+            :math:`U(\pm\pi/|W_i|)`; ``"released"``: what the authors' code has in effect, torch's
+            own weights for every ω0 and biases U(-1, 1).
 
     Shape: (..., p) to (..., w).
 
@@ -102,10 +110,21 @@ class PositionNetwork(nn.Module):
     ):
         super().__init__()
         _check(position_dim, width, depth, activation, omega, knots, preset)
-        self.position_dim, self.width, self.activation, self.preset = position_dim, width, activation, preset
-        self.fourier = FourierFeatures(position_dim, max(1, width // 2), omega) if activation == "rff" else None
+        self.position_dim, self.width, self.activation, self.preset = (
+            position_dim,
+            width,
+            activation,
+            preset,
+        )
+        self.fourier = (
+            FourierFeatures(position_dim, max(1, width // 2), omega)
+            if activation == "rff"
+            else None
+        )
         first = position_dim if self.fourier is None else 2 * max(1, width // 2)
-        self.layers: Any = nn.ModuleList(WeightNormLinear(first if i == 0 else width, width) for i in range(depth))
+        self.layers: Any = nn.ModuleList(
+            WeightNormLinear(first if i == 0 else width, width) for i in range(depth)
+        )
         normed = activation not in ("sine", "rff")
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth)) if normed else None
         self.omega: Tensor | None
@@ -128,7 +147,9 @@ class PositionNetwork(nn.Module):
             fan = layer.direction.shape[1]
             bound = 1.0 / fan if i == 0 else math.sqrt(6.0 / fan) / omega
             layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
-            layer.bias.copy_(torch.empty_like(layer.bias).uniform_(-math.pi, math.pi) / layer.magnitude)
+            layer.bias.copy_(
+                torch.empty_like(layer.bias).uniform_(-math.pi, math.pi) / layer.magnitude
+            )
 
     @torch.no_grad()
     def _spread_knots(self) -> None:
@@ -140,11 +161,16 @@ class PositionNetwork(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         if z.shape[-1] != self.position_dim:
-            raise ShapeError(f"positions have dimension {z.shape[-1]}, this network was built for {self.position_dim}")
+            raise ShapeError(
+                f"positions have dimension {z.shape[-1]}, this network was built for "
+                f"{self.position_dim}"
+            )
         return self._run(z, len(self.layers))
 
     def _run(self, z: Tensor, depth: int) -> Tensor:
-        """The first ``depth`` layers, in float32 or better whatever the parameters are: a bfloat16 phase is noise."""
+        """The first ``depth`` layers, in float32 or better whatever the parameters are: a bfloat16
+        phase is noise.
+        """
         with torch.autocast(z.device.type, enabled=False):
             h = z if self.fourier is None else self.fourier(z)
             own = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
@@ -157,12 +183,20 @@ class PositionNetwork(nn.Module):
                     h = F.gelu(h)
                 else:
                     norm: Any = self.norms[i]
-                    h = F.layer_norm(h, norm.normalized_shape, norm.weight.to(h.dtype), norm.bias.to(h.dtype), norm.eps)
+                    h = F.layer_norm(
+                        h,
+                        norm.normalized_shape,
+                        norm.weight.to(h.dtype),
+                        norm.bias.to(h.dtype),
+                        norm.eps,
+                    )
                     h = ACTIVATIONS[self.activation](h)
             return h.to(own)
 
     def extra_repr(self) -> str:
-        return f"position_dim={self.position_dim}, width={self.width}, activation={self.activation!r}"
+        return (
+            f"position_dim={self.position_dim}, width={self.width}, activation={self.activation!r}"
+        )
 
 
 def _check(position_dim, width, depth, activation, omega, knots, preset) -> None:

@@ -15,8 +15,8 @@ class Proposal(nn.Module):
 
     .. math:: q(y|x) = \sum_a \pi_a(x)\,r_a(y), \quad \pi(x) = \mathrm{softmax}_a f(x, u(x)), \quad r_a = \mathrm{softmax}_y(g_a + \log\mu)
 
-    f and g are two-layer networks of :math:`[\gamma(x), u(x)]`. They read detached features, so that the task's gradient and the
-    proposal's never mix.
+    f and g are two-layer networks of :math:`[\gamma(x), u(x)]`. They read detached features, so
+    that the task's gradient and the proposal's never mix.
 
     Args:
         heads, dim: H, and features of a head's slice.
@@ -52,7 +52,9 @@ class Proposal(nn.Module):
     ):
         super().__init__()
         if components < 1 or width < 1:
-            raise OptionError(f"a proposal needs components and width of at least 1, got {components} and {width}")
+            raise OptionError(
+                f"a proposal needs components and width of at least 1, got {components} and {width}"
+            )
         self.components = components
         self.fourier = FourierFeatures(position_dim, frequencies, sigma)
         columns = 2 * frequencies + dim
@@ -63,7 +65,9 @@ class Proposal(nn.Module):
         self._loss: Tensor | None = None
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys. In float32 at least."""
+        """Shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys. In
+        float32 at least.
+        """
         with torch.autocast(ux.device.type, enabled=False):
             return self._scores(0, x, ux).softmax(-1), self._scores(1, y, uy).mT
 
@@ -74,7 +78,7 @@ class Proposal(nn.Module):
         hidden = nn.functional.gelu(inputs @ self.weight1[end].mT + self.bias1[end][:, None])
         return hidden @ self.weight2[end].mT + self.bias2[end][:, None]
 
-    # --- the loss of the last call ------------------------------------------------------------------------------------
+    # --- the loss of the last call ----------------------------------------------------------------
 
     def leave_loss(self, loss: Tensor) -> None:
         """Keep the loss of a training forward until :func:`auxiliary_loss` takes it."""
@@ -91,7 +95,8 @@ class Proposal(nn.Module):
 
 
 def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
-    """Give every kernel in a module a :class:`Proposal` (with these options); the number of kernels that got one.
+    """Give every kernel in a module a :class:`Proposal` (with these options); the number of kernels
+    that got one.
 
     Without one, ``MonteCarlo`` draws keys by their measure. Call it before the optimiser is built.
 
@@ -103,12 +108,15 @@ def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
     found = [m for m in module.modules() if isinstance(m, Kernel)]
     for kernel in found:
         heads, weight = kernel.heads, next(kernel.parameters())
-        kernel.proposal = Proposal(heads, kernel.d_in, position_dim=position_dim, **options).to(weight)
+        kernel.proposal = Proposal(heads, kernel.d_in, position_dim=position_dim, **options).to(
+            weight
+        )
     return len(found)
 
 
 def auxiliary_loss(module: nn.Module) -> Tensor | None:
-    """What a training loop adds to its loss: the mean over layers of the losses their last forward left, or None.
+    """What a training loop adds to its loss: the mean over layers of the losses their last forward
+    left, or None.
 
     Taking a loss removes it, so that no graph outlives its step.
 

@@ -1,4 +1,6 @@
-"""One direction of one recurrent layer: the order in which it meets the points, and its responses in theirs."""
+"""One direction of one recurrent layer: the order in which it meets the points, and its responses
+in theirs.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from ..ops.trajectory import Trajectory, pull, push
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """In which order a direction meets the points, and back again; (B | 1, N), or None for their own order."""
+    """In which order a direction meets the points, and back again; (B | 1, N), or None for their
+    own order.
+    """
 
     there: Int[Tensor, "#b n"] | None = None
     back: Int[Tensor, "#b n"] | None = None
 
     @classmethod
-    def of(cls, valid: Bool[Tensor, "b n"] | None, n: int, *, reverse: bool, device: torch.device) -> Order:
+    def of(
+        cls, valid: Bool[Tensor, "b n"] | None, n: int, *, reverse: bool, device: torch.device
+    ) -> Order:
         """Forwards or backwards over the real points, padding behind them."""
         if valid is None and not reverse:
             return cls()

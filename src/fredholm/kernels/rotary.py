@@ -10,7 +10,8 @@ from ..errors import OptionError
 
 
 class Rotary(nn.Module):
-    r"""Turns pairs of features by angles proportional to the position, so that an inner product sees the displacement only.
+    r"""Turns pairs of features by angles proportional to the position, so that an inner product
+    sees the displacement only.
 
     .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
 
@@ -18,7 +19,8 @@ class Rotary(nn.Module):
         width: w, features that are turned, the first of each head; the rest stay as they are.
         base: ratio of the slowest to the fastest angle, nearly.
         position_dim: p; each coordinate turns its own w / p features.
-        interleaved: neighbouring features form a pair, as in the paper; otherwise feature m and feature m + w / 2p.
+        interleaved: neighbouring features form a pair, as in the paper; otherwise feature m and
+            feature m + w / 2p.
 
     Shape: positions (B, N, p) and features (B, H, N, e), e >= w, to (B, H, N, e). No parameters.
 
@@ -34,20 +36,36 @@ class Rotary(nn.Module):
         True
     """
 
-    def __init__(self, width: int, *, base: float = 10000.0, position_dim: int = 1, interleaved: bool = False):
+    def __init__(
+        self, width: int, *, base: float = 10000.0, position_dim: int = 1, interleaved: bool = False
+    ):
         super().__init__()
         if width < 1 or position_dim < 1 or width % (2 * position_dim):
-            raise OptionError(f"rotary width {width} does not split into pairs for {position_dim} coordinate(s)")
-        self.width, self.base, self.position_dim, self.interleaved = width, base, position_dim, interleaved
+            raise OptionError(
+                f"rotary width {width} does not split into pairs for {position_dim} coordinate(s)"
+            )
+        self.width, self.base, self.position_dim, self.interleaved = (
+            width,
+            base,
+            position_dim,
+            interleaved,
+        )
 
-    def forward(self, x: Float[Tensor, "#b n p"], u: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+    def forward(
+        self, x: Float[Tensor, "#b n p"], u: Float[Tensor, "b h n e"]
+    ) -> Float[Tensor, "b h n e"]:
         if x.shape[-1] != self.position_dim:
-            raise OptionError(f"Rotary(position_dim={self.position_dim}) got positions of dimension {x.shape[-1]}")
+            raise OptionError(
+                f"Rotary(position_dim={self.position_dim}) got positions of dimension {x.shape[-1]}"
+            )
         share = self.width // self.position_dim
         powers = torch.arange(0, share, 2, device=x.device, dtype=x.dtype) / share
         angles = (x[..., None] * self.base**-powers)[:, None]  # (B, 1, N, p, share / 2)
         cos, sin = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
-        turned, rest = u[..., : self.width].unflatten(-1, (self.position_dim, share)), u[..., self.width :]
+        turned, rest = (
+            u[..., : self.width].unflatten(-1, (self.position_dim, share)),
+            u[..., self.width :],
+        )
         if self.interleaved:
             a, b = turned[..., ::2], turned[..., 1::2]
             turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-3)

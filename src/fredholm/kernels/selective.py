@@ -19,10 +19,11 @@ RULES = ("zoh", "simplified")
 
 
 class TrajectoryKernel(Kernel):
-    """A recurrence whose coefficients are read off the signal: exact along the trajectory, which one pass over u gives.
+    """A recurrence whose coefficients are read off the signal: exact along the trajectory, which
+    one pass over u gives.
 
-    A point is a step and padding is no point. The domain is causal with mass 1 a point: other masses would have to change the
-    coefficients as well, and then the recurrence is another one.
+    A point is a step and padding is no point. The domain is causal with mass 1 a point: other
+    masses would have to change the coefficients as well, and then the recurrence is another one.
     """
 
     whole = True
@@ -56,7 +57,9 @@ class TrajectoryKernel(Kernel):
 
 
 def packed(problem: Problem) -> tuple[Float[Tensor, "b n i"], Tensor, Tensor | None]:
-    """u with its real points first, the queries' steps (B, Nq), and the order of keys that undoes it."""
+    """u with its real points first, the queries' steps (B, Nq), and the order of keys that undoes
+    it.
+    """
     valid, u = problem.quadrature.valid, problem.uy[:, 0]
     order, back = (None, None) if valid is None else pack(valid)
     at = ranks(valid, u.shape[1], u.device).clamp(min=0)
@@ -65,7 +68,10 @@ def packed(problem: Problem) -> tuple[Float[Tensor, "b n i"], Tensor, Tensor | N
 
 
 def gains(
-    step: Float[Tensor, "b n e"], poles: Float[Tensor, "e s"], inputs: Float[Tensor, "b n s"], rule: str
+    step: Float[Tensor, "b n e"],
+    poles: Float[Tensor, "e s"],
+    inputs: Float[Tensor, "b n s"],
+    rule: str,
 ) -> tuple[Float[Tensor, "b n e s"], Float[Tensor, "b n e s"]]:
     """exp(ΔA) and B̄, a channel and state."""
     z = step[..., None] * poles
@@ -81,8 +87,9 @@ def selective_matrix(
     outputs: Float[Tensor, "b n s"],
     at: Tensor,
 ) -> Float[Tensor, "b q n e"]:
-    r""":math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` a channel, at steps t = ``at``
-    (B, Nq) and all s; zero for s > t."""
+    r""":math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` a channel, at steps t =
+    ``at`` (B, Nq) and all s; zero for s > t.
+    """
     total = step.cumsum(1)
     seen = torch.arange(step.shape[1], device=step.device) <= at[:, :, None]
     elapsed = torch.where(seen[..., None], reorder(total, at, 1)[:, :, None] - total[:, None], 0.0)
@@ -97,8 +104,8 @@ class SelectiveKernel(TrajectoryKernel):
     .. math:: K_e(t, s) = \sum_n C_n(u_t)\,\Big[\prod_{r=s+1}^{t} e^{Δ_e(u_r) A_{en}}\Big]\,\bar B_{en}(u_s),
         \qquad Δ(u) = \mathrm{softplus}(W_Δ u + b)
 
-    *zoh* :math:`\bar B = (e^{ΔA} - 1) A^{-1} B`; *simplified* :math:`\bar B = Δ B`, the choice of Mamba's released code. A feedthrough D is
-    the operator's pointwise term W.
+    *zoh* :math:`\bar B = (e^{ΔA} - 1) A^{-1} B`; *simplified* :math:`\bar B = Δ B`, the choice of
+    Mamba's released code. A feedthrough D is the operator's pointwise term W.
 
     Args:
         dim: channels of u.
@@ -117,27 +124,40 @@ class SelectiveKernel(TrajectoryKernel):
         torch.Size([2, 5, 4])
     """
 
-    def __init__(self, dim: int, state: int = 16, *, rank: int | None = None, discretization: str = "zoh"):
+    def __init__(
+        self, dim: int, state: int = 16, *, rank: int | None = None, discretization: str = "zoh"
+    ):
         super().__init__(1, dim)
         if discretization not in RULES:
-            raise OptionError(f"unknown discretization {discretization!r}{suggest(str(discretization), RULES)}")
+            raise OptionError(
+                f"unknown discretization {discretization!r}{suggest(str(discretization), RULES)}"
+            )
         self.rank, self.discretization = rank or math.ceil(dim / 16), discretization
         self.log_decay = nn.Parameter(torch.empty(dim, state))
         self.squeeze = nn.Linear(dim, self.rank, bias=False)
         self.step = nn.Linear(self.rank, dim)
-        self.input, self.output = nn.Linear(dim, state, bias=False), nn.Linear(dim, state, bias=False)
+        self.input, self.output = (
+            nn.Linear(dim, state, bias=False),
+            nn.Linear(dim, state, bias=False),
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """A = -1, -2, ... (S4D-Real); Δ between 1e-3 and 1e-1, log-uniform, where u = 0."""
         with torch.no_grad():
-            self.log_decay.copy_(torch.arange(1, self.log_decay.shape[1] + 1).log().expand_as(self.log_decay))
+            self.log_decay.copy_(
+                torch.arange(1, self.log_decay.shape[1] + 1).log().expand_as(self.log_decay)
+            )
             step = torch.empty_like(self.step.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
             self.step.bias.copy_(step + (-torch.expm1(-step)).log())
 
     def terms(self, u: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Δ, A, exp(ΔA), B̄ and C along a sequence, in at least float32."""
-        step, inputs, outputs = full(self.step(self.squeeze(u))), full(self.input(u)), full(self.output(u))
+        step, inputs, outputs = (
+            full(self.step(self.squeeze(u))),
+            full(self.input(u)),
+            full(self.output(u)),
+        )
         with torch.autocast(u.device.type, enabled=False):
             step, poles = F.softplus(step), -self.log_decay.exp()
             decay, gain = gains(step, poles, inputs, self.discretization)

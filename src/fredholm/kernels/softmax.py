@@ -14,21 +14,25 @@ from .rotary import Rotary
 
 
 class SoftmaxKernel(AttentionKernel):
-    r"""Scaled dot-product attention: :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
+    r"""Scaled dot-product attention:
+    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
 
-    The normaliser Z is an integral over the whole signal, so K is no function of four local arguments; its
-    definition is :meth:`weights`, a density against the measure. The value bias is an offset, because the weights integrate to one.
-    Masks, windows, padding and additive biases are the domain's.
+    The normaliser Z is an integral over the whole signal, so K is no function of four local
+    arguments; its definition is :meth:`weights`, a density against the measure. The value bias is
+    an offset, because the weights integrate to one. Masks, windows, padding and additive biases are
+    the domain's.
 
     Args:
-        dim, heads, bias, projections: see :class:`AttentionKernel`. A key bias cancels in the normaliser and never changes the
-            output, unless keys are normalised or turned after it.
+        dim, heads, bias, projections: see :class:`AttentionKernel`. A key bias cancels in the
+            normaliser and never changes the output, unless keys are normalised or turned after it.
         scale: s, default one over the root of a query's width.
         query_norm, key_norm: normalisations of a head's queries and keys, (…, e) to (…, e).
-        rotary: turns queries and keys with their positions; the default domain then has positions 0, 1, 2, …
-        causal: the layer only makes sense looking back: its default domain is causal and others are refused.
-        dropout: of a converted layer, on weights or output. In training mode the layer is random and no integral operator, so
-            that a call is refused.
+        rotary: turns queries and keys with their positions; the default domain then has positions
+            0, 1, 2, …
+        causal: the layer only makes sense looking back: its default domain is causal and others are
+            refused.
+        dropout: of a converted layer, on weights or output. In training mode the layer is random
+            and no integral operator, so that a call is refused.
 
     Raises:
         DomainError: a domain without order for ``causal``.
@@ -81,7 +85,7 @@ class SoftmaxKernel(AttentionKernel):
         key = key if self.key_norm is None else self.key_norm(key)
         return key if self.rotary is None else self.rotary(y, key)
 
-    # --- where the kernel lives ---------------------------------------------------------------------------------------
+    # --- where the kernel lives -------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
         if self.causal and not layout.causal:

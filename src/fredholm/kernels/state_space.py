@@ -16,20 +16,23 @@ RULES = ("zoh", "bilinear", "euler")
 
 
 class StateSpaceKernel(TimeInvariantKernel):
-    r"""A linear system with a dense state matrix: :math:`h_t = \bar A h_{t-1} + \bar B u_t + b,\; y_t = C h_t`.
+    r"""A linear system with a dense state matrix:
+    :math:`h_t = \bar A h_{t-1} + \bar B u_t + b,\; y_t = C h_t`.
 
     .. math:: K(t, s) = C \bar A^{t-s} \bar B, \qquad \text{offset}_t = C \bar A^{t+1} h_{-1} + \sum_{k \le t} C \bar A^k b
 
-    Without ``discretization`` the matrices are those of the recurrence: a linear RNN is ``StateSpaceKernel(W_h, W_x)``. With one they
-    are those of h' = A h + B u, sampled every Δ: *zoh* :math:`\bar A = e^{ΔA}, \bar B = \int_0^Δ e^{τA} dτ\,B` (exact while u is held);
-    *bilinear* :math:`\bar A = (1 - ΔA/2)^{-1}(1 + ΔA/2), \bar B = (1 - ΔA/2)^{-1} ΔB`; *euler* :math:`\bar A = 1 + ΔA, \bar B = ΔB`.
-    A feedthrough D is the operator's pointwise term W.
+    Without ``discretization`` the matrices are those of the recurrence: a linear RNN is
+    ``StateSpaceKernel(W_h, W_x)``. With one they are those of h' = A h + B u, sampled every Δ:
+    *zoh* :math:`\bar A = e^{ΔA}, \bar B = \int_0^Δ e^{τA} dτ\,B` (exact while u is held);
+    *bilinear* :math:`\bar A = (1 - ΔA/2)^{-1}(1 + ΔA/2), \bar B = (1 - ΔA/2)^{-1} ΔB`; *euler*
+    :math:`\bar A = 1 + ΔA, \bar B = ΔB`. A feedthrough D is the operator's pointwise term W.
 
     Args:
         state_matrix: A, (S, S).
         input_matrix: B, (S, d_in).
         output_matrix: C, (d_out, S), or None for the state itself.
-        discretization: ``"zoh"``, ``"bilinear"``, ``"euler"``, or None for matrices of the recurrence.
+        discretization: ``"zoh"``, ``"bilinear"``, ``"euler"``, or None for matrices of the
+            recurrence.
         step: Δ, a number or a parameter.
         initial_state: h before the first point, (S,), or None for zero.
         bias: b, (S,), or None.
@@ -63,9 +66,14 @@ class StateSpaceKernel(TimeInvariantKernel):
     ):
         check_matrices(state_matrix, input_matrix, output_matrix, initial_state, bias)
         size = state_matrix.shape[0]
-        super().__init__(1, input_matrix.shape[1], size if output_matrix is None else output_matrix.shape[0])
+        super().__init__(
+            1, input_matrix.shape[1], size if output_matrix is None else output_matrix.shape[0]
+        )
         self.size, self.discretization = size, check_rule(discretization)
-        self.state_matrix, self.input_matrix = as_parameter(state_matrix), as_parameter(input_matrix)
+        self.state_matrix, self.input_matrix = (
+            as_parameter(state_matrix),
+            as_parameter(input_matrix),
+        )
         self.output_matrix = None if output_matrix is None else as_parameter(output_matrix)
         self.initial_state = None if initial_state is None else as_parameter(initial_state)
         self.bias = None if bias is None else as_parameter(bias)
@@ -82,7 +90,9 @@ class StateSpaceKernel(TimeInvariantKernel):
         if self.discretization == "bilinear":
             return torch.linalg.solve(one - a / 2, one + a / 2), torch.linalg.solve(one - a / 2, b)
         # the exponential of [[ΔA, ΔB], [0, 0]] holds both, and needs no inverse of A
-        block = torch.cat([torch.cat([a, b], 1), torch.zeros(b.shape[1], self.size + b.shape[1]).to(a)], 0)
+        block = torch.cat(
+            [torch.cat([a, b], 1), torch.zeros(b.shape[1], self.size + b.shape[1]).to(a)], 0
+        )
         both = torch.linalg.matrix_exp(block)[: self.size]
         return both[:, : self.size], both[:, self.size :]
 
@@ -115,7 +125,10 @@ class StateSpaceKernel(TimeInvariantKernel):
         zero = u.new_zeros(u.shape[0], 1, self.size)
         if self.initial_state is None and self.bias is None:
             return {"state": zero}
-        return {"state": zero, "free": zero if self.initial_state is None else zero + self.initial_state}
+        return {
+            "state": zero,
+            "free": zero if self.initial_state is None else zero + self.initial_state,
+        }
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
         a, b = self.recurrence()
@@ -128,11 +141,14 @@ class StateSpaceKernel(TimeInvariantKernel):
 
 
 class DiagonalStateSpaceKernel(TimeInvariantKernel):
-    r"""Complex diagonal systems, one a head: :math:`K_h(t, s) = 2\,\mathrm{Re} \sum_n C_n \bar\lambda_n^{t-s} \bar B_n`.
+    r"""Complex diagonal systems, one a head:
+    :math:`K_h(t, s) = 2\,\mathrm{Re} \sum_n C_n \bar\lambda_n^{t-s} \bar B_n`.
 
-    S4D is this kernel with one head a channel (d_in = d_out = 1); S5 and the LRU are it with one head of many channels. With λ and
-    B of h' = λ h + B u and a step Δ a head: *zoh* :math:`\bar λ = e^{Δλ}, \bar B = (e^{Δλ} - 1) B / λ`; *bilinear*
-    :math:`\bar λ = (1 + Δλ/2) / (1 - Δλ/2), \bar B = ΔB / (1 - Δλ/2)`; *euler* :math:`\bar λ = 1 + Δλ, \bar B = ΔB`; None
+    S4D is this kernel with one head a channel (d_in = d_out = 1); S5 and the LRU are it with one
+    head of many channels. With λ and B of h' = λ h + B u and a step Δ a head: *zoh*
+    :math:`\bar λ = e^{Δλ}, \bar B = (e^{Δλ} - 1) B / λ`; *bilinear*
+    :math:`\bar λ = (1 + Δλ/2) / (1 - Δλ/2), \bar B = ΔB / (1 - Δλ/2)`; *euler*
+    :math:`\bar λ = 1 + Δλ, \bar B = ΔB`; None
     :math:`\bar λ = e^λ, \bar B = B`, without Δ.
 
     Args:
@@ -140,12 +156,14 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         d_in, d_out: features a head reads and writes.
         state: S, states a head; of conjugate pairs, one each.
         discretization: as above.
-        conjugate: states stand for conjugate pairs (the factor 2); otherwise the real part is taken as it is.
+        conjugate: states stand for conjugate pairs (the factor 2); otherwise the real part is taken
+            as it is.
         initial_state: learn the state before the first point.
         steps: smallest and largest initial Δ, drawn log-uniformly a head.
 
-    Parameters are real: ``log_decay`` with Re λ = -exp(log_decay), ``frequency`` = Im λ (H, S), ``input`` (H, S, d_in, 2), ``readout``
-    (H, d_out, S, 2), ``log_step`` (H,). Initially λ_n = -1/2 + iπn (S4D-Lin).
+    Parameters are real: ``log_decay`` with Re λ = -exp(log_decay), ``frequency`` = Im λ (H, S),
+    ``input`` (H, S, d_in, 2), ``readout`` (H, d_out, S, 2), ``log_step`` (H,). Initially λ_n = -1/2
+    + iπn (S4D-Lin).
 
     Cost: FFT O(N log N) a pair of channels after O(N·S) for the taps; scan O(N·S); step O(S).
 
@@ -173,9 +191,14 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         super().__init__(heads, d_in, d_out)
         if state < 1 or not 0 < steps[0] <= steps[1]:
             raise OptionError(
-                f"a diagonal system needs state >= 1 and 0 < steps[0] <= steps[1], got {state} and {steps}"
+                f"a diagonal system needs state >= 1 and 0 < steps[0] <= steps[1], got {state} and "
+                f"{steps}"
             )
-        self.size, self.discretization, self.conjugate = state, check_rule(discretization), conjugate
+        self.size, self.discretization, self.conjugate = (
+            state,
+            check_rule(discretization),
+            conjugate,
+        )
         self.steps = steps
         self.log_step = nn.Parameter(torch.empty(heads)) if discretization is not None else None
         self.log_decay = nn.Parameter(torch.empty(heads, state))
@@ -186,7 +209,9 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """S4D-Lin: Re λ = -1/2, Im λ = πn, B = 1, C complex normal, log Δ uniform, zero initial state."""
+        """S4D-Lin: Re λ = -1/2, Im λ = πn, B = 1, C complex normal, log Δ uniform, zero initial
+        state.
+        """
         with torch.no_grad():
             if self.log_step is not None:
                 self.log_step.uniform_(math.log(self.steps[0]), math.log(self.steps[1]))
@@ -197,9 +222,14 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             if self.initial_state is not None:
                 self.initial_state.zero_()
 
-    def recurrence(self) -> tuple[Complex[Tensor, "h s"], Complex[Tensor, "h s"], Complex[Tensor, "h s i"]]:
+    def recurrence(
+        self,
+    ) -> tuple[Complex[Tensor, "h s"], Complex[Tensor, "h s"], Complex[Tensor, "h s i"]]:
         """log λ̄, λ̄ and B̄."""
-        pole, b = torch.complex(-self.log_decay.exp(), self.frequency), torch.view_as_complex(self.input)
+        pole, b = (
+            torch.complex(-self.log_decay.exp(), self.frequency),
+            torch.view_as_complex(self.input),
+        )
         if self.log_step is None:
             return pole, pole.exp(), b
         step = self.log_step.exp()[:, None]
@@ -210,7 +240,9 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             a, gain = (1 + z / 2) / (1 - z / 2), step / (1 - z / 2)
         else:
             a, gain = 1 + z, step.to(z.dtype)
-        nonzero = torch.where(a == 0, torch.finfo(step.dtype).tiny, a)  # a pole at zero has a logarithm nowhere
+        nonzero = torch.where(
+            a == 0, torch.finfo(step.dtype).tiny, a
+        )  # a pole at zero has a logarithm nowhere
         return nonzero.log(), a, gain[..., None] * b
 
     def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
@@ -276,16 +308,26 @@ def check_rule(rule: str | None) -> str | None:
 
 
 def check_matrices(
-    a: Tensor, b: Tensor, c: Tensor | None, initial_state: Tensor | None = None, bias: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    initial_state: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> None:
     """ShapeError unless the matrices are those of one system."""
     size = a.shape[0] if a.dim() else 0
     vectors = [v for v in (initial_state, bias) if v is not None]
     fits = a.shape == (size, size) and b.dim() == 2 and b.shape[0] == size
-    fits = fits and (c is None or (c.dim() == 2 and c.shape[1] == size)) and all(v.shape == (size,) for v in vectors)
+    fits = (
+        fits
+        and (c is None or (c.dim() == 2 and c.shape[1] == size))
+        and all(v.shape == (size,) for v in vectors)
+    )
     if not fits:
         got = ", ".join(str(tuple(x.shape)) for x in (a, b, c, *vectors) if x is not None)
-        raise ShapeError(f"a linear system needs A (S, S), B (S, d_in), C (d_out, S) and vectors (S,); got {got}")
+        raise ShapeError(
+            f"a linear system needs A (S, S), B (S, d_in), C (d_out, S) and vectors (S,); got {got}"
+        )
     if a.is_complex() or b.is_complex():
         raise ShapeError("a dense system is real; complex poles are DiagonalStateSpaceKernel's")
 

@@ -14,26 +14,37 @@ from ..ops.scan import pack, ranks, reorder
 from .base import Kernel, Layout, Point, Problem
 
 
-def check_sequence(kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None) -> None:
-    """DomainError unless the domain is one causal sequence, without pairs, with one of ``measures`` where these are named."""
+def check_sequence(
+    kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None
+) -> None:
+    """DomainError unless the domain is one causal sequence, without pairs, with one of ``measures``
+    where these are named.
+    """
     name = type(kernel).__name__
     if not layout.causal:
         raise DomainError(f"{name} runs forward in time; build the domain with causal=True")
     if layout.pairs:
-        raise DomainError(f"{name} has a state, which sees all points before; a domain with pairs hides some of them")
+        raise DomainError(
+            f"{name} has a state, which sees all points before; a domain with pairs hides some of "
+            "them"
+        )
     if layout.cross:
-        raise DomainError(f"{name} answers at the points it has read; a query_domain needs a kernel of real time")
+        raise DomainError(
+            f"{name} answers at the points it has read; a query_domain needs a kernel of real time"
+        )
     if measures is not None and layout.measure not in measures:
         need = " or ".join(repr(m) for m in measures)
         raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
 
 
 class TimeInvariantKernel(Kernel):
-    r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a free response as offset.
+    r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
+    free response as offset.
 
-    A point is a step, wherever it is; padding is no point. The domain is causal, its masses multiply u, and ``counting`` (a unit
-    mass a step) is what a recurrence does. A subclass gives κ, the free response and one step; the matrix, the convolution by FFT,
-    the scan and the causal step follow.
+    A point is a step, wherever it is; padding is no point. The domain is causal, its masses
+    multiply u, and ``counting`` (a unit mass a step) is what a recurrence does. A subclass gives κ,
+    the free response and one step; the matrix, the convolution by FFT, the scan and the causal step
+    follow.
     """
 
     reads_query = False
@@ -49,17 +60,23 @@ class TimeInvariantKernel(Kernel):
 
     @abstractmethod
     def free(self, n: int) -> Tensor | None:
-        """Response of the first n steps to initial state and bias, (H, n, d_out), or None where there is neither."""
+        """Response of the first n steps to initial state and bias, (H, n, d_out), or None where
+        there is neither.
+        """
 
     @abstractmethod
     def rest(self, u: Tensor) -> dict[str, Tensor]:
-        """The state before the first point, for features like ``u`` (B, H, d_in): ``state``, and ``free`` for the free response."""
+        """The state before the first point, for features like ``u`` (B, H, d_in): ``state``, and
+        ``free`` for the free response.
+        """
 
     @abstractmethod
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
-        """One step from a state (B, H, S): output (B, H, d_out) and state after it; ``u`` None for the free response."""
+        """One step from a state (B, H, S): output (B, H, d_out) and state after it; ``u`` None for
+        the free response.
+        """
 
-    # --- what the domain must be --------------------------------------------------------------------------------------
+    # --- what the domain must be ------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
         check_sequence(self, layout)
@@ -73,7 +90,7 @@ class TimeInvariantKernel(Kernel):
     def scans(self, layout: Layout) -> bool:
         return self.regular(layout)
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         at, keys = _ranks(problem)
@@ -87,7 +104,7 @@ class TimeInvariantKernel(Kernel):
             free = self.free(problem.uy.shape[2])
         return None if free is None else free[:, _ranks(problem)[0].clamp(min=0)].movedim(0, 1)
 
-    # --- fast forms ---------------------------------------------------------------------------------------------------
+    # --- fast forms -------------------------------------------------------------------------------
 
     def taps(self, problem: Problem) -> Float[Tensor, "h n o i"]:
         with torch.autocast(problem.uy.device.type, enabled=False):

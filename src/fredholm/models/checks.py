@@ -58,4 +58,6 @@ def check_patch(size: Sequence[int], patch: Sequence[int] | int) -> None:
     sides = image_sides(patch)
     if len(sides) != 2 or any(side % part for side, part in zip(size, sides)):
         name = sides[0] if len(set(sides)) == 1 else "x".join(map(str, sides))
-        raise OptionError(f"the patch must divide the image: {name} does not divide {size[0]}x{size[1]}")
+        raise OptionError(
+            f"the patch must divide the image: {name} does not divide {size[0]}x{size[1]}"
+        )

@@ -14,7 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def _transform(shape: torch.Size, dims: list[int], size: int, share: float) -> int:
-    """5 N log2 N a complex transform of N points (``share`` 1), half of it a real one, for all signals of a tensor."""
+    """5 N log2 N a complex transform of N points (``share`` 1), half of it a real one, for all
+    signals of a tensor.
+    """
     points = math.prod(shape[d] for d in dims[:-1]) * size
     signals = math.prod(shape) // math.prod(shape[d] for d in dims)
     return round(share * 5 * signals * points * math.log2(max(points, 2)))
@@ -32,7 +34,9 @@ def _complex_to_complex(x: torch.Size, dims: list[int], *_: Any, **__: Any) -> i
     return _transform(x, dims, x[dims[-1]], 1.0)
 
 
-def _recurrent_layer(x: torch.Size, inputs: torch.Size, hidden: torch.Size, *_: Any, **__: Any) -> int:
+def _recurrent_layer(
+    x: torch.Size, inputs: torch.Size, hidden: torch.Size, *_: Any, **__: Any
+) -> int:
     """Two products a step, as oneDNN's LSTM layer evaluates them in one operation."""
     return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
 
@@ -47,7 +51,8 @@ FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 def counter() -> FlopCounterMode:
-    """torch's FLOP counter, which also knows Fourier transforms (5 N log2 N, half for real signals) and fused LSTM layers.
+    """torch's FLOP counter, which also knows Fourier transforms (5 N log2 N, half for real signals)
+    and fused LSTM layers.
 
     Example:
         >>> with counter() as found:
@@ -58,13 +63,16 @@ def counter() -> FlopCounterMode:
     return FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
 
-def count(model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | None = None) -> tuple[int, int]:
-    """Parameters, and FLOPs of one forward pass on ``input_shape`` (2 a multiply-add; of matrix products
-    and Fourier transforms, not of elementwise functions).
+def count(
+    model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | None = None
+) -> tuple[int, int]:
+    """Parameters, and FLOPs of one forward pass on ``input_shape`` (2 a multiply-add; of matrix
+    products and Fourier transforms, not of elementwise functions).
 
-    The forward pass is run on tensors without data, so what is counted is what is computed, in no memory and next to no time. The
-    model may have no data either: ``with torch.device("meta"): model = create_model("itnet_l")``. The input's ``dtype`` is by
-    default the model's own: token numbers where ``model.config.encoder`` is text, else floats.
+    The forward pass is run on tensors without data, so what is counted is what is computed, in no
+    memory and next to no time. The model may have no data either: ``with torch.device("meta"):
+    model = create_model("itnet_l")``. The input's ``dtype`` is by default the model's own: token
+    numbers where ``model.config.encoder`` is text, else floats.
 
     Example:
         >>> count(nn.Linear(3, 5), (2, 3))
@@ -72,14 +80,21 @@ def count(model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | N
     """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if dtype is None:
-        dtype = torch.int64 if getattr(getattr(model, "config", None), "encoder", "") == "text" else torch.float32
+        dtype = (
+            torch.int64
+            if getattr(getattr(model, "config", None), "encoder", "") == "text"
+            else torch.float32
+        )
     was_training = model.training
     counting = counter()
     try:
         model.eval()
         # Fused attention on a CPU has no FLOP formula; its plain form is the same matrix products.
         with FakeTensorMode(), torch.no_grad(), counting, sdpa_kernel(SDPBackend.MATH):
-            empty = {name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()}
+            empty = {
+                name: torch.empty(t.shape, dtype=t.dtype, device="cpu")
+                for name, t in tensors.items()
+            }
             torch.func.functional_call(model, empty, (torch.zeros(input_shape, dtype=dtype),))
     finally:
         model.train(was_training)

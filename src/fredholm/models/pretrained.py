@@ -1,4 +1,6 @@
-"""Saving and loading models: safetensors for weights, JSON for the configuration. Loading executes no code."""
+"""Saving and loading models: safetensors for weights, JSON for the configuration. Loading executes
+no code.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     config = {"format": FORMAT, "family": model.family, "config": dataclasses.asdict(model.config)}  # type: ignore
     if extra:
         config["extra"] = extra
-    text = json.dumps(config, indent=2) + "\n"  # before anything is written: extra may hold what JSON cannot
-    tensors = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    text = (
+        json.dumps(config, indent=2) + "\n"
+    )  # before anything is written: extra may hold what JSON cannot
+    tensors = {
+        name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()
+    }
     temporary = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, temporary, metadata={"format": "pt"})
     os.replace(temporary, folder / WEIGHTS)
@@ -44,17 +50,20 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
 
 
 def from_pretrained(
-    folder: str | Path, *, device: str | torch.device = "cpu", overrides: dict[str, Any] | None = None
+    folder: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    overrides: dict[str, Any] | None = None,
 ) -> Any:
     """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
 
-    ``overrides`` replace fields of its configuration that change no weight's name or shape, such as the steps of a continuous
-    transformer.
+    ``overrides`` replace fields of its configuration that change no weight's name or shape, such as
+    the steps of a continuous transformer.
 
     Raises:
         OptionError: an override that is no field, or has an impossible value.
-        CheckpointError: a missing, unreadable or truncated file, an unknown family or option, or weights whose names or shapes
-            differ from the configuration's.
+        CheckpointError: a missing, unreadable or truncated file, an unknown family or option, or
+            weights whose names or shapes differ from the configuration's.
     """
     folder = Path(folder)
     saved = _read_config(folder)
@@ -63,20 +72,28 @@ def from_pretrained(
         known = [f.name for f in dataclasses.fields(found.config)]
         for key in saved["config"]:
             if key not in known:
-                raise CheckpointError(f"{folder / CONFIG} has an unknown option {key!r}{suggest(key, known)}")
+                raise CheckpointError(
+                    f"{folder / CONFIG} has an unknown option {key!r}{suggest(key, known)}"
+                )
         # JSON has no tuples: a field that is a list was one.
-        options = {key: tuple(v) if isinstance(v, list) else v for key, v in saved["config"].items()}
+        options = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in saved["config"].items()
+        }
         config = found.config(**options)
     except CheckpointError:
         raise
     except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
+        raise CheckpointError(
+            f"{folder / CONFIG} describes no model that can be built here: {error}"
+        ) from error
     if overrides:
         config = _changed(config, overrides)
     try:
         model = found.model(config)
     except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}") from error
+        raise CheckpointError(
+            f"{folder / CONFIG} describes no model that can be built here: {error}"
+        ) from error
     _load_weights(model, folder / WEIGHTS)
     model.extra = saved.get("extra", {})  # type: ignore[assignment]
     return model.to(device).eval()
@@ -94,7 +111,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise CheckpointError(
-            f"no {CONFIG} in {str(folder)!r}; give a folder written by save_pretrained, or a run's model/"
+            f"no {CONFIG} in {str(folder)!r}; give a folder written by save_pretrained, or a run's "
+            "model/"
         )
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
@@ -103,10 +121,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
         if absent and not newer:
             raise KeyError(f"no {sorted(absent)}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is no model configuration ({error}); it needs 'family' and 'config'") from error
+        raise CheckpointError(
+            f"{path} is no model configuration ({error}); it needs 'family' and 'config'"
+        ) from error
     if newer:
         found = saved["format"]
-        raise CheckpointError(f"{path} has format {found}, this version reads up to {FORMAT}; update fredholm")
+        raise CheckpointError(
+            f"{path} has format {found}, this version reads up to {FORMAT}; update fredholm"
+        )
     return saved
 
 
@@ -116,14 +138,17 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is corrupt or truncated ({error}); restore it or train again") from error
+        raise CheckpointError(
+            f"{path} is corrupt or truncated ({error}); restore it or train again"
+        ) from error
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in own.keys() & tensors.keys()
              if tensors[k].shape != own[k].shape]  # fmt: skip
     if missing or unknown or wrong:
         raise CheckpointError(
-            f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes {wrong}"
+            f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes "
+            f"{wrong}"
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in tensors:  # a model saved in another precision comes back in it, bit for bit
@@ -140,8 +165,12 @@ class PretrainedMixin:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> Any:
-        """See :func:`from_pretrained`; raises CheckpointError where the folder holds a model of another class."""
+        """See :func:`from_pretrained`; raises CheckpointError where the folder holds a model of
+        another class.
+        """
         model = from_pretrained(folder, **options)
         if not isinstance(model, cls):
-            raise CheckpointError(f"{str(folder)!r} holds a {type(model).__name__}, not a {cls.__name__}")
+            raise CheckpointError(
+                f"{str(folder)!r} holds a {type(model).__name__}, not a {cls.__name__}"
+            )
         return model

@@ -61,7 +61,8 @@ def model_config(name: str, **overrides: Any) -> Any:
         >>> model_config("itnet_nano", depth=2).depth
         2
 
-    Another ``operator`` starts from that operator's own defaults unless ``operator_options`` are given.
+    Another ``operator`` starts from that operator's own defaults unless ``operator_options`` are
+    given.
 
     Raises:
         OptionError: an unknown model or field.
@@ -74,8 +75,12 @@ def model_config(name: str, **overrides: Any) -> Any:
         if key not in fields:
             raise OptionError(f"model {name!r} has no option {key!r}{suggest(key, fields)}")
     base = preset()
-    if overrides.get("operator", getattr(base, "operator", None)) != getattr(base, "operator", None):
-        overrides.setdefault("operator_options", {})  # a preset's options belong to its own operator
+    if overrides.get("operator", getattr(base, "operator", None)) != getattr(
+        base, "operator", None
+    ):
+        overrides.setdefault(
+            "operator_options", {}
+        )  # a preset's options belong to its own operator
     return dataclasses.replace(base, **overrides)
 
 

@@ -10,7 +10,13 @@ from .linear_attention import LinearAttention
 from .linear_infsa import LinearInfSA
 from .luna import LunaAttention
 from .multihead import MultiheadAdapter
-from .registry import create_operator, import_file, list_operators, operator_factory, register_operator
+from .registry import (
+    create_operator,
+    import_file,
+    list_operators,
+    operator_factory,
+    register_operator,
+)
 from .softmax import SoftmaxAttention
 from .strategies import Anchors, Exact, Linear, MonteCarlo, Neumann, Plan, Resolvent, Strategy
 

@@ -1,4 +1,6 @@
-"""A low-rank operator fitted to a trained exact one, and how near it is to the best that its rank allows."""
+"""A low-rank operator fitted to a trained exact one, and how near it is to the best that its rank
+allows.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,26 @@ from .itnet_low_rank import LowRankITNetOperator
 from .strategies import resolve
 
 Signals = Sequence[tuple[Tensor, Domain]]
-LARGEST, BYTES = 4096, 1 << 26  # side of a matrix that is decomposed; rows of the teacher's matrix held in a step
+LARGEST, BYTES = (
+    4096,
+    1 << 26,
+)  # side of a matrix that is decomposed; rows of the teacher's matrix held in a step
 
 
 @dataclass(frozen=True)
 class CompressionReport:
-    r"""How near a low-rank operator is to the exact one, on signals it was not fitted to. All errors are relative.
+    r"""How near a low-rank operator is to the exact one, on signals it was not fitted to. All
+    errors are relative.
 
     Attributes:
         rank: r of a head.
         steps: optimisation steps taken.
         response_error: of the integrals' responses, :math:`|T_r u - T u| / |T u|`.
         matrix_error: of the kernels' matrices in the measure, :math:`|K_r - K|_F / |K|_F`.
-        optimum: the smallest matrix error that any matrix of rank r a head has, chosen anew for each signal (Eckart-Young).
-        bound: what Proposition 12 promises the optimum to stay below, :math:`|K|_* / (\sqrt{r + 1}\,|K|_F)`.
+        optimum: the smallest matrix error that any matrix of rank r a head has, chosen anew for
+            each signal (Eckart-Young).
+        bound: what Proposition 12 promises the optimum to stay below,
+            :math:`|K|_* / (\sqrt{r + 1}\,|K|_F)`.
     """
 
     rank: int
@@ -43,7 +51,8 @@ class CompressionReport:
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} after {self.steps} steps: response {self.response_error:.3f}, matrix {self.matrix_error:.3f} "
+            f"rank {self.rank} after {self.steps} steps: response {self.response_error:.3f}, "
+            f"matrix {self.matrix_error:.3f} "
             f"(Eckart-Young optimum {self.optimum:.3f}, bound {self.bound:.3f})"
         )
 
@@ -61,14 +70,17 @@ def compress(
     progress: Callable[[int, float], None] | None = None,
     **kernel_options,
 ) -> tuple[LowRankITNetOperator, CompressionReport]:
-    r"""Distil ``exact`` into a low-rank operator with the same residual and projection, which are copied and not trained.
+    r"""Distil ``exact`` into a low-rank operator with the same residual and projection, which are
+    copied and not trained.
 
-    Adam lowers the sum of two relative squared errors: of the responses to the signals, and of randomly chosen rows of the kernel
-    matrix (which is also right for signals that share the features' statistics but not their values). The factors start at the
-    singular vectors of the mean kernel.
+    Adam lowers the sum of two relative squared errors: of the responses to the signals, and of
+    randomly chosen rows of the kernel matrix (which is also right for signals that share the
+    features' statistics but not their values). The factors start at the singular vectors of the
+    mean kernel.
 
     Args:
-        exact: a trained operator, left as it is; its kernel maps slices of equal width and has no offset.
+        exact: a trained operator, left as it is; its kernel maps slices of equal width and has no
+            offset.
         rank: r of a head.
         signals: batches (u, domain), drawn in a random order for ever.
         held_out: batches for the report, of at most 4,096 / d_h points each.
@@ -76,12 +88,14 @@ def compress(
         patience: stop where the mean loss of so many steps is not 1% below that of as many before.
         seed: of initial values, order and rows; the result is a function of it.
         progress: called with (step, loss) after every step.
-        kernel_options: of :class:`fredholm.kernels.LowRankKernel`; γ is the exact kernel's own where it has one.
+        kernel_options: of :class:`fredholm.kernels.LowRankKernel`; γ is the exact kernel's own
+            where it has one.
 
     Returns: the low-rank operator, in the exact one's precision, and its report.
 
     Raises:
-        OptionError: a rank above N·d_h of a held-out signal, signals too large to decompose, no signals.
+        OptionError: a rank above N·d_h of a held-out signal, signals too large to decompose, no
+            signals.
         ConversionError: a kernel that no low-rank kernel can stand for.
 
     Reference: ITNet §3.3, Proposition 12 and Remark 15.
@@ -98,7 +112,9 @@ def compress(
     first = next(exact.parameters())
     device, dtype = first.device, first.dtype
     teacher = deepcopy(exact).float().eval()
-    batches = [(u.to(device, torch.float32), domain.to(device, torch.float32)) for u, domain in signals]
+    batches = [
+        (u.to(device, torch.float32), domain.to(device, torch.float32)) for u, domain in signals
+    ]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         student = _student(teacher, rank, batches[0], kernel_options)
@@ -120,31 +136,45 @@ def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signa
     name = type(kernel).__name__
     if kernel.whole or kernel.d_in != kernel.d_out or type(kernel).offset is not Kernel.offset:
         raise ConversionError(
-            f"{name} cannot be compressed: its heads must map a slice to a slice of equal width, without offset"
+            f"{name} cannot be compressed: its heads must map a slice to a slice of equal width, "
+            "without offset"
         )
     if not signals or not held_out:
-        raise OptionError(f"compress needs signals and held_out, got {len(signals)} and {len(held_out)} batches")
+        raise OptionError(
+            f"compress needs signals and held_out, got {len(signals)} and {len(held_out)} batches"
+        )
     for u, _ in held_out:
         side = u.shape[1] * kernel.d_in
         if side > LARGEST:
             raise OptionError(
-                f"held-out signals of {u.shape[1]} points make matrices of side {side} > {LARGEST}; cut them"
+                f"held-out signals of {u.shape[1]} points make matrices of side {side} > "
+                f"{LARGEST}; cut them"
             )
         if rank > side:
-            raise OptionError(f"rank={rank} exceeds N·d_h = {side} of a held-out signal, where rank {side} is exact")
+            raise OptionError(
+                f"rank={rank} exceeds N·d_h = {side} of a held-out signal, where rank {side} is "
+                "exact"
+            )
 
 
-# --- fitting ----------------------------------------------------------------------------------------------------------
+# --- fitting --------------------------------------------------------------------------------------
 
 
-def _student(teacher: IntegralOperator, rank: int, batch: tuple[Tensor, Domain], options: dict) -> LowRankITNetOperator:
+def _student(
+    teacher: IntegralOperator, rank: int, batch: tuple[Tensor, Domain], options: dict
+) -> LowRankITNetOperator:
     """An operator whose factors start at the mean kernel's singular vectors."""
     u, domain = batch
     fourier = getattr(teacher.kernel, "fourier", None)
     if fourier is not None:
         options = {"frequencies": fourier.frequencies} | options
     student = LowRankITNetOperator(
-        teacher.dim, teacher.heads, position_dim=domain.dim, rank=rank, out_dim=teacher.out_dim, **options
+        teacher.dim,
+        teacher.heads,
+        position_dim=domain.dim,
+        rank=rank,
+        out_dim=teacher.out_dim,
+        **options,
     )
     student = student.to(u.device, torch.float32)
     kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
@@ -168,7 +198,9 @@ def _fit(teacher, student, batches, steps: int, lr: float, patience: int, progre
     """Steps taken."""
     parameters = list(student.kernel.parameters())
     optimizer = torch.optim.Adam(parameters, lr=lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1.0 - step / steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: max(0.0, 1.0 - step / steps)
+    )
     window, before = 0.0, float("inf")
     for step, (u, domain) in enumerate(islice(_forever(batches), steps), 1):
         loss = _loss(teacher, student, u, domain)
@@ -192,7 +224,9 @@ def _forever(batches: list):
             yield batches[i]
 
 
-def _loss(teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domain: Domain) -> Tensor:
+def _loss(
+    teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domain: Domain
+) -> Tensor:
     problem, _, valid = teacher._problem(u, domain, None, None)
     rows = torch.randperm(domain.size, device=u.device)[: _rows(teacher, u)]
     part = problem.rows(rows)
@@ -206,7 +240,9 @@ def _loss(teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domai
 
 def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
     strategy = resolve(operator.strategy, operator.kernel, problem.layout)
-    return strategy.respond(operator.kernel, problem, strategy.path(operator.kernel, problem.layout))
+    return strategy.respond(
+        operator.kernel, problem, strategy.path(operator.kernel, problem.layout)
+    )
 
 
 def _response_error(actual: Tensor, wanted: Tensor, valid: Tensor | None) -> Tensor:
@@ -224,11 +260,13 @@ def _rows(teacher: IntegralOperator, u: Tensor) -> int:
     return max(1, BYTES // (4 * u.shape[0] * u.shape[1] * teacher.heads * teacher.kernel.d_in**2))
 
 
-# --- report -----------------------------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def _report(exact: IntegralOperator, student: IntegralOperator, held_out: list, steps: int) -> CompressionReport:
+def _report(
+    exact: IntegralOperator, student: IntegralOperator, held_out: list, steps: int
+) -> CompressionReport:
     kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
     rank, sums = kernel.rank, torch.zeros(6, dtype=torch.float64)
     for u, domain in held_out:
@@ -239,7 +277,14 @@ def _report(exact: IntegralOperator, student: IntegralOperator, held_out: list, 
         matrix = _whole(exact.kernel.matrix(problem), root)
         error = matrix - _whole(student.kernel.matrix(problem), root)
         values = torch.linalg.svdvals(matrix)
-        parts = [actual - wanted, wanted, error, matrix, values[..., rank:], values.sum(-1) / (rank + 1) ** 0.5]
+        parts = [
+            actual - wanted,
+            wanted,
+            error,
+            matrix,
+            values[..., rank:],
+            values.sum(-1) / (rank + 1) ** 0.5,
+        ]
         sums += torch.stack([x.double().square().sum().cpu() for x in parts])
     response, total, error, power, tail, bound = sums.tolist()
 
@@ -247,12 +292,19 @@ def _report(exact: IntegralOperator, student: IntegralOperator, held_out: list, 
         return (a / b) ** 0.5
 
     return CompressionReport(
-        rank, steps, ratio(response, total), ratio(error, power), ratio(tail, power), ratio(bound, power)
+        rank,
+        steps,
+        ratio(response, total),
+        ratio(error, power),
+        ratio(tail, power),
+        ratio(bound, power),
     )
 
 
 def _whole(matrix: Tensor, root: Tensor) -> Tensor:
-    """Blocks K_ij as one matrix (B, H, N·d, N·d) in the measure: a Hilbert-Schmidt norm is then a Frobenius norm."""
+    """Blocks K_ij as one matrix (B, H, N·d, N·d) in the measure: a Hilbert-Schmidt norm is then a
+    Frobenius norm.
+    """
     root = root.to(matrix.dtype)[:, None]
     scaled = matrix * (root[..., :, None] * root[..., None, :])[..., None, None]
     return scaled.transpose(3, 4).flatten(4, 5).flatten(2, 3)

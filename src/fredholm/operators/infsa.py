@@ -18,19 +18,22 @@ from .strategies import Resolvent, Strategy
 
 @register_operator("infsa")
 class InfSA(IntegralOperator):
-    r"""Pure InfSA, :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
+    r"""Pure InfSA, :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with
+    :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
 
-    The strategy says how many hops: ``"auto"`` one, as in the paper and its code, ``Neumann(hops)`` walks of up to so many,
-    ``Resolvent(tol)`` all of them, :math:`(I - \gamma \hat A)^{-1} - I`. All are matrix-free: O(N²) time a product, O(N) memory,
-    forward and backward. In causal order the norm is the prefix's.
+    The strategy says how many hops: ``"auto"`` one, as in the paper and its code, ``Neumann(hops)``
+    walks of up to so many, ``Resolvent(tol)`` all of them, :math:`(I - \gamma \hat A)^{-1} - I`.
+    All are matrix-free: O(N²) time a product, O(N) memory, forward and backward. In causal order
+    the norm is the prefix's.
 
     Args:
         dim: width of u.
         heads: H, must divide ``dim``.
         norm: ``"frobenius"`` or ``"rows"``.
         strategy, out_dim: see :class:`IntegralOperator`.
-        kernel_options: further options of :class:`fredholm.kernels.GraphKernel`: ``preset``, ``decay``, ``learned_decay``,
-            ``power``, ``activation``, ``scale``, ``tied``, ``eps``, ``bias``, ``projections``.
+        kernel_options: further options of :class:`fredholm.kernels.GraphKernel`: ``preset``,
+            ``decay``, ``learned_decay``, ``power``, ``activation``, ``scale``, ``tied``, ``eps``,
+            ``bias``, ``projections``.
 
     Shape: (B, N, dim) to (B, N, out_dim). Queries on another domain are refused.
 
@@ -55,10 +58,13 @@ class InfSA(IntegralOperator):
         **kernel_options,
     ):
         kernel = CentralityKernel(dim, heads, norm=norm, **kernel_options)
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False)
+        super().__init__(
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+        )
 
     def convergence(self, u: Tensor, domain: Domain | None = None) -> Convergence:
-        """How the resolvent of these tokens was solved: method, products, residual, spectral radius.
+        """How the resolvent of these tokens was solved: method, products, residual, spectral
+        radius.
 
         Raises:
             StrategyError: another strategy than :class:`Resolvent`.
@@ -72,7 +78,8 @@ class InfSA(IntegralOperator):
         strategy = Resolvent() if self.strategy == "resolvent" else self.strategy
         if not isinstance(strategy, Resolvent):
             raise StrategyError(
-                f"only Resolvent iterates to a tolerance; this operator's strategy is {self.strategy!r}"
+                "only Resolvent iterates to a tolerance; this operator's strategy is "
+                f"{self.strategy!r}"
             )
         problem, _, _ = self._problem(u, domain, None, None)
         return strategy.solve(self.kernel, problem)[1]

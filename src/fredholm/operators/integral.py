@@ -21,7 +21,9 @@ from .strategies import Plan, Strategy, read_strategy, resolve
 
 @dataclass(frozen=True, eq=False)
 class CausalState:
-    """What a causal operator remembers of a prefix: the domain, how many points came, and the strategy's key tensors."""
+    """What a causal operator remembers of a prefix: the domain, how many points came, and the
+    strategy's key tensors.
+    """
 
     domain: Domain
     quadrature: Quadrature
@@ -30,22 +32,25 @@ class CausalState:
 
 
 class IntegralOperator(nn.Module):
-    r"""A kernel bound to a strategy: :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
+    r"""A kernel bound to a strategy:
+    :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
 
     Args:
         dim: width of u.
         heads: H; a kernel that is not ``whole`` reads and writes a slice of width dim / H a head.
         kernel: K, a :class:`fredholm.kernels.Kernel` for the same number of heads.
-        strategy: ``"auto"``, a name, ``{"name": ..., option: ...}`` as in a recipe, or a :class:`Strategy`. It has no parameters and may
-            be replaced: ``op.strategy = ...``.
+        strategy: ``"auto"``, a name, ``{"name": ..., option: ...}`` as in a recipe, or a
+            :class:`Strategy`. It has no parameters and may be replaced: ``op.strategy = ...``.
         out_dim: width of the output, default ``dim``.
-        residual: the pointwise term W, initialised to the identity (Xavier-uniform where widths differ).
-        projection: the output projection P: a layer of your own, or True for one with bias, Xavier-uniform; without it the heads
-            are concatenated.
+        residual: the pointwise term W, initialised to the identity (Xavier-uniform where widths
+            differ).
+        projection: the output projection P: a layer of your own, or True for one with bias,
+            Xavier-uniform; without it the heads are concatenated.
 
-    Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With ``query_domain`` the output lives
-    there; ``query`` (B, Nq, dim) are the features at those points, needed by W and by kernels that read u(x). Padded points may
-    hold anything, NaN included; outputs at padded queries are zero.
+    Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With
+    ``query_domain`` the output lives there; ``query`` (B, Nq, dim) are the features at those
+    points, needed by W and by kernels that read u(x). Padded points may hold anything, NaN
+    included; outputs at padded queries are zero.
 
     Raises:
         ShapeError: shapes, dtypes or devices that do not fit.
@@ -75,26 +80,36 @@ class IntegralOperator(nn.Module):
         need = dim if kernel.whole else head_width(dim, heads)
         if kernel.heads != heads or kernel.d_in != need:
             got, want = f"{kernel.heads} heads of {kernel.d_in}", f"{heads} heads of {need}"
-            raise OptionError(f"{type(kernel).__name__} has {got} features, the operator needs {want}")
+            raise OptionError(
+                f"{type(kernel).__name__} has {got} features, the operator needs {want}"
+            )
         self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
         self.kernel = kernel
         self.strategy = read_strategy(strategy)
-        resolve(self.strategy, kernel, Layout())  # an unknown name is refused here, not at the first call
+        resolve(
+            self.strategy, kernel, Layout()
+        )  # an unknown name is refused here, not at the first call
         width = heads * kernel.d_out
         if isinstance(projection, nn.Linear):
             if (projection.in_features, projection.out_features) != (width, self.out_dim):
                 got = f"{projection.in_features} to {projection.out_features}"
-                raise OptionError(f"the projection must map {width} to {self.out_dim} features, it maps {got}")
+                raise OptionError(
+                    f"the projection must map {width} to {self.out_dim} features, it maps {got}"
+                )
             self.projection = projection
         elif not projection and width != self.out_dim:
-            raise OptionError(f"without projection the output has width {width}, but out_dim={self.out_dim}")
+            raise OptionError(
+                f"without projection the output has width {width}, but out_dim={self.out_dim}"
+            )
         else:
             self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
         self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
-        """P Xavier-uniform with zero bias; W the identity where it can be. The kernel initialises itself."""
+        """P Xavier-uniform with zero bias; W the identity where it can be. The kernel initialises
+        itself.
+        """
         self._reset_parameters(True)
 
     def _reset_parameters(self, projection: bool) -> None:
@@ -108,7 +123,7 @@ class IntegralOperator(nn.Module):
             else:
                 nn.init.xavier_uniform_(self.residual.weight)
 
-    # --- evaluation ---------------------------------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -131,24 +146,35 @@ class IntegralOperator(nn.Module):
         query: Float[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
-        """The output through the dense kernel matrix: the definition that ``forward`` is held to. O(N²·d²) memory."""
+        """The output through the dense kernel matrix: the definition that ``forward`` is held to.
+        O(N²·d²) memory.
+        """
         problem, query, valid = self._problem(u, domain, query, query_domain)
         weights = problem.quadrature.weights().to(problem.uy.dtype)
-        response, offset = dense_apply(self.kernel.matrix(problem), weights, problem.uy), self.kernel.offset(problem)
+        response, offset = (
+            dense_apply(self.kernel.matrix(problem), weights, problem.uy),
+            self.kernel.offset(problem),
+        )
         return self._finish(response if offset is None else response + offset, query, valid)
 
-    def kernel_matrix(self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None) -> Tensor:
-        """K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output projection. ``rows`` picks queries.
+    def kernel_matrix(
+        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+    ) -> Tensor:
+        """K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output
+        projection. ``rows`` picks queries.
 
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
         return self.kernel.matrix(problem.rows(rows))
 
-    def weights(self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None) -> Tensor:
+    def weights(
+        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+    ) -> Tensor:
         """How much a query takes from a key, (B, H, Nq, Nk): for pictures.
 
-        Scalar-weight kernels: weight times measure (softmax: the attention probabilities). Others: ‖K‖_F times measure.
+        Scalar-weight kernels: weight times measure (softmax: the attention probabilities). Others:
+        ‖K‖_F times measure.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
         problem = problem.rows(rows)
@@ -167,10 +193,12 @@ class IntegralOperator(nn.Module):
         self.kernel.check(layout)
         return resolve(self.strategy, self.kernel, layout).plan(self.kernel, layout)
 
-    # --- causal step --------------------------------------------------------------------------------------------------
+    # --- causal step ------------------------------------------------------------------------------
 
     def init_state(self, batch: int, domain: Domain) -> CausalState:
-        """State before the first point of a causal ``domain``, which fixes positions, measure and masks of all points to come."""
+        """State before the first point of a causal ``domain``, which fixes positions, measure and
+        masks of all points to come.
+        """
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
@@ -178,14 +206,21 @@ class IntegralOperator(nn.Module):
         self.kernel.check(Layout.of(domain, stepping=True))
         return CausalState(domain, domain.quadrature(), 0, {})
 
-    def step(self, u_t: Float[Tensor, "b d"], state: CausalState) -> tuple[Float[Tensor, "b o"], CausalState]:
-        """One point of a causal domain: features (B, dim) at the next index to the output there and the state after it.
+    def step(
+        self, u_t: Float[Tensor, "b d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b o"], CausalState]:
+        """One point of a causal domain: features (B, dim) at the next index to the output there and
+        the state after it.
 
-        Keys are computed once and cached, O(t) time and memory at point t; a kernel with a ``CausalTransition`` needs O(1).
+        Keys are computed once and cached, O(t) time and memory at point t; a kernel with a
+        ``CausalTransition`` needs O(1).
         """
         t, domain = state.seen, state.domain
         if t >= domain.size:
-            raise DomainError(f"the state's domain has {domain.size} points and all were seen; build a longer domain")
+            raise DomainError(
+                f"the state's domain has {domain.size} points and all were seen; build a longer "
+                "domain"
+            )
         if u_t.dim() != 2 or u_t.shape[-1] != self.dim:
             raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
         u = u_t[:, None]
@@ -200,10 +235,14 @@ class IntegralOperator(nn.Module):
         response, keys = strategy.step(self.kernel, x, heads, state.quadrature, t, state.keys, path)
         return self._finish(response, u, valid)[:, 0], replace(state, seen=t + 1, keys=keys)
 
-    # --- parts --------------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
-    def _problem(self, u, domain, query, query_domain) -> tuple[Problem, Tensor | None, Tensor | None]:
-        """Checked inputs, padding cleaned, heads split: (problem, query features or None, validity of the queries)."""
+    def _problem(
+        self, u, domain, query, query_domain
+    ) -> tuple[Problem, Tensor | None, Tensor | None]:
+        """Checked inputs, padding cleaned, heads split: (problem, query features or None, validity
+        of the queries).
+        """
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
@@ -211,7 +250,9 @@ class IntegralOperator(nn.Module):
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         _check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
-            query_domain = Domain.line(query.shape[1], device=query.device, dtype=domain.positions.dtype)
+            query_domain = Domain.line(
+                query.shape[1], device=query.device, dtype=domain.positions.dtype
+            )
         given = query_domain is not None
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
@@ -222,15 +263,24 @@ class IntegralOperator(nn.Module):
             query = u
         if query is None and (self.residual is not None or self.kernel.reads_query):
             what = "W" if self.residual is not None else type(self.kernel).__name__
-            raise ShapeError(f"{what} reads features at the queries: pass query=(B, {target.size}, {self.dim})")
+            raise ShapeError(
+                f"{what} reads features at the queries: pass query=(B, {target.size}, {self.dim})"
+            )
         if cross and query is not None:
             if query.shape[-1] != self.dim:
-                raise ShapeError(f"query must have shape (B, {target.size}, {self.dim}), got {tuple(query.shape)}")
+                raise ShapeError(
+                    f"query must have shape (B, {target.size}, {self.dim}), got "
+                    f"{tuple(query.shape)}"
+                )
             _check_fit(query, target, "query", "query_domain")
             if query.shape[0] != u.shape[0]:
-                raise ShapeError(f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal")
+                raise ShapeError(
+                    f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
+                )
         if cross and target.dim != domain.dim:
-            raise ShapeError(f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}")
+            raise ShapeError(
+                f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
+            )
         u = _clean(u, domain.valid)
         query = u if not cross else None if query is None else _clean(query, target.valid)
         if query is None:  # nothing reads these values
@@ -264,7 +314,9 @@ class IntegralOperator(nn.Module):
         return _clean(out, valid)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
+        return (
+            f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
+        )
 
 
 def _batched(x: Tensor, dims: int) -> Tensor:
@@ -272,7 +324,9 @@ def _batched(x: Tensor, dims: int) -> Tensor:
 
 
 def _positions(domain: Domain) -> Tensor:
-    """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast forms read displacements there."""
+    """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast
+    forms read displacements there.
+    """
     shared = domain.shape is not None and domain.positions.dim() == 2
     return _batched(domain.positions if shared else _clean(domain.positions, domain.valid), 2)
 
@@ -286,9 +340,17 @@ def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
 
 def _check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
     if u.shape[1] != domain.size:
-        raise ShapeError(f"{name} has {u.shape[1]} points and its {domain_name} {domain.size}; they must be equal")
+        raise ShapeError(
+            f"{name} has {u.shape[1]} points and its {domain_name} {domain.size}; they must be "
+            "equal"
+        )
     if domain.batch not in (None, 1, u.shape[0]):
-        raise ShapeError(f"{name} has batch size {u.shape[0]} and its {domain_name} {domain.batch}; they must be equal")
+        raise ShapeError(
+            f"{name} has batch size {u.shape[0]} and its {domain_name} {domain.batch}; they must "
+            "be equal"
+        )
     if domain.positions.device != u.device:
         where = f"{domain.positions.device}, {name} on {u.device}"
-        raise ShapeError(f"{domain_name} is on {where}; move it with {domain_name}.to({str(u.device)!r})")
+        raise ShapeError(
+            f"{domain_name} is on {where}; move it with {domain_name}.to({str(u.device)!r})"
+        )

@@ -14,17 +14,19 @@ from .strategies import Strategy
 
 @register_operator("itnet_low_rank")
 class LowRankITNetOperator(IntegralOperator):
-    r"""ITNet's operator in linear time: :math:`(Tu)(x) = W u(x) + W_O\,[\Phi_h(x, u_h(x)) \int \Psi_h(y, u_h(y))^T u_h(y)\,d\mu(y)]_h`.
+    r"""ITNet's operator in linear time:
+    :math:`(Tu)(x) = W u(x) + W_O\,[\Phi_h(x, u_h(x)) \int \Psi_h(y, u_h(y))^T u_h(y)\,d\mu(y)]_h`.
 
     Args:
         dim: width d of u.
         heads: H, must divide ``dim``.
         position_dim: dimension p of the domain's positions.
-        rank: r, of one head. A total rank R over the heads (the paper's "LR-64") is ``rank=ceil(R / heads)``.
+        rank: r, of one head. A total rank R over the heads (the paper's "LR-64") is ``rank=ceil(R /
+            heads)``.
         width: hidden width w of both factor networks.
         strategy, out_dim: see :class:`IntegralOperator`.
-        kernel_options: further options of :class:`fredholm.kernels.LowRankKernel`: ``frequencies``, ``sigma``,
-            ``learned_frequencies``, ``activation``.
+        kernel_options: further options of :class:`fredholm.kernels.LowRankKernel`: ``frequencies``,
+            ``sigma``, ``learned_frequencies``, ``activation``.
 
     Shape: (B, N, dim) to (B, N, out_dim).
 
@@ -53,6 +55,11 @@ class LowRankITNetOperator(IntegralOperator):
         **kernel_options,
     ):
         kernel = LowRankKernel(
-            heads, head_width(dim, heads), rank=rank, position_dim=position_dim, width=width, **kernel_options
+            heads,
+            head_width(dim, heads),
+            rank=rank,
+            position_dim=position_dim,
+            width=width,
+            **kernel_options,
         )
         super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)

@@ -15,15 +15,18 @@ from .strategies import Strategy
 
 @register_operator("linear_attention")
 class LinearAttention(IntegralOperator):
-    r"""Linear attention, :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`, any φ.
+    r"""Linear attention,
+    :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`, any φ.
 
     Args:
         dim: width of u.
         heads: H, must divide ``dim``.
         feature_map: φ: a name of :data:`fredholm.kernels.FEATURE_MAPS`, a function, or a module.
-        strategy: ``"auto"`` takes the linear form; ``"exact"`` the quadratic definition, a block of queries at a time.
+        strategy: ``"auto"`` takes the linear form; ``"exact"`` the quadratic definition, a block of
+            queries at a time.
         out_dim: see :class:`IntegralOperator`.
-        kernel_options: ``feature_options``, ``tied``, ``normalised``, ``floor``, ``bias``, ``projections`` of
+        kernel_options: ``feature_options``, ``tied``, ``normalised``, ``floor``, ``bias``,
+            ``projections`` of
             :class:`fredholm.kernels.LinearAttentionKernel`.
 
     Shape: (B, N, dim) to (B, N, out_dim).
@@ -51,4 +54,6 @@ class LinearAttention(IntegralOperator):
         **kernel_options,
     ):
         kernel = LinearAttentionKernel(dim, heads, feature_map=feature_map, **kernel_options)
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False)
+        super().__init__(
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+        )

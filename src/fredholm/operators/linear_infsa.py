@@ -18,20 +18,24 @@ FORMS = {"exact": CentreKernel, "streaming": StreamingCentreKernel}
 
 @register_operator("linear_infsa")
 class LinearInfSA(IntegralOperator):
-    r"""Linear InfSA, :math:`W_O\,[\gamma_h^l \int a_h(y)\,V_h u(y)\,d\mu(y)]_h`, a of :class:`fredholm.kernels.CentreKernel`.
+    r"""Linear InfSA, :math:`W_O\,[\gamma_h^l \int a_h(y)\,V_h u(y)\,d\mu(y)]_h`, a of
+    :class:`fredholm.kernels.CentreKernel`.
 
-    Without order or pairs all queries share one response: O(N·dim·(dim + H)) time, no value and no output is projected for every
-    point. Two causal forms, by name:
+    Without order or pairs all queries share one response: O(N·dim·(dim + H)) time, no value and no
+    output is projected for every point. Two causal forms, by name:
 
-    - ``causal="exact"``: a query's response is that of its prefix alone. O(N²) time (tiled), O(N) memory; a step costs O(t).
-    - ``causal="streaming"``: a key is scored once, at its own time; O(N) time, and a step with a state of O(dim) numbers.
+    - ``causal="exact"``: a query's response is that of its prefix alone. O(N²) time (tiled), O(N)
+      memory; a step costs O(t).
+    - ``causal="streaming"``: a key is scored once, at its own time; O(N) time, and a step with a
+      state of O(dim) numbers.
 
     Args:
         dim: width of u.
         heads: H, must divide ``dim``; the paper takes 64 where ``InfSA`` has 16.
         causal: ``"exact"`` or ``"streaming"``, what is done on a causal domain.
         strategy, out_dim: see :class:`IntegralOperator`.
-        kernel_options: ``steps``, ``centres``, ``tied`` of :class:`fredholm.kernels.CentreKernel` and the options of
+        kernel_options: ``steps``, ``centres``, ``tied`` of :class:`fredholm.kernels.CentreKernel`
+            and the options of
             :class:`fredholm.kernels.GraphKernel`.
 
     Shape: (B, N, dim) to (B, N, out_dim). Queries on another domain are refused.
@@ -60,7 +64,9 @@ class LinearInfSA(IntegralOperator):
         if causal not in FORMS:
             raise OptionError(f"unknown causal form {causal!r}{suggest(causal, FORMS)}")
         kernel = FORMS[causal](dim, heads, **kernel_options)
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False)
+        super().__init__(
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+        )
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
         """A response that all queries share is projected once."""

@@ -14,16 +14,19 @@ from .strategies import Strategy
 
 @register_operator("luna")
 class LunaAttention(IntegralOperator):
-    r"""LUNA, :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h` with a learned φ.
+    r"""LUNA, :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`
+    with a learned φ.
 
     Args:
         dim: width of u.
         heads: H, must divide ``dim``.
-        strategy: ``"auto"`` takes the linear form (two sums, causal chunks, steps with a state of fixed size); ``"exact"`` the
-            quadratic definition, a block of queries at a time.
+        strategy: ``"auto"`` takes the linear form (two sums, causal chunks, steps with a state of
+            fixed size); ``"exact"`` the quadratic definition, a block of queries at a time.
         out_dim: see :class:`IntegralOperator`.
-        kernel_options: ``bias``, ``projections``, ``floor``, ``tied`` of :class:`fredholm.kernels.LunaKernel`, and the options of
-            :class:`fredholm.kernels.LunaMap`: ``directions``, ``channels``, ``hidden``, ``preset``, ``envelope``, …
+        kernel_options: ``bias``, ``projections``, ``floor``, ``tied`` of
+            :class:`fredholm.kernels.LunaKernel`, and the options of
+            :class:`fredholm.kernels.LunaMap`: ``directions``, ``channels``, ``hidden``, ``preset``,
+            ``envelope``, …
 
     Shape: (B, N, dim) to (B, N, out_dim).
 
@@ -49,4 +52,6 @@ class LunaAttention(IntegralOperator):
         **kernel_options,
     ):
         kernel = LunaKernel(dim, heads, **kernel_options)
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False)
+        super().__init__(
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+        )

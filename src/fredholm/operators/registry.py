@@ -17,7 +17,8 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def register_operator(name: str) -> Callable[[Factory], Factory]:
-    """Decorator that makes an operator class or factory ``f(dim, heads=1, **options)`` known by name.
+    """Decorator that makes an operator class or factory ``f(dim, heads=1, **options)`` known by
+    name.
 
     Raises:
         OptionError: the name is taken by something else.
@@ -25,7 +26,9 @@ def register_operator(name: str) -> Callable[[Factory], Factory]:
 
     def register(factory: Factory) -> Factory:
         known = _OPERATORS.get(name)
-        if known is not None and getattr(known, "__qualname__", known) != getattr(factory, "__qualname__", factory):
+        if known is not None and getattr(known, "__qualname__", known) != getattr(
+            factory, "__qualname__", factory
+        ):
             raise OptionError(f"operator name {name!r} is taken by {known}; choose another name")
         _OPERATORS[name] = factory
         return factory
@@ -68,11 +71,14 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
         if unknown is None or unknown[1] not in options:
             raise
         known = operator_options(name)
-        raise OptionError(f"operator {name!r} has no option {unknown[1]!r}{suggest(unknown[1], known)}") from error
+        raise OptionError(
+            f"operator {name!r} has no option {unknown[1]!r}{suggest(unknown[1], known)}"
+        ) from error
 
 
 def operator_options(name: str) -> list[str]:
-    """Names of an operator's options: its own, and those it passes on to its kernel (``kernel_class``) and the kernel's bases.
+    """Names of an operator's options: its own, and those it passes on to its kernel
+    (``kernel_class``) and the kernel's bases.
 
     Example:
         >>> {"norm", "decay", "strategy"} <= set(operator_options("infsa"))
@@ -80,7 +86,11 @@ def operator_options(name: str) -> list[str]:
     """
     factory = operator_factory(name)
     kernel = getattr(factory, "kernel_class", None)
-    found = [p for place in (factory, *_passed_on(kernel)) for p in inspect.signature(place).parameters.values()]
+    found = [
+        p
+        for place in (factory, *_passed_on(kernel))
+        for p in inspect.signature(place).parameters.values()
+    ]
     return sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY})
 
 
@@ -90,17 +100,23 @@ def _passed_on(kernel: type | None) -> list[Any]:
     for base in () if kernel is None else kernel.__mro__:
         if "__init__" in vars(base):
             reached.append(base.__init__)
-            if all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(base.__init__).parameters.values()):
+            if all(
+                p.kind is not p.VAR_KEYWORD
+                for p in inspect.signature(base.__init__).parameters.values()
+            ):
                 break
     return reached
 
 
 def import_file(path: str | Path):
-    """Import a user's Python file, so that the operators it registers are known. Importing runs its code."""
+    """Import a user's Python file, so that the operators it registers are known. Importing runs its
+    code.
+    """
     path = Path(path)
     if not path.is_file():
         raise OptionError(
-            f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the working folder"
+            f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the "
+            "working folder"
         )
     name = f"fredholm_user_{path.stem}"
     known = sys.modules.get(name)

@@ -13,10 +13,12 @@ from .strategies import Strategy
 
 @register_operator("softmax")
 class SoftmaxAttention(IntegralOperator):
-    r"""Multi-head softmax attention, :math:`W_O \int p_h(x, y)\,V_h u(y)\,d\mu(y)`, p a density of the domain's measure.
+    r"""Multi-head softmax attention, :math:`W_O \int p_h(x, y)\,V_h u(y)\,d\mu(y)`, p a density of
+    the domain's measure.
 
-    On a uniform domain this is ordinary attention. Where masses differ, each key counts by its mass: resampling a signal more
-    densely in one place does not move the output. Cost O(N²·dim) time, O(N) memory (fused).
+    On a uniform domain this is ordinary attention. Where masses differ, each key counts by its
+    mass: resampling a signal more densely in one place does not move the output. Cost O(N²·dim)
+    time, O(N) memory (fused).
 
     Args:
         dim: width of u.
@@ -43,4 +45,6 @@ class SoftmaxAttention(IntegralOperator):
         out_dim: int | None = None,
     ):
         kernel = SoftmaxKernel(dim, heads, bias=bias)
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False)
+        super().__init__(
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+        )

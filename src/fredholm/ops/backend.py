@@ -1,11 +1,13 @@
 """Which implementation of an op runs: PyTorch's operations, or the op's own Triton kernel.
 
-An op that has a Triton kernel takes ``backend``, and so does the strategy or operator that calls it, as an option of its
-construction. The choice follows static facts alone (device, dtype, shapes), never the values of tensors:
+An op that has a Triton kernel takes ``backend``, and so does the strategy or operator that calls
+it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
+never the values of tensors:
 
 - ``"auto"``: Triton on a CUDA device whose kernel serves the case, PyTorch everywhere else;
 - ``"torch"``: PyTorch's operations;
-- ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands in the way.
+- ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
+  in the way.
 
 Triton is imported by ``ops/<name>/triton.py`` alone, when that kernel is first used.
 """
@@ -40,15 +42,17 @@ def check_backend(name: str) -> str:
     return name
 
 
-def choose_backend(requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]) -> str:
+def choose_backend(
+    requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]
+) -> str:
     """``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
 
     Args:
         requested: one of :data:`BACKENDS`.
         op: the op's name, for the error.
         device: where its tensors are.
-        refusal: why this op's Triton kernel does not serve the call, or None where it does. Asked only on a machine that runs
-            Triton kernels.
+        refusal: why this op's Triton kernel does not serve the call, or None where it does. Asked
+            only on a machine that runs Triton kernels.
 
     Raises:
         OptionError: for an unknown backend.
@@ -66,19 +70,26 @@ def choose_backend(requested: str, op: str, device: torch.device, refusal: Calla
         return "triton"
     if requested == "auto":
         return "torch"
-    raise BackendError(f"backend='triton' cannot run {op}: {reason}; backend='auto' takes Triton only where it can run")
+    raise BackendError(
+        f"backend='triton' cannot run {op}: {reason}; backend='auto' takes Triton only where it "
+        "can run"
+    )
 
 
 def machine_refusal(device: torch.device) -> str | None:
     """Why no Triton kernel runs on tensors of ``device`` here, or None.
 
-    Without a GPU, kernels run on the CPU through Triton's interpreter where ``TRITON_INTERPRET=1`` was in the environment
-    before the first of them was imported: slow, for tests.
+    Without a GPU, kernels run on the CPU through Triton's interpreter where ``TRITON_INTERPRET=1``
+    was in the environment before the first of them was imported: slow, for tests.
     """
     if not INSTALLED:
         return "the package triton is not installed (pip install 'fredholm[triton]')"
     if interpreted():
-        return None if device.type == "cpu" else f"TRITON_INTERPRET=1 runs kernels on CPU tensors, got {device.type}"
+        return (
+            None
+            if device.type == "cpu"
+            else f"TRITON_INTERPRET=1 runs kernels on CPU tensors, got {device.type}"
+        )
     if device.type != "cuda":
         return f"the tensors are on {device.type}, it needs a CUDA device (or TRITON_INTERPRET=1, which is for tests)"
     found = _capability(device.index or 0)

@@ -23,7 +23,8 @@ def grid_refusal(pairs: int) -> str | None:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """``kernel[grid](*arguments, **options)`` on the device of the first tensor among the arguments.
+    """``kernel[grid](*arguments, **options)`` on the device of the first tensor among the
+    arguments.
 
     Example:
         >>> class Kernel:

@@ -1,9 +1,11 @@
-"""Tile sizes of Triton kernels: a table of what measured fastest, and a rule where nothing was measured.
+"""Tile sizes of Triton kernels: a table of what measured fastest, and a rule where nothing was
+measured.
 
-A kernel's table is the JSON file ``tiles.json`` beside it, from a case to a choice of sizes: ``{"forward sm90 d64 w128":
-{"rows": 128, ...}}``. The case names the direction, the device's compute capability and the sizes that matter to the kernel;
-``benchmarks/gpu.py --tune`` measures candidates and writes it. Nothing is tuned while a model runs: a call finds its case in
-the table or follows the kernel's own rule, so that equal calls run equal kernels.
+A kernel's table is the JSON file ``tiles.json`` beside it, from a case to a choice of sizes:
+``{"forward sm90 d64 w128": {"rows": 128, ...}}``. The case names the direction, the device's
+compute capability and the sizes that matter to the kernel; ``benchmarks/gpu.py --tune`` measures
+candidates and writes it. Nothing is tuned while a model runs: a call finds its case in the table or
+follows the kernel's own rule, so that equal calls run equal kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Tiles = dict[str, int]
 
 
 def case_name(direction: str, device: torch.device, **sizes: int) -> str:
-    """Key of a table: direction, compute capability (``interpreter`` without a GPU) and sizes in the order given.
+    """Key of a table: direction, compute capability (``interpreter`` without a GPU) and sizes in
+    the order given.
 
     Example:
         >>> case_name("forward", torch.device("cpu"), d=64, w=128)
@@ -36,9 +39,13 @@ def case_name(direction: str, device: torch.device, **sizes: int) -> str:
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program of a kernel may plan with: nine tenths of what the GPU grants one."""
+    """Bytes of shared memory that a program of a kernel may plan with: nine tenths of what the GPU
+    grants one.
+    """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-    return 921 * {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}.get(capability, 99)
+    return 921 * {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}.get(
+        capability, 99
+    )
 
 
 @cache
@@ -52,7 +59,8 @@ _SEEN: dict[str, Path] = {}
 
 
 def choose_tiles(path: Path, case: str, otherwise: Tiles) -> Tiles:
-    """The measured sizes of ``case``, or ``otherwise``; sizes that the table leaves out come from ``otherwise``.
+    """The measured sizes of ``case``, or ``otherwise``; sizes that the table leaves out come from
+    ``otherwise``.
 
     Example:
         >>> choose_tiles(Path("nowhere.json"), "forward sm90 d64 w128", {"rows": 64})

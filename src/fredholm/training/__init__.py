@@ -1,7 +1,7 @@
 """Training from recipes: read one, train, resume, evaluate, predict, sweep.
 
-Everything here needs the extra ``train``; names are imported when first used, so that ``import fredholm.training`` is cheap
-and a missing package is named together with the extra that brings it.
+Everything here needs the extra ``train``; names are imported when first used, so that ``import
+fredholm.training`` is cheap and a missing package is named together with the extra that brings it.
 """
 
 from __future__ import annotations

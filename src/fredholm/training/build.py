@@ -15,7 +15,9 @@ from fredholm.training.tasks import task_of
 
 
 def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
-    """The data set of one split, at the recipe's image size or length; of text, with a model's own ``vocabulary`` where given."""
+    """The data set of one split, at the recipe's image size or length; of text, with a model's own
+    ``vocabulary`` where given.
+    """
     from fredholm import data
 
     options: dict[str, Any] = {"vocabulary": vocabulary} if vocabulary is not None else {}
@@ -29,7 +31,9 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         value = getattr(recipe.data, key)
         if value is not None:
             options[key] = value
-    found: Any = data.create_dataset(recipe.data.name, split, options=recipe.data.options, **options)
+    found: Any = data.create_dataset(
+        recipe.data.name, split, options=recipe.data.options, **options
+    )
     if recipe.data.masked is not None:
         found = data.HiddenTokens(found, recipe.data.masked)
     if recipe.data.limit is None or split == "test":
@@ -38,7 +42,9 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
 
 
 class Batches:
-    """An iterable with a length and nothing else: Lightning takes anything with a ``sampler`` for a torch loader."""
+    """An iterable with a length and nothing else: Lightning takes anything with a ``sampler`` for a
+    torch loader.
+    """
 
     def __init__(self, loader: Any):
         self.loader = loader
@@ -51,7 +57,8 @@ class Batches:
 
 
 def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, int], Any], Any]:
-    """A factory of the shuffled, augmented training loader of process ``rank`` of ``world_size``, and the validation loader.
+    """A factory of the shuffled, augmented training loader of process ``rank`` of ``world_size``,
+    and the validation loader.
 
     ``batch_size`` is that of a step; processes share it.
     """
@@ -61,12 +68,17 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
     augment = options.augment
     if options.batch_size > len(train):
         raise RecipeError(
-            f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} samples to train on"
+            f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} "
+            "samples to train on"
         )
     varied = augment.crop or augment.flip or augment.shift
-    transform: Any = data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
+    transform: Any = (
+        data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
+    )
     if isinstance(train, data.PointDataset):
-        transform = data.CloudAugment(scale=augment.scale, jitter=augment.jitter, rotate=augment.rotate)
+        transform = data.CloudAugment(
+            scale=augment.scale, jitter=augment.jitter, rotate=augment.rotate
+        )
     if recipe.data.masked is not None:
         source: Any = train
         transform = source.hide
@@ -83,7 +95,9 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
             world_size=world_size,
         )
 
-    return training, Batches(data.make_loader(val, options.eval_batch_size, seed=recipe.seed, shuffle=False))
+    return training, Batches(
+        data.make_loader(val, options.eval_batch_size, seed=recipe.seed, shuffle=False)
+    )
 
 
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
@@ -108,7 +122,11 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
     from fredholm import data
 
     if isinstance(dataset, data.TextDataset | data.HiddenTokens | data.NextTokens):
-        return {"encoder": "text", "vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
+        return {
+            "encoder": "text",
+            "vocabulary": len(dataset.vocabulary),
+            "max_length": dataset.max_length,
+        }
     if isinstance(dataset, data.SequenceDataset):
         fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
         fields |= {"spacing": dataset.spacing} if dataset.spacing != 1 else {}
@@ -126,18 +144,30 @@ def _input_fields(dataset: Any) -> dict[str, Any]:
             if dataset.tokens
             else {"channels": dataset.channels}
         )
-        pool = "every" if dataset.task == "steps" else "first" if isinstance(dataset, data.NodeDataset) else "mean"
+        pool = (
+            "every"
+            if dataset.task == "steps"
+            else "first"
+            if isinstance(dataset, data.NodeDataset)
+            else "mean"
+        )
         return {"encoder": "graph", "eigenvectors": dataset.eigenvectors, "pool": pool, **nodes}
     if isinstance(dataset, data.QuestionDataset):
         words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
-        picture = {"image_size": dataset.shape[1:], "channels": dataset.shape[0], "views": dataset.views}
+        picture = {
+            "image_size": dataset.shape[1:],
+            "channels": dataset.shape[0],
+            "views": dataset.views,
+        }
         return {"encoder": "multimodal", **picture, **words}
     image, _ = dataset[0]
     return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
 
 
 def _operator(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's operator; where it is the model's own kind, its options are changes to the model's."""
+    """The recipe's operator; where it is the model's own kind, its options are changes to the
+    model's.
+    """
     from fredholm import models
 
     name, options = recipe.operator.name, recipe.operator.options

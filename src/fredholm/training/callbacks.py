@@ -1,4 +1,6 @@
-"""What a run records and keeps: averaged weights, the epoch table, the best model, an end when nothing improves."""
+"""What a run records and keeps: averaged weights, the epoch table, the best model, an end when
+nothing improves.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ COLUMNS = ("epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "sec
 class Ema(WeightAveraging):
     """Exponential moving average of the weights, used by validation and by the saved model.
 
-    The decay of update n is min(decay, (1 + n) / (10 + n)), so that a short run is not an average with its initial weights.
+    The decay of update n is min(decay, (1 + n) / (10 + n)), so that a short run is not an average
+    with its initial weights.
     """
 
     def __init__(self, decay: float):
@@ -43,7 +46,9 @@ class Patience(EarlyStopping):
 
 
 class Table(Callback):
-    """A CSV file of the run, one row a record, kept in checkpoints; a subclass sets ``path``, ``rows`` and ``columns``."""
+    """A CSV file of the run, one row a record, kept in checkpoints; a subclass sets ``path``,
+    ``rows`` and ``columns``.
+    """
 
     columns: tuple[str, ...]
     path: Path
@@ -66,7 +71,9 @@ class Table(Callback):
 
 
 class History(Table):
-    """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the checkpoint."""
+    """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the
+    checkpoint.
+    """
 
     columns = COLUMNS
 
@@ -88,16 +95,24 @@ class History(Table):
             self.write()
             if self.report:
                 epochs = trainer.max_epochs
-                shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in pl_module.metrics.items())
+                shown = "  ".join(
+                    f"{key.replace('_', ' ')} {value:.4g}"
+                    for key, value in pl_module.metrics.items()
+                )
                 self.report(
-                    f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4g}  {shown}  {row['seconds']:.0f} s"
+                    f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
+                    f"{row['seconds']:.0f} s"
                 )
 
 
 class KeepModel(Callback):
-    """Saves the weights, averaged ones where there are, whenever validation is the best so far (or at the end only)."""
+    """Saves the weights, averaged ones where there are, whenever validation is the best so far (or
+    at the end only).
+    """
 
-    def __init__(self, save: Callable[[Any], None], metric: str, mode: str, keep: str, ema: Ema | None):
+    def __init__(
+        self, save: Callable[[Any], None], metric: str, mode: str, keep: str, ema: Ema | None
+    ):
         self.save, self.metric, self.keep, self.ema = save, metric, keep, ema
         self.sign = 1.0 if mode == "max" else -1.0
         self.best: float | None = None

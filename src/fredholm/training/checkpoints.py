@@ -1,4 +1,6 @@
-"""Resumable state on disk: written atomically, read without executing code, the newest readable one found."""
+"""Resumable state on disk: written atomically, read without executing code, the newest readable one
+found.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ KEEP = 2
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, synced to disk under another name and then renamed; loaded as tensors and plain data."""
+    """Lightning's checkpoint files, synced to disk under another name and then renamed; loaded as
+    tensors and plain data.
+    """
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path, storage_options: Any = None
+    ) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -31,7 +37,9 @@ class AtomicIO(TorchCheckpointIO):
             os.fsync(file.fileno())
         os.replace(temporary, path)
 
-    def load_checkpoint(self, path, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path, map_location: Any = "cpu", weights_only: bool | None = True
+    ) -> dict[str, Any]:
         return read_checkpoint(path)
 
 
@@ -47,7 +55,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(f"{path}: not a readable checkpoint ({reason})") from error
     if not isinstance(state, dict) or "state_dict" not in state or "loops" not in state:
-        raise CheckpointError(f"{path}: received a file without training state; needs a checkpoint of this run")
+        raise CheckpointError(
+            f"{path}: received a file without training state; needs a checkpoint of this run"
+        )
     return state
 
 
@@ -72,15 +82,17 @@ def newest_readable(folder: Path) -> Path:
             continue
         return path
     found = "; ".join(problems) if problems else "it holds none"
-    raise CheckpointError(f"{folder}: no checkpoint to resume from ({found}); start again with --overwrite")
+    raise CheckpointError(
+        f"{folder}: no checkpoint to resume from ({found}); start again with --overwrite"
+    )
 
 
 class Checkpoints(Checkpoint):
     """Saves after every epoch, and within one every so many minutes or steps; keeps the newest two.
 
-    Within an epoch it saves only after an optimizer step (accumulated gradients are not part of the state) and never after
-    the last batch, whose epoch is not over before its validation. ``requested`` asks for a save at the next such moment,
-    and for the run to end there.
+    Within an epoch it saves only after an optimizer step (accumulated gradients are not part of the
+    state) and never after the last batch, whose epoch is not over before its validation.
+    ``requested`` asks for a save at the next such moment, and for the run to end there.
     """
 
     def __init__(self, folder: Path, minutes: float | None = None, steps: int | None = None):

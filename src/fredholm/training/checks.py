@@ -1,4 +1,6 @@
-"""Checks of a recipe against the registries: data sets, models and their fields, operators and their options."""
+"""Checks of a recipe against the registries: data sets, models and their fields, operators and
+their options.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 from fredholm.errors import RecipeError, suggest
 from fredholm.training.recipe import Recipe
 
-# Set by the data set or by sections of their own, so a recipe may not set them a second time under model.
+# Set by the data set or by sections of their own, so a recipe may not set them a second time under
+# model.
 _DERIVED = {
     "image_size": "data.image_size",
     "channels": "the data set",
@@ -40,7 +43,9 @@ def import_files(files: list[str], folder: Path) -> list[str]:
     for name in files:
         path = (folder / name).resolve()
         if path.suffix != ".py" or not path.is_file():
-            raise RecipeError(f"import: received {name!r}; needs an existing .py file (looked for {path})")
+            raise RecipeError(
+                f"import: received {name!r}; needs an existing .py file (looked for {path})"
+            )
         try:
             import_file(path)
         except Exception as error:  # whatever the user's own code raises
@@ -75,12 +80,22 @@ def _data_problems(recipe: Recipe):
 def _kind_problems(recipe: Recipe, kind: str):
     """Options of text given for images, and the other way round."""
     options, augment = recipe.data, recipe.data.augment
-    given: dict[str, Any] = {key: getattr(options, key) for key in ("tokens", "max_length", "min_count", "masked")}
+    given: dict[str, Any] = {
+        key: getattr(options, key) for key in ("tokens", "max_length", "min_count", "masked")
+    }
     if kind != "points":
         given |= {f"augment.{key}": getattr(augment, key) for key in ("scale", "jitter", "rotate")}
     if kind != "images":
-        given = {key: value for key, value in given.items() if kind != "text" or key.startswith("augment")}
-        given |= {"image_size": options.image_size, "mixup": options.mixup, "cutmix": options.cutmix}
+        given = {
+            key: value
+            for key, value in given.items()
+            if kind != "text" or key.startswith("augment")
+        }
+        given |= {
+            "image_size": options.image_size,
+            "mixup": options.mixup,
+            "cutmix": options.cutmix,
+        }
         given |= {f"augment.{key}": getattr(augment, key) for key in ("crop", "flip", "shift")}
     for key, value in given.items():
         if value:
@@ -116,8 +131,12 @@ def _operator_problems(recipe: Recipe):
 
 def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
     """A model that could not be built from a recipe, as one message naming the section at fault."""
-    section = "operator" if recipe.operator.options and str(error).startswith("operator ") else "model"
+    section = (
+        "operator" if recipe.operator.options and str(error).startswith("operator ") else "model"
+    )
     received = (
-        recipe.operator.options if section == "operator" else {"name": recipe.model.name, **recipe.model.overrides}
+        recipe.operator.options
+        if section == "operator"
+        else {"name": recipe.model.name, **recipe.model.overrides}
     )
     return RecipeError(f"{section}: received {received}; {error}")

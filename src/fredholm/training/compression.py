@@ -33,12 +33,14 @@ def compress_run(
     batch_size: int = 16,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Distil every operator of a trained run into a low-rank one, and evaluate both on the test split.
+    """Distil every operator of a trained run into a low-rank one, and evaluate both on the test
+    split.
 
-    The new run folder holds the recipe with the low-rank operator, the model, and ``compression.json``: of each layer the errors on
-    signals it was not fitted to, the Eckart-Young optimum and Proposition 12's bound (see :class:`fredholm.operators.CompressionReport`).
-    Layers are fitted one by one to what the original model's layers see on training samples, and reported on eight validation
-    samples.
+    The new run folder holds the recipe with the low-rank operator, the model, and
+    ``compression.json``: of each layer the errors on signals it was not fitted to, the Eckart-Young
+    optimum and Proposition 12's bound (see :class:`fredholm.operators.CompressionReport`). Layers
+    are fitted one by one to what the original model's layers see on training samples, and reported
+    on eight validation samples.
 
     Args:
         run: a finished run of an ITNet with the exact operator.
@@ -52,29 +54,43 @@ def compress_run(
     Returns: what ``compression.json`` holds: layers, and test results before and after.
 
     Raises:
-        OptionError: a folder that is there already, an impossible number, a model that is not built of blocks with one operator.
+        OptionError: a folder that is there already, an impossible number, a model that is not built
+            of blocks with one operator.
         ConversionError: operators without a low-rank form.
         CheckpointError: no run or no model there.
     """
     model, place = load_run(run)
     extra = model.extra
-    target = RunFolder(Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}"))
+    target = RunFolder(
+        Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}")
+    )
     if target.root.exists():
         raise OptionError(f"{target.root}: exists; remove it, or give another folder")
     if rank < 1 or samples < 1 or batch_size < 1 or steps < 1:
-        raise OptionError(f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of each")
+        raise OptionError(
+            f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of "
+            "each"
+        )
     if not isinstance(model, ITNet) or model.config.operator != "itnet":
-        raise ConversionError(f"{place.root}: compress takes a trained ITNet with the operator 'itnet'")
+        raise ConversionError(
+            f"{place.root}: compress takes a trained ITNet with the operator 'itnet'"
+        )
     fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
-    unseen = seen(model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT)  # every one is decomposed
+    unseen = seen(
+        model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT
+    )  # every one is decomposed
     own_rank = -(-rank // model.config.heads)
     options: dict[str, Any] = {"width": width or model.blocks[0].operator.kernel.width}
     layers, states = [], {}
     for number, block in enumerate(model.blocks):
         signals, held_out = fitted[number], unseen[number]
-        low, found = compress(block.operator, own_rank, signals, held_out=held_out, steps=steps, **options)
+        low, found = compress(
+            block.operator, own_rank, signals, held_out=held_out, steps=steps, **options
+        )
         layers.append({"layer": number + 1, **dataclasses.asdict(found)})
-        states |= {f"blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()}
+        states |= {
+            f"blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()
+        }
         if report:
             report(f"layer {number + 1}: {found}")
     config = low_rank_config(model.config, low, own_rank, options)
@@ -98,7 +114,9 @@ def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[t
     return found
 
 
-def low_rank_config(config: Any, low: LowRankITNetOperator, rank: int, options: dict[str, Any]) -> Any:
+def low_rank_config(
+    config: Any, low: LowRankITNetOperator, rank: int, options: dict[str, Any]
+) -> Any:
     """The configuration of a model with such operators."""
     fourier: Any = low.kernel.fourier
     fields = {"rank": rank, "frequencies": fourier.frequencies, **options}
@@ -109,7 +127,9 @@ def low_rank_config(config: Any, low: LowRankITNetOperator, rank: int, options: 
 
 def _write(place: RunFolder, target: RunFolder, model: Any, extra: dict[str, Any]) -> None:
     recipe = place.load_recipe()
-    recipe.operator = type(recipe.operator)(name=model.config.operator, **model.config.operator_options)
+    recipe.operator = type(recipe.operator)(
+        name=model.config.operator, **model.config.operator_options
+    )
     recipe.name = target.root.name
     target.root.mkdir(parents=True)
     if place.code.is_dir():

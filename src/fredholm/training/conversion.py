@@ -1,4 +1,6 @@
-"""Pretrained models made linear: attention distillation, then the task, with everything measured on the way."""
+"""Pretrained models made linear: attention distillation, then the task, with everything measured on
+the way.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from fredholm.convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
+from fredholm.convert.linearize import (
+    ConversionReport,
+    Replaced,
+    replace_attention,
+    save_linearized,
+)
 from fredholm.errors import OptionError
 from fredholm.training.conversion_data import as_dataset
 from fredholm.training.conversion_fit import PRECISIONS, Run, StageOptions, run_stage
@@ -35,7 +42,9 @@ class Conversion:
     replaced: Replaced
 
     def save(self, folder: str | Path) -> Path:
-        """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and ``conversion.html``."""
+        """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
+        ``conversion.html``.
+        """
         from fredholm.training.conversion_page import write_page
 
         folder = save_linearized(self.replaced, folder)
@@ -67,23 +76,29 @@ def linearize(
 ) -> Conversion:
     r"""A pretrained model with linear attention in place of its softmax, trained to do what it did.
 
-    The projections, networks and norms are kept; each layer gets a feature map φ, and attention costs O(N) instead of O(N²).
-    Stage 1 trains the maps alone: every layer is given what the teacher gives it, and minimises
-    :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real keys. Stage 2 trains everything on
-    the task, with early stopping.
+    The projections, networks and norms are kept; each layer gets a feature map φ, and attention
+    costs O(N) instead of O(N²). Stage 1 trains the maps alone: every layer is given what the
+    teacher gives it, and minimises
+    :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real
+    keys. Stage 2 trains everything on the task, with early stopping.
 
     Args:
-        model: an encoder or decoder of transformers, a model of fredholm, or one with ``nn.MultiheadAttention`` or timm's ``Attention``;
-            it is copied, and stays as it is.
-        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`: ``"luna"``, ``"hedgehog"``, ``"t2r"``, ``"performer"``, ``"elu"``, …; or
-            ``"infsa"``, ``"linear_infsa"``, which have nothing to distil.
-        data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets of (inputs, label), inputs a tensor or a
-            mapping of a model's arguments. Without data the model is replaced and not trained.
-        task: ``"classification"``, ``"regression"`` or ``"steps"``, see :class:`fredholm.training.tasks.Task`.
-        metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of regressions ``"spearman"``.
+        model: an encoder or decoder of transformers, a model of fredholm, or one with
+            ``nn.MultiheadAttention`` or timm's ``Attention``; it is copied, and stays as it is.
+        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`: ``"luna"``, ``"hedgehog"``, ``"t2r"``,
+            ``"performer"``, ``"elu"``, …; or ``"infsa"``, ``"linear_infsa"``, which have nothing to
+            distil.
+        data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets
+            of (inputs, label), inputs a tensor or a mapping of a model's arguments. Without data
+            the model is replaced and not trained.
+        task: ``"classification"``, ``"regression"`` or ``"steps"``, see
+            :class:`fredholm.training.tasks.Task`.
+        metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of
+            regressions ``"spearman"``.
         options, tied, layers, inputs, keep_refused: see :func:`fredholm.convert.replace_attention`.
         distil, tune: the two stages.
-        folder: where progress is kept, the converted model (``model/``) and its report; needed to resume.
+        folder: where progress is kept, the converted model (``model/``) and its report; needed to
+            resume.
         resume: go on in ``folder``; what is finished is read.
         precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32).
         lengths: at which time and memory of both models are measured, see
@@ -113,16 +128,36 @@ def linearize(
         "layers": None if layers is None else list(layers),
         "task": task,
     }
-    settings |= {"metric": name, "precision": precision, "seed": seed, "model": type(model).__name__}
+    settings |= {
+        "metric": name,
+        "precision": precision,
+        "seed": seed,
+        "model": type(model).__name__,
+    }
     settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
     torch.manual_seed(seed)
     replaced = replace_attention(
-        model, to, options=options, tied=tied, layers=layers, inputs=inputs, keep_refused=keep_refused
+        model,
+        to,
+        options=options,
+        tied=tied,
+        layers=layers,
+        inputs=inputs,
+        keep_refused=keep_refused,
     )
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if data is not None:
-        _train(run, progress, model, replaced, report, [as_dataset(split) for split in data], distil, tune)
+        _train(
+            run,
+            progress,
+            model,
+            replaced,
+            report,
+            [as_dataset(split) for split in data],
+            distil,
+            tune,
+        )
     replaced.model.eval()
     if lengths:
         report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))
@@ -147,18 +182,34 @@ def fine_tune(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> float:
-    """Train any model on a task as stage 2 of :func:`linearize` does, in place; returns the validation score of the weights it keeps.
+    """Train any model on a task as stage 2 of :func:`linearize` does, in place; returns the
+    validation score of the weights it keeps.
 
-    The arguments are those of :func:`linearize`; this is how a teacher is made where none was fine-tuned yet.
+    The arguments are those of :func:`linearize`; this is how a teacher is made where none was
+    fine-tuned yet.
     """
     name = metric or ("spearman" if task == "regression" else "accuracy")
     run = Run(Task(task), name, metric_named(name), precision, seed, say or (lambda line: None))
-    settings = {"task": task, "metric": name, "precision": precision, "seed": seed, "tune": dataclasses.asdict(options)}
+    settings = {
+        "task": task,
+        "metric": name,
+        "precision": precision,
+        "seed": seed,
+        "tune": dataclasses.asdict(options),
+    }
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
     train, val = (as_dataset(split) for split in data)
     run_stage(
-        run, progress, "tuned", FineTuning, stub, train, val, options, ConversionReport.of(stub, type(model).__name__)
+        run,
+        progress,
+        "tuned",
+        FineTuning,
+        stub,
+        train,
+        val,
+        options,
+        ConversionReport.of(stub, type(model).__name__),
     )
     model.eval()
     return progress.get("score", lambda: evaluate(model, val, run.metric, run.task, precision))
@@ -180,15 +231,23 @@ def _train(
     student = replaced.model
 
     def score(key: str, of: nn.Module) -> None:
-        report.scores[key] = progress.get(key, lambda: evaluate(of, val, run.metric, run.task, run.precision))
+        report.scores[key] = progress.get(
+            key, lambda: evaluate(of, val, run.metric, run.task, run.precision)
+        )
         run.say(f"{run.metric_name} of {key}: {report.scores[key]:.4f}")
 
     score("teacher", teacher)
-    report.measured("before", progress.get("divergence before", lambda: divergences(replaced, val, run.precision)))
+    report.measured(
+        "before",
+        progress.get("divergence before", lambda: divergences(replaced, val, run.precision)),
+    )
     score("before", student)
     if distil.epochs and replaced.distils:
         run_stage(run, progress, "distilled", Distillation, replaced, train, None, distil, report)
-        report.measured("after", progress.get("divergence after", lambda: divergences(replaced, val, run.precision)))
+        report.measured(
+            "after",
+            progress.get("divergence after", lambda: divergences(replaced, val, run.precision)),
+        )
         score("distilled", student)
     if tune.epochs:
         run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report)

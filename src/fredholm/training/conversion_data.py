@@ -1,4 +1,6 @@
-"""What a conversion learns from: data sets of fredholm as they are, any other with samples put into batches, texts by a tokenizer."""
+"""What a conversion learns from: data sets of fredholm as they are, any other with samples put into
+batches, texts by a tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class Part(LabelledDataset):
 
 
 class TokenTexts(LabelledDataset):
-    """Texts, or pairs of texts, as a transformers tokenizer gives them, padded to the longest of a batch.
+    """Texts, or pairs of texts, as a transformers tokenizer gives them, padded to the longest of a
+    batch.
 
     Args:
         name, split: what this is.
@@ -70,12 +73,20 @@ class TokenTexts(LabelledDataset):
     ):
         super().__init__(name, split, labels, classes)
         if len(texts) != len(labels):
-            raise DataError(f"{name}: received {len(texts)} texts and {len(labels)} labels; needs one each")
-        columns = [list(column) for column in zip(*texts)] if texts and not isinstance(texts[0], str) else [list(texts)]
+            raise DataError(
+                f"{name}: received {len(texts)} texts and {len(labels)} labels; needs one each"
+            )
+        columns = (
+            [list(column) for column in zip(*texts)]
+            if texts and not isinstance(texts[0], str)
+            else [list(texts)]
+        )
         found = tokenizer(*columns, truncation=True, max_length=max_length)
         self.columns = {key: found[key] for key in found}
 
-    def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[dict[str, Tensor], Tensor]:
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Any = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """A model's arguments (B, N), zero where padded, and labels."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         parts = {}
@@ -92,9 +103,12 @@ def as_dataset(source: Any) -> Any:
         OptionError: neither has it ``batch``, nor a length and items.
         DataError: it is empty.
     """
-    if not hasattr(source, "__len__") or not (hasattr(source, "batch") or hasattr(source, "__getitem__")):
+    if not hasattr(source, "__len__") or not (
+        hasattr(source, "batch") or hasattr(source, "__getitem__")
+    ):
         raise OptionError(
-            f"data: received {type(source).__name__}; needs a training and a validation data set with a length, of (inputs, label)"
+            f"data: received {type(source).__name__}; needs a training and a validation data set "
+            "with a length, of (inputs, label)"
         )
     if not len(source):
         raise DataError("data: a split is empty")

@@ -28,9 +28,11 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 @dataclass(frozen=True)
 class StageOptions:
-    """How one stage learns: AdamW at ``lr``, linear warm-up over the share ``warmup`` of all steps, a cosine to zero.
+    """How one stage learns: AdamW at ``lr``, linear warm-up over the share ``warmup`` of all steps,
+    a cosine to zero.
 
-    ``epochs=0`` leaves the stage out; ``patience`` is how many epochs without a better validation score are waited for.
+    ``epochs=0`` leaves the stage out; ``patience`` is how many epochs without a better validation
+    score are waited for.
     """
 
     epochs: int = 1
@@ -43,7 +45,9 @@ class StageOptions:
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch_size < 1 or not self.lr > 0:
-            raise OptionError(f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}")
+            raise OptionError(
+                f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
+            )
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,10 @@ def run_stage(
         progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
         progress.get(f"epochs {key}", lambda: len(rows))
     progress.restore(key, replaced.model)
-    report.epochs[key], report.minutes[key] = progress.done[f"epochs {key}"], progress.done[f"minutes {key}"]
+    report.epochs[key], report.minutes[key] = (
+        progress.done[f"epochs {key}"],
+        progress.done[f"minutes {key}"],
+    )
 
 
 class StageHistory(History):
@@ -97,21 +104,41 @@ def _fit(
     size = min(options.batch_size, len(train))
 
     def loader(rank: int, world_size: int) -> Any:
-        return make_loader(train, size, seed=run.seed, shuffle=True, drop_last=True, rank=rank, world_size=world_size)
+        return make_loader(
+            train,
+            size,
+            seed=run.seed,
+            shuffle=True,
+            drop_last=True,
+            rank=rank,
+            world_size=world_size,
+        )
 
     extra: tuple[Any, ...] = (run.task, run.metric) if kind is FineTuning else ()
     module = kind(replaced, loader, options, run.seed, *extra)
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
     timer = Timer(verbose=False)
     callbacks: list[Any] = [timer]
-    keeper = KeepModel(lambda model: progress.keep(key, model), "val_metric", "max", "best" if val else "last", None)
+    keeper = KeepModel(
+        lambda model: progress.keep(key, model),
+        "val_metric",
+        "max",
+        "best" if val else "last",
+        None,
+    )
     callbacks.append(keeper)
     if val is not None and options.patience:
-        callbacks.append(Patience("val_metric", patience=options.patience, mode="max", check_on_train_epoch_end=False))
+        callbacks.append(
+            Patience(
+                "val_metric", patience=options.patience, mode="max", check_on_train_epoch_end=False
+            )
+        )
     if sys.stderr.isatty():
         callbacks.append(RichProgressBar())
     checkpoints = Checkpoints(place / "checkpoints" if place else Path(), minutes=5.0)
-    history = StageHistory(place / "metrics.csv" if place else Path(), timer, lambda line: run.say(f"{key}: {line}"))
+    history = StageHistory(
+        place / "metrics.csv" if place else Path(), timer, lambda line: run.say(f"{key}: {line}")
+    )
     if place is None:
         history.write = lambda: None  # type: ignore[method-assign]
     callbacks.append(history)
@@ -135,7 +162,9 @@ def _fit(
             callbacks=callbacks,
             use_distributed_sampler=False,
         )
-        loaders: dict[str, Any] = {} if val is None else {"val_dataloaders": Batches(make_loader(val, size))}
+        loaders: dict[str, Any] = (
+            {} if val is None else {"val_dataloaders": Batches(make_loader(val, size))}
+        )
         path = newest_readable(place / "checkpoints") if place is not None and resumed else None
         try:
             trainer.fit(module, ckpt_path=path, weights_only=True, **loaders)

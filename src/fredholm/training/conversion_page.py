@@ -39,23 +39,32 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
     ]
     lead = f"{len(report.layers)} attention layers of {report.source} compute {report.to} linear attention."
     foot = f"Options of the map: {report.options or 'defaults'}; keys {'share' if report.tied else 'do not share'} the queries' map."
-    path.write_text(render_page(f"{report.source} → {report.to}", lead, facts, sections, foot), encoding="utf-8")
+    path.write_text(
+        render_page(f"{report.source} → {report.to}", lead, facts, sections, foot), encoding="utf-8"
+    )
     return path
 
 
 def _layers(report: ConversionReport) -> Section:
     text = (
-        "<p>Divergence is KL(teacher ‖ student) in nats, the mean over queries and heads of the validation texts or images, each layer "
+        "<p>Divergence is KL(teacher ‖ student) in nats, the mean over queries and heads of the "
+        "validation texts or images, each layer "
         "given what the teacher gives it.</p>"
     )
     pictures = []
     if any(x.before is not None for x in report.layers):
         caption = "<b>Divergence of each layer's attention</b> from its teacher's, before stage 1 and after it."
         pictures = [
-            Picture("divergence", "Bars of the divergence by layer", caption, render(lambda t: _bars(t, report)))
+            Picture(
+                "divergence",
+                "Bars of the divergence by layer",
+                caption,
+                render(lambda t: _bars(t, report)),
+            )
         ]
     names = "".join(
-        f"<p><b>{escape(x.name)}</b><br>kept: {escape(', '.join(x.kept))}<br>new: {escape(', '.join(x.new)) or 'none'}</p>"
+        f"<p><b>{escape(x.name)}</b><br>kept: {escape(', '.join(x.kept))}<br>new: "
+        f"{escape(', '.join(x.new)) or 'none'}</p>"
         for x in report.layers
     )
     after = table(*report.table()) + folded("Parameters kept and new, by name", names)
@@ -77,7 +86,9 @@ def _speed(report: ConversionReport) -> Section:
     text = f"<p>One forward pass of batch 1 on this machine. The converted model is faster from: {where}.</p>"
     head = ["tokens", "teacher, ms", "converted, ms", "teacher, MiB", "converted, MiB"]
     caption = "<b>Time and peak memory against the length</b>, logarithmic."
-    picture = Picture("speed", "Time and memory against length", caption, render(lambda t: _curves(t, report)))
+    picture = Picture(
+        "speed", "Time and memory against length", caption, render(lambda t: _curves(t, report))
+    )
     return Section("speed", "Speed and memory", text, [picture], table(head, rows))
 
 
@@ -85,8 +96,20 @@ def _bars(theme: Theme, report: ConversionReport):
     figure = new_figure(7.0, 2.6)
     axes = figure.subplots()
     place = range(len(report.layers))
-    axes.bar([p - 0.2 for p in place], [x.before or 0.0 for x in report.layers], 0.38, color=theme.bad, label="before")
-    axes.bar([p + 0.2 for p in place], [x.after or 0.0 for x in report.layers], 0.38, color=theme.good, label="after")
+    axes.bar(
+        [p - 0.2 for p in place],
+        [x.before or 0.0 for x in report.layers],
+        0.38,
+        color=theme.bad,
+        label="before",
+    )
+    axes.bar(
+        [p + 0.2 for p in place],
+        [x.after or 0.0 for x in report.layers],
+        0.38,
+        color=theme.good,
+        label="after",
+    )
     axes.set_xticks(list(place), [str(p + 1) for p in place])
     axes.set_xlabel("layer")
     axes.set_ylabel("KL, nats")
@@ -97,7 +120,9 @@ def _bars(theme: Theme, report: ConversionReport):
 def _curves(theme: Theme, report: ConversionReport):
     figure = new_figure(7.0, 2.8)
     lengths = [x["length"] for x in report.speed]
-    for axes, key, label, unit in zip(figure.subplots(1, 2), ("ms", "bytes"), ("ms", "MiB"), (1.0, 2.0**20)):
+    for axes, key, label, unit in zip(
+        figure.subplots(1, 2), ("ms", "bytes"), ("ms", "MiB"), (1.0, 2.0**20)
+    ):
         for side, colour in (("teacher", theme.bad), ("student", theme.good)):
             values = [max(x[f"{side}_{key}"], 1e-9) / unit for x in report.speed]
             axes.loglog(lengths, values, marker="o", markersize=3, color=colour, label=side)

@@ -15,7 +15,9 @@ from fredholm.training.callbacks import write_json
 
 
 class Progress:
-    """What a conversion has done: numbers in ``progress.json`` and weights beside it, or in memory without a folder."""
+    """What a conversion has done: numbers in ``progress.json`` and weights beside it, or in memory
+    without a folder.
+    """
 
     def __init__(self, folder: Path | None, settings: dict[str, Any], resume: bool):
         self.folder, self.done, self.weights = folder, {}, {}
@@ -28,10 +30,16 @@ class Progress:
         if path.is_file():
             saved = json.loads(path.read_text(encoding="utf-8"))
             if not resume:
-                raise OptionError(f"{folder}: holds a conversion; pass resume=True to go on, or choose another folder")
+                raise OptionError(
+                    f"{folder}: holds a conversion; pass resume=True to go on, or choose another "
+                    "folder"
+                )
             changed = sorted(key for key in settings if saved["settings"].get(key) != settings[key])
             if changed:
-                raise RecipeError(f"{folder}: the conversion was started otherwise; it differs in {', '.join(changed)}")
+                raise RecipeError(
+                    f"{folder}: the conversion was started otherwise; it differs in "
+                    f"{', '.join(changed)}"
+                )
             self.done = saved["done"]
         elif folder.is_dir() and any(folder.iterdir()):
             raise OptionError(f"{folder}: exists and holds no conversion; choose another folder")
@@ -59,9 +67,15 @@ class Progress:
     def restore(self, key: str, model: nn.Module) -> None:
         """Give a model the weights kept."""
         folder = self.folder
-        state = self.weights[key] if folder is None else torch.load(folder / f"{key}.pt", weights_only=True)
+        state = (
+            self.weights[key]
+            if folder is None
+            else torch.load(folder / f"{key}.pt", weights_only=True)
+        )
         model.load_state_dict(state)
 
     def _write(self) -> None:
         if self.folder is not None:
-            write_json(self.folder / "progress.json", {"settings": self.settings, "done": self.done})
+            write_json(
+                self.folder / "progress.json", {"settings": self.settings, "done": self.done}
+            )

@@ -1,4 +1,6 @@
-"""What is measured on a validation split: a model's score, and each layer's divergence from its teacher."""
+"""What is measured on a validation split: a model's score, and each layer's divergence from its
+teacher.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,26 @@ def evaluate(
 
 
 @torch.no_grad()
-def divergences(replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16) -> dict[str, float]:
-    """Each layer's divergence from its teacher, mean over the first batches of a split, inputs as the teacher gives them."""
+def divergences(
+    replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
+) -> dict[str, float]:
+    """Each layer's divergence from its teacher, mean over the first batches of a split, inputs as
+    the teacher gives them.
+    """
     sums, count = dict.fromkeys(replaced.parts, 0.0), 0
     with replaced.mode("distil"):
         for out, _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
             for name, value in replaced.losses().items():
                 sums[name] += float(value) * len(out)
             count += len(out)
-    return {name: max(0.0, total / count) for name, total in sums.items()}  # the logarithm's floor may cost 1e-6
+    return {
+        name: max(0.0, total / count) for name, total in sums.items()
+    }  # the logarithm's floor may cost 1e-6
 
 
-def _forward(model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None):
+def _forward(
+    model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None
+):
     """(outputs, labels) of the batches of a split."""
     device = next(model.parameters()).device
     training = model.training
@@ -62,4 +72,8 @@ def _forward(model: nn.Module, dataset: Any, precision: str, batch_size: int, li
 
 
 def _to(inputs: Any, device: torch.device) -> Any:
-    return inputs.to(device) if isinstance(inputs, Tensor) else {key: value.to(device) for key, value in inputs.items()}
+    return (
+        inputs.to(device)
+        if isinstance(inputs, Tensor)
+        else {key: value.to(device) for key, value in inputs.items()}
+    )

@@ -1,4 +1,6 @@
-"""Conversions by name: a folder of transformers or of a run, and a data set, as the command line gives them."""
+"""Conversions by name: a folder of transformers or of a run, and a data set, as the command line
+gives them.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ def linearize_source(
     """:func:`linearize` for a model in a folder.
 
     Args:
-        source: a folder of transformers (``config.json`` with ``architectures``, its weights, and of texts its tokenizer), or the folder of
-            a run of ``fredholm train``, whose own data are used.
+        source: a folder of transformers (``config.json`` with ``architectures``, its weights, and
+            of texts its tokenizer), or the folder of a run of ``fredholm train``, whose own data
+            are used.
         to, distil, tune, say, options: see :func:`linearize`.
-        data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of transformers is replaced, not trained.
+        data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of
+            transformers is replaced, not trained.
         out: folder of the conversion.
         max_length: tokens kept of a text; default what the model can place.
         samples: of the training split, the first so many after a fixed shuffle; default all.
@@ -57,7 +61,9 @@ def linearize_source(
         splits = None if data is None else _splits(model, source, data, max_length)
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
-    return linearize(model, to, data=splits, folder=out, distil=distil, tune=tune, say=say, **options)
+    return linearize(
+        model, to, data=splits, folder=out, distil=distil, tune=tune, say=say, **options
+    )
 
 
 def _some(dataset: Any, samples: int) -> Any:
@@ -72,21 +78,25 @@ def _transformers_model(folder: Path) -> Any:
     library: Any = require("transformers", "hf", "converting a transformers model")
     if not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"no config.json in {str(folder)!r}; give a folder of transformers, or of a run of fredholm train"
+            f"no config.json in {str(folder)!r}; give a folder of transformers, or of a run of "
+            "fredholm train"
         )
     try:
         config = library.AutoConfig.from_pretrained(folder)
         kind = getattr(library, (config.architectures or [""])[0], None)
         if kind is None:
             raise ConversionError(
-                f"{folder}: config.json names no class of transformers (architectures: {config.architectures})"
+                f"{folder}: config.json names no class of transformers (architectures: "
+                f"{config.architectures})"
             )
         model, info = kind.from_pretrained(folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
     missing = sorted(map(str, info["missing_keys"]))
     if missing:
-        raise CheckpointError(f"{folder}: weights are missing, which would start at random: {', '.join(missing[:8])}")
+        raise CheckpointError(
+            f"{folder}: weights are missing, which would start at random: {', '.join(missing[:8])}"
+        )
     return model.eval()
 
 
@@ -103,7 +113,9 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
     limit = getattr(model.config, "max_position_embeddings", None)
     length = max_length or limit or 512
     if limit is not None and length > limit:
-        raise OptionError(f"--max-length: received {length}; the model has positions for {limit} tokens")
+        raise OptionError(
+            f"--max-length: received {length}; the model has positions for {limit} tokens"
+        )
     found = []
     for split in ("train", "val"):
         texts = create_dataset(name, split)
@@ -111,6 +123,8 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
             raise OptionError(f"{name} holds no texts, and {type(model).__name__} reads texts")
         labels = texts.labels if model.config.num_labels > 1 else texts.targets
         if labels is None:
-            raise OptionError(f"{name} has no real targets, and {type(model).__name__} gives one number a text")
+            raise OptionError(
+                f"{name} has no real targets, and {type(model).__name__} gives one number a text"
+            )
         found.append(TokenTexts(name, split, texts.texts, labels, tokenizer, length, texts.classes))
     return found[0], found[1]

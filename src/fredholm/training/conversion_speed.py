@@ -24,7 +24,10 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
         OptionError: a model that reads something else, or a length beyond its positions.
     """
     config = getattr(model, "config", None)
-    size, limit = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
+    size, limit = (
+        getattr(config, "vocab_size", None),
+        getattr(config, "max_position_embeddings", None),
+    )
     if size is None:
         raise OptionError(
             f"{type(model).__name__} does not read tokens: say what it is given at a length with lengths={{n: inputs}}"
@@ -32,7 +35,9 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
 
     def make(length: int) -> dict[str, Any]:
         if limit is not None and length > limit:
-            raise OptionError(f"lengths: received {length}; the model has positions for {limit} tokens")
+            raise OptionError(
+                f"lengths: received {length}; the model has positions for {limit} tokens"
+            )
         device = next(model.parameters()).device
         return {"input_ids": torch.randint(0, int(size), (1, length), device=device)}
 
@@ -43,17 +48,20 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
 def measure_speed(
     teacher: nn.Module, student: nn.Module, lengths: Sequence[int] | dict[int, Any]
 ) -> list[dict[str, float]]:
-    """A row a length: median milliseconds of one forward pass and the peak of what it holds at once, in bytes, of both models.
+    """A row a length: median milliseconds of one forward pass and the peak of what it holds at
+    once, in bytes, of both models.
 
     Args:
         teacher, student: in turns, in evaluation mode.
-        lengths: numbers of tokens, for models of transformers that read tokens; or a dictionary of inputs by length.
+        lengths: numbers of tokens, for models of transformers that read tokens; or a dictionary of
+            inputs by length.
 
-    Memory is that of tensors made during the pass: the allocator's peak on a GPU, the profiler's account on a CPU. Times mean
-    something on a quiet machine only.
+    Memory is that of tensors made during the pass: the allocator's peak on a GPU, the profiler's
+    account on a CPU. Times mean something on a quiet machine only.
 
     Raises:
-        OptionError: lengths without inputs for a model that does not read tokens, or beyond its positions.
+        OptionError: lengths without inputs for a model that does not read tokens, or beyond its
+            positions.
     """
     given = dict(lengths) if isinstance(lengths, dict) else None
     make = token_inputs(teacher) if given is None else given.__getitem__
@@ -66,7 +74,9 @@ def measure_speed(
         for _ in range(REPEATS):
             for name, model in (("teacher", teacher), ("student", student)):
                 times[name].append(_seconds(model, inputs))
-        rows.append(row | {f"{name}_ms": 1e3 * statistics.median(values) for name, values in times.items()})
+        rows.append(
+            row | {f"{name}_ms": 1e3 * statistics.median(values) for name, values in times.items()}
+        )
     return rows
 
 

@@ -22,7 +22,9 @@ Metric = Callable[[Tensor, Tensor], float]
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
-    """A model's logits: called with a batch's arguments where they are a mapping, and taken out of the library's outputs."""
+    """A model's logits: called with a batch's arguments where they are a mapping, and taken out of
+    the library's outputs.
+    """
     out = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
     return out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
 
@@ -35,14 +37,19 @@ def check_batch(inputs: Any) -> None:
     empty = (~mask.bool().any(-1)).nonzero().flatten().tolist()
     if empty:
         raise DataError(
-            f"attention_mask: samples {empty[:8]} of the batch are padding from end to end; remove them from the data"
+            f"attention_mask: samples {empty[:8]} of the batch are padding from end to end; remove "
+            "them from the data"
         )
 
 
 class Stage(pl.LightningModule):
-    """What both stages share: resumable batches, random numbers of each step from (seed, epoch, batch), AdamW on a cosine."""
+    """What both stages share: resumable batches, random numbers of each step from (seed, epoch,
+    batch), AdamW on a cosine.
+    """
 
-    def __init__(self, replaced: Replaced, loader: Callable[[int, int], Any], options: Any, seed: int):
+    def __init__(
+        self, replaced: Replaced, loader: Callable[[int, int], Any], options: Any, seed: int
+    ):
         super().__init__()
         self.model: Any = replaced.model
         self.replaced, self.loader, self.options, self.seed = replaced, loader, options, seed
@@ -86,10 +93,14 @@ class Stage(pl.LightningModule):
 
     def configure_optimizers(self):
         options = self.options
-        optimizer = torch.optim.AdamW(self.trained(), lr=options.lr, weight_decay=options.weight_decay)
+        optimizer = torch.optim.AdamW(
+            self.trained(), lr=options.lr, weight_decay=options.weight_decay
+        )
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(total * options.warmup)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, warmup, total, 0.0))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: warmup_cosine(step, warmup, total, 0.0)
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -104,7 +115,9 @@ class Stage(pl.LightningModule):
 
 
 class Distillation(Stage):
-    """Stage 1: only the new maps learn; every layer is given what the teacher gives it, and matches the teacher's attention."""
+    """Stage 1: only the new maps learn; every layer is given what the teacher gives it, and matches
+    the teacher's attention.
+    """
 
     def configure_optimizers(self):
         self.model.requires_grad_(False)
@@ -127,7 +140,8 @@ class Distillation(Stage):
         for name, value in losses.items():
             if not torch.isfinite(value):
                 raise TrainingFailed(
-                    f"distillation loss of layer {name}: {float(value.detach())} at step {self.global_step}; lower the learning rate "
+                    f"distillation loss of layer {name}: {float(value.detach())} at step "
+                    f"{self.global_step}; lower the learning rate "
                     f"({self.options.lr:g}), or choose a map that cannot overflow"
                 )
         return torch.stack(list(losses.values())).mean()
@@ -141,7 +155,13 @@ class FineTuning(Stage):
     """Stage 2: the whole model learns the task; validation after each epoch."""
 
     def __init__(
-        self, replaced: Replaced, loader: Callable[[int, int], Any], options: Any, seed: int, task: Task, metric: Metric
+        self,
+        replaced: Replaced,
+        loader: Callable[[int, int], Any],
+        options: Any,
+        seed: int,
+        task: Task,
+        metric: Metric,
     ):
         super().__init__(replaced, loader, options, seed)
         self.task, self.metric = task, metric
@@ -157,18 +177,23 @@ class FineTuning(Stage):
         value = self.task.loss(outputs_of(self.model, inputs), labels)
         if not torch.isfinite(value):
             raise TrainingFailed(
-                f"loss: {float(value.detach())} at step {self.global_step}; lower the learning rate ({self.options.lr:g})"
+                f"loss: {float(value.detach())} at step {self.global_step}; lower the learning "
+                f"rate ({self.options.lr:g})"
             )
         return value
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         inputs, labels = batch
         check_batch(inputs)
-        self.seen.append(self.task.pairs(outputs_of(self.model, inputs).float().cpu(), labels.cpu()))
+        self.seen.append(
+            self.task.pairs(outputs_of(self.model, inputs).float().cpu(), labels.cpu())
+        )
 
     def on_validation_epoch_end(self) -> None:
         outputs, labels = (torch.cat(parts) for parts in zip(*self.seen))
         self.seen = []
-        loss = Task("regression" if self.task.name == "regression" else "classification").loss(outputs, labels)
+        loss = Task("regression" if self.task.name == "regression" else "classification").loss(
+            outputs, labels
+        )
         self.metrics = {"val_metric": self.metric(outputs, labels), "val_loss": float(loss)}
         self.log_dict(self.metrics, prog_bar=True, logger=False)

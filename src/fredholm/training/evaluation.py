@@ -29,13 +29,16 @@ SPLITS = ("train", "val", "test")
 
 
 def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tuple[Any, RunFolder]:
-    """The kept model of a run, in evaluation mode, and its folder; ``overrides`` change its configuration.
+    """The kept model of a run, in evaluation mode, and its folder; ``overrides`` change its
+    configuration.
 
-    ``model.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of its operators: what changes no weight.
+    ``model.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of its
+    operators: what changes no weight.
 
     Raises:
         OptionError: an override of something else, or one that no model has.
-        CheckpointError: no run there, it has saved no model yet, or the trained weights do not fit the change.
+        CheckpointError: no run there, it has saved no model yet, or the trained weights do not fit
+            the change.
     """
     from fredholm import models
 
@@ -43,22 +46,29 @@ def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tu
     place.load_recipe()
     if not place.model.is_dir():
         raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
-    return models.from_pretrained(place.model, overrides=_model_overrides(overrides, place)).eval(), place
+    return models.from_pretrained(
+        place.model, overrides=_model_overrides(overrides, place)
+    ).eval(), place
 
 
 def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -> dict[str, Any]:
-    """Changed fields of a saved model's configuration; options of its operators are changes to those it was trained with."""
+    """Changed fields of a saved model's configuration; options of its operators are changes to
+    those it was trained with.
+    """
     if not overrides:
         return {}
     saved = json.loads((place.model / "config.json").read_text(encoding="utf-8"))["config"]
     options = dict(saved.get("operator_options") or {})
-    if isinstance(options.get("strategy"), str) and any(o.startswith("operator.strategy.") for o in overrides):
+    if isinstance(options.get("strategy"), str) and any(
+        o.startswith("operator.strategy.") for o in overrides
+    ):
         options["strategy"] = {"name": options["strategy"]}
     changed = apply_overrides({"operator": deepcopy(options)}, list(overrides))
     fields, operator = changed.pop("model", {}), changed.pop("operator")
     if changed or not isinstance(fields, dict) or "name" in operator:
         raise OptionError(
-            f"override: received {' '.join(overrides)}; a trained model takes model.KEY=VALUE and operator.KEY=VALUE only, "
+            f"override: received {' '.join(overrides)}; a trained model takes model.KEY=VALUE and "
+            "operator.KEY=VALUE only, "
             "and keeps its operator (but see `fredholm compress`)"
         )
     if "operator_options" in fields:
@@ -75,13 +85,17 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
     return build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
 
 
-def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
-    """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also as ``evaluation.json``.
+def evaluate(
+    run: str | Path, split: str = "test", overrides: list[str] | tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also
+    as ``evaluation.json``.
 
-    ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first examples of each with index,
-    label, prediction and probability. Splits other than test are written to ``evaluation-SPLIT.json``, and a model changed by
-    ``overrides`` (see :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the data set instead, such
-    as the resolution of its fields.
+    ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first
+    examples of each with index, label, prediction and probability. Splits other than test are
+    written to ``evaluation-SPLIT.json``, and a model changed by ``overrides`` (see
+    :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the
+    data set instead, such as the resolution of its fields.
 
     Raises:
         OptionError: an unknown split, or an override that does not fit.
@@ -115,12 +129,15 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | tuple[
 
 
 def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[str, ...]) -> Path:
-    parts = ([] if split == "test" else [split]) + [re.sub(r"[^A-Za-z0-9._=+-]", "_", text) for text in overrides]
+    parts = ([] if split == "test" else [split]) + [
+        re.sub(r"[^A-Za-z0-9._=+-]", "_", text) for text in overrides
+    ]
     return place.root / f"{'-'.join([place.evaluation.stem, *parts])}.json"
 
 
 def explain(run: str | Path, images: int = 1000) -> Path:
-    """The report of a run, in ``run/report``, on the first ``images`` samples of the test split; evaluates the run where needed.
+    """The report of a run, in ``run/report``, on the first ``images`` samples of the test split;
+    evaluates the run where needed.
 
     Raises:
         CheckpointError: no run or no model there.
@@ -133,7 +150,9 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     if not place.evaluation.is_file():
         evaluate(run)
     chosen = torch.arange(min(images, len(dataset)))
-    stored = isinstance(dataset, ImageDataset | TextDataset)  # bytes of pictures; the texts' own words
+    stored = isinstance(
+        dataset, ImageDataset | TextDataset
+    )  # bytes of pictures; the texts' own words
     inputs, labels = dataset.raw(chosen) if stored else dataset.batch(chosen)
     task = task_of(dataset)
     where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
@@ -170,7 +189,8 @@ def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Numbers of a model of tokens, batch by batch: how many were asked for, loss in nats and bits a token, perplexity, accuracy.
+    """Numbers of a model of tokens, batch by batch: how many were asked for, loss in nats and bits
+    a token, perplexity, accuracy.
 
     Example:
         >>> found = summarise_tokens(Task("tokens"), [(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))])
@@ -192,7 +212,9 @@ def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> di
 
 
 def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict[str, Any]:
-    """Numbers of a task: those of :func:`summarise`, over all points that were asked; of a regression its errors."""
+    """Numbers of a task: those of :func:`summarise`, over all points that were asked; of a
+    regression its errors.
+    """
     outputs, labels = task.pairs(outputs, labels)
     if task.name == "field":
         error = relative_error(outputs.double(), labels.double())
@@ -248,7 +270,8 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
         "per_class": {
-            str(name): int(confusion[i, i]) / int(totals[i]) if totals[i] else None for i, name in enumerate(classes)
+            str(name): int(confusion[i, i]) / int(totals[i]) if totals[i] else None
+            for i, name in enumerate(classes)
         },
         "confusion": confusion.tolist(),
         "wrong": examples(~hits),
@@ -257,10 +280,12 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
 
 def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
-    """The class of each image file, or of each line of a text file, with its probability and those of all classes.
+    """The class of each image file, or of each line of a text file, with its probability and those
+    of all classes.
 
-    A picture is converted to the model's channels, resized to its input size and normalised as in training. A line of text is read with
-    the vocabulary saved with the model; ``truncated`` says whether its end was lost. Empty lines are passed over.
+    A picture is converted to the model's channels, resized to its input size and normalised as in
+    training. A line of text is read with the vocabulary saved with the model; ``truncated`` says
+    whether its end was lost. Empty lines are passed over.
 
     Raises:
         DataError: a file is missing, no image, no UTF-8, or without a line of text.
@@ -271,22 +296,32 @@ def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"file": str(file)} for file in files]
     if "vocabulary" in facts and "task" in facts:
         raise OptionError(
-            f"predict: the run asks for {facts['task']}; it names classes only (tokens: `fredholm generate`)"
+            f"predict: the run asks for {facts['task']}; it names classes only (tokens: `fredholm "
+            "generate`)"
         )
     if "vocabulary" in facts:
         lines = [line for file in files for line in _read_lines(Path(file))]
         vocabulary = Vocabulary.from_dict(facts["vocabulary"])
         inputs, _ = encode_texts([text for _, text in lines], vocabulary, facts["max_length"])
         lengths = [len(vocabulary.encode(text)) for _, text in lines]
-        found = [{"file": where, "truncated": n > facts["max_length"]} for (where, _), n in zip(lines, lengths)]
+        found = [
+            {"file": where, "truncated": n > facts["max_length"]}
+            for (where, _), n in zip(lines, lengths)
+        ]
     elif "task" in facts:
         raise OptionError(
-            f"predict: the run reads sequences of {facts['dataset']}; it takes pictures and lines of text only"
+            f"predict: the run reads sequences of {facts['dataset']}; it takes pictures and lines "
+            "of text only"
         )
     else:
         height, width = model.config.image_size
-        images = torch.stack([_read_image(Path(file), model.config.channels, (height, width)) for file in files])
-        mean, std = (torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std"))
+        images = torch.stack(
+            [_read_image(Path(file), model.config.channels, (height, width)) for file in files]
+        )
+        mean, std = (
+            torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1)
+            for key in ("mean", "std")
+        )
         inputs = (images - mean) / std
     with torch.inference_mode():
         probabilities = model(inputs).float().softmax(-1)
@@ -309,7 +344,9 @@ def _read_lines(path: Path) -> list[tuple[str, str]]:
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text (byte {error.start:,}); needs one text a line") from error
+        raise DataError(
+            f"{path}: not UTF-8 text (byte {error.start:,}); needs one text a line"
+        ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     texts = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -1,8 +1,9 @@
 """The run folder: what lies where, and the rules for starting, resuming and overwriting a run.
 
-``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config, classes, normalisation),
-``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a continuous model: what its steps do),
-``tensorboard/``, ``result.json`` (once finished), ``evaluation.json``.
+``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config,
+classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a
+continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once finished),
+``evaluation.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes")
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a finished run reports; ``metrics`` are those of the kept weights' epoch, ``stopped`` says why it ended."""
+    """What a finished run reports; ``metrics`` are those of the kept weights' epoch, ``stopped``
+    says why it ended.
+    """
 
     name: str
     folder: str
@@ -67,10 +70,12 @@ class RunFolder:
         write_json(self.result, dataclasses.asdict(result))
 
     def open(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be resumed.
+        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be
+        resumed.
 
         Raises:
-            OptionError: the folder holds a run and neither resume nor overwrite was asked for, or it is no run folder.
+            OptionError: the folder holds a run and neither resume nor overwrite was asked for, or
+                it is no run folder.
             CheckpointError: there is nothing to resume.
             RecipeError: the run to resume was started with another recipe.
         """
@@ -80,7 +85,9 @@ class RunFolder:
             if resume:
                 raise CheckpointError(f"{self.root}: no run to resume; start it without --resume")
             if self.root.is_file() or (self.root.is_dir() and any(self.root.iterdir())):
-                raise OptionError(f"{self.root}: exists and is no run folder; choose another --name or --runs")
+                raise OptionError(
+                    f"{self.root}: exists and is no run folder; choose another --name or --runs"
+                )
         elif resume:
             self._same(recipe)
             return
@@ -88,7 +95,9 @@ class RunFolder:
             shutil.rmtree(self.root)
         else:
             state = "a finished run" if self.finished else "an unfinished run"
-            raise OptionError(f"{self.root}: holds {state}; add --resume, --overwrite or another --name")
+            raise OptionError(
+                f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
+            )
         self._create(recipe)
 
     def _create(self, recipe: Recipe) -> None:
@@ -103,7 +112,10 @@ class RunFolder:
     def _same(self, recipe: Recipe) -> None:
         """Refuse to resume with anything that would compute something else."""
         old, new = self.load_recipe().to_dict(), recipe.to_dict()
-        new["import"], old["import"] = _portable(recipe), [f"code/{Path(name).name}" for name in old["import"]]
+        new["import"], old["import"] = (
+            _portable(recipe),
+            [f"code/{Path(name).name}" for name in old["import"]],
+        )
         for section in (old, new):
             section.pop("name")
             for key in _FREE:
@@ -116,7 +128,8 @@ class RunFolder:
         ]
         if changed:
             raise RecipeError(
-                f"{self.root}: the run was started with another recipe; differs in {', '.join(changed)}; "
+                f"{self.root}: the run was started with another recipe; differs in "
+                f"{', '.join(changed)}; "
                 "resume with the same recipe, or choose --overwrite or another --name"
             )
 
@@ -128,7 +141,8 @@ class RunFolder:
         """
         if not self.started:
             raise CheckpointError(
-                f"{self.root}: no run here (recipe.yaml is missing); needs a folder made by fredholm train"
+                f"{self.root}: no run here (recipe.yaml is missing); needs a folder made by "
+                "fredholm train"
             )
         return load_recipe(self.recipe)
 

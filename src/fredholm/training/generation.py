@@ -23,10 +23,12 @@ def generate(
     top_k: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Continue ``prompt`` by ``length`` tokens, each drawn from the model's distribution after all before it.
+    """Continue ``prompt`` by ``length`` tokens, each drawn from the model's distribution after all
+    before it.
 
-    The model goes on by :meth:`step` of its causal operators: with a separable kernel a token costs the same time and memory wherever it
-    stands, and the result is that of the whole text computed at once.
+    The model goes on by :meth:`step` of its causal operators: with a separable kernel a token costs
+    the same time and memory wherever it stands, and the result is that of the whole text computed
+    at once.
 
     Args:
         run: a run on a data set of the task ``tokens``, such as itnet-kjv, with a causal model.
@@ -36,32 +38,44 @@ def generate(
         top_k: draw among so many of the likeliest tokens.
         seed: of the draws.
 
-    Returns: ``text`` (the continuation), ``prompt``, ``tokens`` (its numbers) and ``log_probability``, the mean over them in nats.
+    Returns: ``text`` (the continuation), ``prompt``, ``tokens`` (its numbers) and
+    ``log_probability``, the mean over them in nats.
 
     Raises:
-        OptionError: a run of another kind, a prompt with tokens that are not in the vocabulary, or impossible numbers.
+        OptionError: a run of another kind, a prompt with tokens that are not in the vocabulary, or
+            impossible numbers.
         CheckpointError: no run or no model there.
     """
     model, _ = load_run(run)
     facts = model.extra
     if facts.get("task") != "tokens" or not hasattr(model, "init_state"):
-        raise OptionError(f"generate: {run} is no model of the next token; needs a run such as itnet-kjv")
+        raise OptionError(
+            f"generate: {run} is no model of the next token; needs a run such as itnet-kjv"
+        )
     model.init_state(1)  # refuses a model that is not causal
     if length < 1 or temperature < 0 or (top_k is not None and top_k < 1):
         raise OptionError(
-            f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; needs a length and top_k of 1 or more "
+            f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; "
+            "needs a length and top_k of 1 or more "
             "and a temperature of 0 or more"
         )
     vocabulary = Vocabulary.from_dict(facts["vocabulary"])
     numbers = read_prompt(prompt, vocabulary)
     if len(numbers) + length - 1 > facts["max_length"]:
         raise OptionError(
-            f"length: received {length} after a prompt of {len(numbers)} tokens; the model was trained on {facts['max_length']}, "
-            f"its positions end there; ask for at most {max(0, facts['max_length'] - len(numbers) + 1)}"
+            f"length: received {length} after a prompt of {len(numbers)} tokens; the model was "
+            f"trained on {facts['max_length']}, "
+            "its positions end there; ask for at most "
+            f"{max(0, facts['max_length'] - len(numbers) + 1)}"
         )
     generator = torch.Generator().manual_seed(seed)
     added, total = continuation(model, numbers, length, temperature, top_k, generator)
-    return {"prompt": prompt, "text": vocabulary.join(added), "tokens": added, "log_probability": total / length}
+    return {
+        "prompt": prompt,
+        "text": vocabulary.join(added),
+        "tokens": added,
+        "log_probability": total / length,
+    }
 
 
 def read_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
@@ -72,20 +86,30 @@ def read_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
     """
     numbers = vocabulary.encode(prompt)
     if not numbers:
-        raise OptionError(f"prompt: received {prompt!r}; needs at least one of the vocabulary's {vocabulary.kind}")
+        raise OptionError(
+            f"prompt: received {prompt!r}; needs at least one of the vocabulary's {vocabulary.kind}"
+        )
     if vocabulary.kind != "bytes" and UNKNOWN in numbers:
         place = numbers.index(UNKNOWN)
         raise OptionError(
-            f"prompt: token {place + 1} of {prompt!r} is not among the {len(vocabulary.words)} {vocabulary.kind}"
+            f"prompt: token {place + 1} of {prompt!r} is not among the {len(vocabulary.words)} "
+            f"{vocabulary.kind}"
         )
     return numbers
 
 
 @torch.inference_mode()
 def continuation(
-    model: Any, numbers: list[int], length: int, temperature: float, top_k: int | None, generator: torch.Generator
+    model: Any,
+    numbers: list[int],
+    length: int,
+    temperature: float,
+    top_k: int | None,
+    generator: torch.Generator,
 ) -> tuple[list[int], float]:
-    """Numbers that follow ``numbers``, and the sum of their log-probabilities by the model (before temperature and top_k)."""
+    """Numbers that follow ``numbers``, and the sum of their log-probabilities by the model (before
+    temperature and top_k).
+    """
     state = model.init_state(len(numbers) + length - 1)
     logits = torch.empty(0)
     for number in numbers:

@@ -38,17 +38,26 @@ def _ranks(x: Tensor) -> Tensor:
 
 
 def two_classes(confusion: Tensor) -> dict[str, float]:
-    """F1 of the second class and Matthews' correlation, from counts of (class, called) of two classes; 0 where undefined.
+    """F1 of the second class and Matthews' correlation, from counts of (class, called) of two
+    classes; 0 where undefined.
 
     Example:
         >>> two_classes(torch.tensor([[2, 0], [1, 1]]))
         {'f1': 0.6666666666666666, 'matthews': 0.5773502691896258}
     """
     (negative, false_alarm), (missed, positive) = confusion.tolist()
-    product = (positive + false_alarm) * (positive + missed) * (negative + false_alarm) * (negative + missed)
+    product = (
+        (positive + false_alarm)
+        * (positive + missed)
+        * (negative + false_alarm)
+        * (negative + missed)
+    )
     cross = positive * negative - false_alarm * missed
     asked = 2 * positive + false_alarm + missed
-    return {"f1": 2 * positive / asked if asked else 0.0, "matthews": cross / product**0.5 if product else 0.0}
+    return {
+        "f1": 2 * positive / asked if asked else 0.0,
+        "matthews": cross / product**0.5 if product else 0.0,
+    }
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "spearman": spearman}

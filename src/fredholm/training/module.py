@@ -21,7 +21,8 @@ Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
-    """Learning rate at ``step`` as a share of the peak: linear over ``warmup`` steps, then a cosine down to ``floor``.
+    """Learning rate at ``step`` as a share of the peak: linear over ``warmup`` steps, then a cosine
+    down to ``floor``.
 
     Example:
         >>> [round(warmup_cosine(s, 2, 6, 0.1), 3) for s in range(7)]
@@ -36,8 +37,8 @@ def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
 def step_seed(*key: int) -> int:
     """A seed for one step, a function of its key alone.
 
-    Every random number of a training step (dropout, mixing, sampled keys) follows from (seed, epoch, batch, process), so a
-    resumed run needs no generator's state to continue exactly.
+    Every random number of a training step (dropout, mixing, sampled keys) follows from (seed,
+    epoch, batch, process), so a resumed run needs no generator's state to continue exactly.
 
     Example:
         >>> step_seed(0, 1, 2) == step_seed(0, 1, 2) != step_seed(0, 2, 1)
@@ -49,7 +50,8 @@ def step_seed(*key: int) -> int:
 class Classifier(pl.LightningModule):
     """Training of ``model`` by ``recipe`` on (inputs, labels) batches, for what the ``task`` asks.
 
-    ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer`` blends inputs and labels.
+    ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer``
+    blends inputs and labels.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class Classifier(pl.LightningModule):
         self.recipe = recipe
         self.loader = loader
         self.mixer = mixer
-        self.sums = {"train": [0.0, 0.0], "val": [0.0, 0.0, 0.0]}  # loss * n, n; loss * n, correct, n
+        self.sums = {
+            "train": [0.0, 0.0],
+            "val": [0.0, 0.0, 0.0],
+        }  # loss * n, n; loss * n, correct, n
         self.metrics: dict[str, float] = {}
         self.loader_state: dict[str, Any] | None = None
 
@@ -80,7 +85,9 @@ class Classifier(pl.LightningModule):
         return loader
 
     def on_after_batch_transfer(self, batch, dataloader_idx: int):
-        """Several processes validate each its own rows of the same batch, so that no sample counts twice."""
+        """Several processes validate each its own rows of the same batch, so that no sample counts
+        twice.
+        """
         world = self.trainer.world_size
         if world == 1 or self.trainer.training:
             return batch
@@ -95,12 +102,16 @@ class Classifier(pl.LightningModule):
     def training_step(self, batch, batch_idx: int) -> Tensor:
         inputs, labels = batch
         if self.mixer is not None:
-            inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(torch.initial_seed()))
+            inputs, labels = self.mixer(
+                inputs, labels, torch.Generator().manual_seed(torch.initial_seed())
+            )
         loss = self.task.loss(self.model(inputs), labels, self.recipe.training.label_smoothing)
         if not torch.isfinite(loss):
             raise TrainingFailed(
-                f"loss: {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}, batch {batch_idx + 1}); "
-                f"lower optimizer.lr ({self.recipe.optimizer.lr:g}) or lengthen schedule.warmup_epochs"
+                f"loss: {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}, "
+                f"batch {batch_idx + 1}); "
+                f"lower optimizer.lr ({self.recipe.optimizer.lr:g}) or lengthen "
+                "schedule.warmup_epochs"
             )
         self._add("train", loss.detach() * len(inputs), len(inputs))
         self.log("train_loss_step", loss.detach(), prog_bar=True, logger=True)
@@ -139,19 +150,25 @@ class Classifier(pl.LightningModule):
         model: Any = self.model
         first, second = options.betas
         groups = model.weight_decay_groups(options.weight_decay)
-        optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(float(first), float(second)), eps=options.eps)
+        optimizer = torch.optim.AdamW(
+            groups, lr=options.lr, betas=(float(first), float(second)), eps=options.eps
+        )
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(total * schedule.warmup_epochs / self.recipe.training.epochs)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, warmup, total, schedule.min_lr_ratio)
         )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["sums"] = list(self.sums["train"])
         loader: Any = self.trainer.train_dataloader
         checkpoint["loader"] = loader.state_dict()
-        # Lightning restores its own copy in the middle of an epoch only; ours serves at every place.
+        # Lightning restores its own copy in the middle of an epoch only; ours serves at every
+        # place.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:

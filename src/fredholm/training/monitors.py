@@ -16,9 +16,11 @@ SAMPLES = 64
 
 
 class StepMonitor(Table):
-    """One row an epoch and step of the model's evolution, in ``monitors.csv`` and in the checkpoint; see :func:`trajectory`.
+    """One row an epoch and step of the model's evolution, in ``monitors.csv`` and in the
+    checkpoint; see :func:`trajectory`.
 
-    Looks at ``inputs``, some of the validation samples, after each validation; uses no random number of the training's.
+    Looks at ``inputs``, some of the validation samples, after each validation; uses no random
+    number of the training's.
     """
 
     columns = COLUMNS

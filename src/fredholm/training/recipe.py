@@ -1,7 +1,8 @@
 """The recipe: one typed description of one training run.
 
-Each section is a pydantic model that forbids unknown keys and does not coerce types; what depends on the registries (a
-model's own fields, operator names, data-set names) is checked in :mod:`fredholm.training.checks`.
+Each section is a pydantic model that forbids unknown keys and does not coerce types; what depends
+on the registries (a model's own fields, operator names, data-set names) is checked in
+:mod:`fredholm.training.checks`.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class Section(BaseModel):
 class Augment(Section):
     """Random changes of each training image, drawn from (seed, epoch, index).
 
-    ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``: largest shift in pixels. Of clouds, whose
-    points are drawn anew each time: ``scale``: a factor of up to 1 + scale either way; ``jitter``: standard deviation of noise on the
-    coordinates; ``rotate``: any turn about the last axis.
+    ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``:
+    largest shift in pixels. Of clouds, whose points are drawn anew each time: ``scale``: a factor
+    of up to 1 + scale either way; ``jitter``: standard deviation of noise on the coordinates;
+    ``rotate``: any turn about the last axis.
     """
 
     crop: Annotated[int, Field(ge=0)] = 0
@@ -58,13 +60,16 @@ class Augment(Section):
 
 
 class Data(Section):
-    """Which samples, how many at a time, and how images are varied. ``mixup`` and ``cutmix`` are Beta parameters (0: off).
+    """Which samples, how many at a time, and how images are varied. ``mixup`` and ``cutmix`` are
+    Beta parameters (0: off).
 
-    ``limit`` keeps so many samples of training, and of validation, drawn at random once for all; the test set stays whole.
+    ``limit`` keeps so many samples of training, and of validation, drawn at random once for all;
+    the test set stays whole.
 
-    Of text: ``tokens`` are words, bytes or characters, ``max_length`` of them are kept, a word of the vocabulary occurs ``min_count``
-    times; ``masked``, a share of the tokens, asks for hidden tokens instead of a text's class.
-    ``options`` are the data set's own, such as ``delay`` of copy-memory.
+    Of text: ``tokens`` are words, bytes or characters, ``max_length`` of them are kept, a word of
+    the vocabulary occurs ``min_count`` times; ``masked``, a share of the tokens, asks for hidden
+    tokens instead of a text's class. ``options`` are the data set's own, such as ``delay`` of
+    copy-memory.
     """
 
     name: str
@@ -96,7 +101,9 @@ class Model(Section):
 
 
 class Operator(Section):
-    """The operator of every block, by registered name (absent: the model's own); every other key is one of its options."""
+    """The operator of every block, by registered name (absent: the model's own); every other key is
+    one of its options.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
     name: str | None = None
@@ -117,7 +124,9 @@ class Optimizer(Section):
 
 
 class Schedule(Section):
-    """Linear warm-up, then a cosine down to ``min_lr_ratio`` of the peak, stepped with the optimizer."""
+    """Linear warm-up, then a cosine down to ``min_lr_ratio`` of the peak, stepped with the
+    optimizer.
+    """
 
     name: Literal["cosine"] = "cosine"
     warmup_epochs: NonNegative = 0.0
@@ -125,7 +134,9 @@ class Schedule(Section):
 
 
 class EarlyStop(Section):
-    """Stop when ``metric`` has not improved for ``patience`` epochs. ``mode`` defaults to what suits the metric."""
+    """Stop when ``metric`` has not improved for ``patience`` epochs. ``mode`` defaults to what
+    suits the metric.
+    """
 
     metric: Literal["val_accuracy", "val_loss", "train_loss"] = "val_accuracy"
     patience: Positive = 10
@@ -157,7 +168,8 @@ class Training(Section):
 class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule and training.
 
-    ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its texts are read with.
+    ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
+    texts are read with.
 
     Example:
         >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
@@ -168,7 +180,9 @@ class Recipe(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
     init_from: str | None = None
-    imports: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list, alias="import")
+    imports: Annotated[list[str], BeforeValidator(_listed)] = Field(
+        default_factory=list, alias="import"
+    )
     data: Data
     model: Annotated[Model, BeforeValidator(_named)]
     operator: Annotated[Operator, BeforeValidator(_named)] = Field(default_factory=Operator)
@@ -192,14 +206,19 @@ def _conflicts(recipe: Recipe):
     epochs, schedule, training = recipe.training.epochs, recipe.schedule, recipe.training
     if schedule.warmup_epochs >= epochs:
         yield (
-            f"schedule.warmup_epochs: received {schedule.warmup_epochs:g} with training.epochs {epochs}; "
+            f"schedule.warmup_epochs: received {schedule.warmup_epochs:g} with training.epochs "
+            f"{epochs}; "
             f"needs fewer warm-up epochs than epochs"
         )
     size = recipe.data.image_size
     if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
         yield f"data.cutmix: received {recipe.data.cutmix:g} with {size[0]}x{size[1]} images; needs 2x2 pixels or 0"
     stop = training.early_stop
-    if stop is not None and stop.mode is not None and stop.mode != ("max" if "accuracy" in stop.metric else "min"):
+    if (
+        stop is not None
+        and stop.mode is not None
+        and stop.mode != ("max" if "accuracy" in stop.metric else "min")
+    ):
         yield f"training.early_stop.mode: received {stop.mode!r} for {stop.metric}; needs the other, or leave it out"
     if training.strategy != "auto" and training.devices < 2:
         yield f"training.strategy: received {training.strategy!r} with devices 1; needs training.devices of 2 or more"

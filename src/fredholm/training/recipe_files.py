@@ -21,13 +21,17 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise RecipeError(f"{key}: given twice (line {key_node.start_mark.line + 1}); keep one")
+                raise RecipeError(
+                    f"{key}: given twice (line {key_node.start_mark.line + 1}); keep one"
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
 )
 
 
@@ -37,11 +41,15 @@ def _parse(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
-        raise RecipeError(f"{where}:{line} not YAML: {getattr(error, 'problem', None) or error}") from error
+        raise RecipeError(
+            f"{where}:{line} not YAML: {getattr(error, 'problem', None) or error}"
+        ) from error
 
 
 def recipe_folder() -> Path:
-    """Where the built-in recipes are: inside the installed package, or beside the sources of a checkout."""
+    """Where the built-in recipes are: inside the installed package, or beside the sources of a
+    checkout.
+    """
     package = Path(__file__).resolve().parents[1]
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parents[1] / "recipes"
@@ -73,29 +81,40 @@ def find_recipe(source: str | Path) -> Path:
         return built_in
     if path.suffix in {".yaml", ".yml"} or path.name != str(source):
         raise RecipeError(f"recipe: no file {str(source)!r}")
-    raise RecipeError(f"recipe: no built-in recipe or file {str(source)!r}{suggest(str(source), list_recipes())}")
+    raise RecipeError(
+        f"recipe: no built-in recipe or file {str(source)!r}{suggest(str(source), list_recipes())}"
+    )
 
 
 def _split(override: str) -> tuple[list[str], Any]:
     key, found, text = override.partition("=")
     parts = key.strip().split(".")
     if not found or not all(parts):
-        raise RecipeError(f"override: received {override!r}; needs key=value, e.g. training.epochs=5")
+        raise RecipeError(
+            f"override: received {override!r}; needs key=value, e.g. training.epochs=5"
+        )
     return parts, _parse(text, f"override {key!r}")
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Set dotted ``key=value`` pairs in a raw recipe, values typed as YAML; a new operator drops the old one's options.
+    """Set dotted ``key=value`` pairs in a raw recipe, values typed as YAML; a new operator drops
+    the old one's options.
 
     Example:
         >>> apply_overrides({"operator": {"name": "itnet", "width": 16}}, ["operator.name=softmax", "optimizer.lr=1e-3"])
         {'operator': {'name': 'softmax'}, 'optimizer': {'lr': 0.001}}
     """
     pairs = [_split(text) for text in overrides]
-    # The operator's name first: options given beside it belong to the new operator, in whatever order they were typed.
-    for parts, value in sorted(pairs, key=lambda pair: pair[0] not in (["operator"], ["operator", "name"])):
+    # The operator's name first: options given beside it belong to the new operator, in whatever
+    # order they were typed.
+    for parts, value in sorted(
+        pairs, key=lambda pair: pair[0] not in (["operator"], ["operator", "name"])
+    ):
         if parts == ["operator", "name"]:
-            parts, value = ["operator"], value if _name(raw.get("operator")) != value else raw["operator"]
+            parts, value = (
+                ["operator"],
+                value if _name(raw.get("operator")) != value else raw["operator"],
+            )
         section: dict[str, Any] = raw
         for depth, part in enumerate(parts[:-1]):
             inner = section.setdefault(part, {})
@@ -105,9 +124,14 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
                 inner = section[part] = {}
             if not isinstance(inner, dict):
                 key = ".".join(parts)
-                raise RecipeError(f"{key}: received a value below {'.'.join(parts[: depth + 1])}={inner!r}, no section")
+                raise RecipeError(
+                    f"{key}: received a value below {'.'.join(parts[: depth + 1])}={inner!r}, no "
+                    "section"
+                )
             section = inner
-        section[parts[-1]] = {"name": value} if parts == ["operator"] and isinstance(value, str) else value
+        section[parts[-1]] = (
+            {"name": value} if parts == ["operator"] and isinstance(value, str) else value
+        )
     return raw
 
 
@@ -115,14 +139,18 @@ def _name(operator: Any) -> Any:
     return operator.get("name") if isinstance(operator, dict) else operator
 
 
-def load_recipe(source: str | Path | dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
-    """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check all of it.
+def load_recipe(
+    source: str | Path | dict[str, Any], overrides: list[str] | tuple[str, ...] = ()
+) -> Recipe:
+    """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check
+    all of it.
 
-    Files named by ``import`` are resolved against the recipe's own folder and imported, so that the operators they
-    register can be named.
+    Files named by ``import`` are resolved against the recipe's own folder and imported, so that the
+    operators they register can be named.
 
     Raises:
-        RecipeError: one line per problem, each naming the dotted key, what was received and what is needed.
+        RecipeError: one line per problem, each naming the dotted key, what was received and what is
+            needed.
 
     Example:
         >>> load_recipe("digits", ["training.epochs=3"]).training.epochs
@@ -130,7 +158,8 @@ def load_recipe(source: str | Path | dict[str, Any], overrides: list[str] | tupl
         >>> load_recipe("digits", ["training.epoch=3"])
         Traceback (most recent call last):
             ...
-        fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean 'epochs'?
+        fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean
+        'epochs'?
     """
     from fredholm.training.checks import check, import_files
 
@@ -140,7 +169,9 @@ def load_recipe(source: str | Path | dict[str, Any], overrides: list[str] | tupl
         path = find_recipe(source)
         raw, folder = _parse(path.read_text(encoding="utf-8"), str(path)), path.resolve().parent
         if not isinstance(raw, dict):
-            raise RecipeError(f"{path}: received {type(raw).__name__}; needs sections such as data: and model:")
+            raise RecipeError(
+                f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
+            )
         raw.setdefault("name", path.stem)
     recipe = _validate(apply_overrides(raw, list(overrides)))
     recipe.imports = import_files(recipe.imports, folder)
@@ -157,14 +188,23 @@ def _validate(raw: dict[str, Any]) -> Recipe:
 
 def _explain(problem: Any) -> str:
     """One line for one pydantic problem: key, received, needed, the close match."""
-    key, kind, value = ".".join(str(part) for part in problem["loc"]), problem["type"], problem["input"]
+    key, kind, value = (
+        ".".join(str(part) for part in problem["loc"]),
+        problem["type"],
+        problem["input"],
+    )
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         return f"{key}: unknown key (received {value!r}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
     if kind == "missing":
         return f"{key}: missing; the recipe needs it"
-    need = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("a valid ")
+    need = (
+        problem["msg"]
+        .removeprefix("Value error, ")
+        .removeprefix("Input should be ")
+        .removeprefix("a valid ")
+    )
     need = need.removeprefix("List should have ")
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
@@ -177,7 +217,11 @@ def _known(path: tuple) -> list[str]:
     model: Any = Recipe
     for part in path:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        found = [t for t in (getattr(field, "annotation", None), *_arguments(field)) if hasattr(t, "model_fields")]
+        found = [
+            t
+            for t in (getattr(field, "annotation", None), *_arguments(field))
+            if hasattr(t, "model_fields")
+        ]
         if not found:
             return []
         model = found[0]

@@ -53,11 +53,13 @@ def train(
     overwrite: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> RunResult:
-    """Train the recipe's model into ``folder``, or continue there exactly where its newest checkpoint stopped.
+    """Train the recipe's model into ``folder``, or continue there exactly where its newest
+    checkpoint stopped.
 
-    On a CPU a resumed run ends with the same bits as one that was never stopped: the optimizer's state, the averaged weights
-    and the loader's place are in the checkpoint, and all random numbers of a step follow from (seed, epoch, batch). The
-    weights with the best validation are kept in ``folder/model``, in the format of ``save_pretrained``.
+    On a CPU a resumed run ends with the same bits as one that was never stopped: the optimizer's
+    state, the averaged weights and the loader's place are in the checkpoint, and all random numbers
+    of a step follow from (seed, epoch, batch). The weights with the best validation are kept in
+    ``folder/model``, in the format of ``save_pretrained``.
 
     Args:
         recipe: what to train, from :func:`load_recipe`.
@@ -67,8 +69,8 @@ def train(
         report: receives one line an epoch.
 
     Raises:
-        OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or more devices are asked
-            for than there are.
+        OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
+            more devices are asked for than there are.
         RecipeError: the recipe cannot be built, or differs from the one the run was started with.
         CheckpointError: nothing to resume, or no readable checkpoint.
         TrainingFailed: the loss is not finite; the last checkpoint stays.
@@ -80,7 +82,8 @@ def train(
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     if report and getattr(data[0], "truncated", 0):
         report(
-            f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} tokens and lost their end"
+            f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} "
+            "tokens and lost their end"
         )
     loader, validation = build_loaders(recipe, *data)
     model = build_model(recipe, data[0])
@@ -95,10 +98,14 @@ def train(
     task = task_of(data[0])
     module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
     with _quiet():
-        trainer, parts = _make_trainer(recipe, place, save, report, _watchers(place, model, data[1]), task)
+        trainer, parts = _make_trainer(
+            recipe, place, save, report, _watchers(place, model, data[1]), task
+        )
         with _graceful(parts["checkpoints"]):
             try:
-                trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
+                trainer.fit(
+                    module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True
+                )
             except Interrupted as stop:
                 raise Interrupted(f"{stop}; continue with the same command and --resume") from None
     return _finish(recipe, place, trainer, module, parts)
@@ -107,13 +114,18 @@ def train(
 def _check_devices(recipe: Recipe) -> None:
     wanted, cuda = recipe.training.devices, torch.cuda.is_available()
     if cuda and wanted > torch.cuda.device_count():
-        raise OptionError(f"training.devices: received {wanted}; this machine has {torch.cuda.device_count()} GPUs")
+        raise OptionError(
+            f"training.devices: received {wanted}; this machine has {torch.cuda.device_count()} "
+            "GPUs"
+        )
     if not cuda and recipe.training.strategy == "fsdp":
         raise OptionError("training.strategy: received 'fsdp'; needs GPUs, here use 'ddp'")
 
 
 def _describe_data(dataset: Any) -> dict[str, Any]:
-    """What :func:`predict` must know of the data set; saved with the model, so that it needs no data."""
+    """What :func:`predict` must know of the data set; saved with the model, so that it needs no
+    data.
+    """
     facts: dict[str, Any] = {"dataset": dataset.name, "classes": list(dataset.classes)}
     if isinstance(dataset, TextDataset | HiddenTokens | NextTokens):
         facts |= {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
@@ -121,7 +133,9 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
         if task == "tokens":  # its classes are the vocabulary
             facts["classes"] = []
         return facts if task == "classification" else facts | {"task": task}
-    if isinstance(dataset, PointDataset | GraphDataset | NodeDataset | QuestionDataset | FieldDataset):
+    if isinstance(
+        dataset, PointDataset | GraphDataset | NodeDataset | QuestionDataset | FieldDataset
+    ):
         return facts | {"task": task_of(dataset).name}
     if isinstance(dataset, SequenceDataset | TokenDataset):
         return facts | {"task": task_of(dataset).name}
@@ -142,17 +156,26 @@ def _make_trainer(
 ) -> tuple[pl.Trainer, dict[str, Any]]:
     options, stop = recipe.training, recipe.training.early_stop
     ema = Ema(options.ema_decay) if options.ema_decay else None
-    timer = Timer(timedelta(minutes=options.max_minutes) if options.max_minutes else None, verbose=False)
+    timer = Timer(
+        timedelta(minutes=options.max_minutes) if options.max_minutes else None, verbose=False
+    )
     watched = stop if stop is not None and stop.metric.startswith("val") else None
     metric, mode = (watched.metric, watched.direction) if watched else task.metric
     keeper = KeepModel(save, metric, mode, options.keep, ema)
-    checkpoints = Checkpoints(place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps)
+    checkpoints = Checkpoints(
+        place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps
+    )
     history = History(place.metrics, timer, report)
     callbacks: list[Any] = [c for c in (ema, timer, keeper, history, *watchers) if c is not None]
     if stop is not None:
         late = stop.metric == "train_loss"
         callbacks.append(
-            Patience(stop.metric, patience=stop.patience, mode=stop.direction, check_on_train_epoch_end=late)
+            Patience(
+                stop.metric,
+                patience=stop.patience,
+                mode=stop.direction,
+                check_on_train_epoch_end=late,
+            )
         )
     if sys.stderr.isatty() and report is not None:
         callbacks.append(RichProgressBar())
@@ -174,7 +197,13 @@ def _make_trainer(
         callbacks=[*callbacks, checkpoints],
         use_distributed_sampler=False,
     )
-    return trainer, {"ema": ema, "timer": timer, "keeper": keeper, "history": history, "checkpoints": checkpoints}
+    return trainer, {
+        "ema": ema,
+        "timer": timer,
+        "keeper": keeper,
+        "history": history,
+        "checkpoints": checkpoints,
+    }
 
 
 def _finish(
@@ -198,7 +227,9 @@ def _finish(
         steps=rows[-1]["step"],
         minutes=round(rows[-1]["seconds"] / 60, 3),
         best_epoch=keeper.best_epoch,
-        metrics={key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy") if key in kept},
+        metrics={
+            key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy") if key in kept
+        },
         stopped=stopped,
     )
     if trainer.is_global_zero:
@@ -208,16 +239,24 @@ def _finish(
 
 @contextlib.contextmanager
 def _graceful(checkpoints: Checkpoints) -> Iterator[None]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second one stops at once."""
+    """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second
+    one stops at once.
+    """
 
     def request(number, frame):
         if checkpoints.requested:
             raise Interrupted("stopped at once; what came after the last checkpoint is lost")
         checkpoints.requested = True
-        print("stopping after this step, saving a checkpoint (again to stop at once) ...", file=sys.stderr, flush=True)
+        print(
+            "stopping after this step, saving a checkpoint (again to stop at once) ...",
+            file=sys.stderr,
+            flush=True,
+        )
 
     try:
-        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {
+            number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
+        }
     except ValueError:  # not the main thread: the caller handles signals
         yield
         return

@@ -12,11 +12,15 @@ from fredholm.data import Vocabulary
 from fredholm.errors import RecipeError
 from fredholm.training.evaluation import load_run
 
-HEAD = ("head", "encoder.token")  # parameters whose names begin so read an answer out; they belong to a task
+HEAD = (
+    "head",
+    "encoder.token",
+)  # parameters whose names begin so read an answer out; they belong to a task
 
 
 def known_vocabulary(init_from: str | Path | None) -> Vocabulary | None:
-    """The vocabulary of the run that weights come from; None where there is no such run, or it reads no text.
+    """The vocabulary of the run that weights come from; None where there is no such run, or it
+    reads no text.
 
     Raises:
         CheckpointError: no run or no model there.
@@ -28,10 +32,11 @@ def known_vocabulary(init_from: str | Path | None) -> Vocabulary | None:
 
 
 def start_from(model: nn.Module, init_from: str | Path, classes: list[str]) -> list[str]:
-    """Copy a run's weights into a new model, and say what was copied, what starts anew and which settings differ.
+    """Copy a run's weights into a new model, and say what was copied, what starts anew and which
+    settings differ.
 
-    Every tensor but the head's (and the class token's) must be in both and have one shape. The head is copied as well where the run asked
-    for the same classes.
+    Every tensor but the head's (and the class token's) must be in both and have one shape. The head
+    is copied as well where the run asked for the same classes.
 
     Raises:
         CheckpointError: no run or no model there.
@@ -40,7 +45,9 @@ def start_from(model: nn.Module, init_from: str | Path, classes: list[str]) -> l
     source, place = load_run(init_from)
     own, given = model.state_dict(), source.state_dict()
     same = source.extra.get("classes") == classes and all(
-        key in given and given[key].shape == value.shape for key, value in own.items() if key.startswith(HEAD)
+        key in given and given[key].shape == value.shape
+        for key, value in own.items()
+        if key.startswith(HEAD)
     )
     wanted = {key for key in own if same or not key.startswith(HEAD)}
     offered = {key for key in given if same or not key.startswith(HEAD)}
@@ -52,7 +59,9 @@ def start_from(model: nn.Module, init_from: str | Path, classes: list[str]) -> l
         if given[key].shape != own[key].shape
     ]
     if problems:
-        raise RecipeError(f"init_from: the weights of {place.root} do not fit the model: {'; '.join(problems)}")
+        raise RecipeError(
+            f"init_from: the weights of {place.root} do not fit the model: {'; '.join(problems)}"
+        )
     model.load_state_dict({**own, **{key: given[key] for key in wanted}}, strict=True)
     anew = sorted(set(own) - wanted)
     lines = [f"from {place.root}: {len(wanted)} tensors copied; anew: {', '.join(anew) or 'none'}"]
@@ -63,4 +72,8 @@ def start_from(model: nn.Module, init_from: str | Path, classes: list[str]) -> l
 def differing(old: Any, new: Any) -> list[str]:
     """Fields in which two configurations differ, each with both values."""
     before, after = dataclasses.asdict(old), dataclasses.asdict(new)
-    return [f"{key} ({before.get(key)!r} -> {value!r})" for key, value in after.items() if before.get(key) != value]
+    return [
+        f"{key} ({before.get(key)!r} -> {value!r})"
+        for key, value in after.items()
+        if before.get(key) != value
+    ]

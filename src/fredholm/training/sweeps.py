@@ -23,8 +23,8 @@ Cell = dict[str, Any]
 
 
 def split_values(text: str) -> list[str]:
-    """Comma-separated values; commas inside brackets, braces or quotes do not separate. ``log(a,b,n)`` are n values from a to b at equal
-    ratios, to three significant digits.
+    """Comma-separated values; commas inside brackets, braces or quotes do not separate.
+    ``log(a,b,n)`` are n values from a to b at equal ratios, to three significant digits.
 
     Example:
         >>> split_values("softmax,{name: itnet, hidden: 8},[1, 2]")
@@ -33,7 +33,8 @@ def split_values(text: str) -> list[str]:
         ['1', '10', '100']
 
     Raises:
-        RecipeError: a logarithmic grid of anything but two positive numbers and a count of 2 or more.
+        RecipeError: a logarithmic grid of anything but two positive numbers and a count of 2 or
+            more.
     """
     if text.startswith("log(") and text.endswith(")"):
         return _log_grid(text)
@@ -91,12 +92,17 @@ def expand(overrides: list[str], first_seed: int) -> list[tuple[str, list[str], 
 
 
 def sweep(
-    source: str | Path, overrides: list[str], folder: str | Path, *, report: Callable[[str], None] | None = None
+    source: str | Path,
+    overrides: list[str],
+    folder: str | Path,
+    *,
+    report: Callable[[str], None] | None = None,
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
     """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
 
-    Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its error while the rest goes on.
-    ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in ``folder`` are rewritten after every cell.
+    Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its
+    error while the rest goes on. ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in
+    ``folder`` are rewritten after every cell.
 
     Raises:
         RecipeError: any cell's recipe is wrong; found before the first one starts.
@@ -107,14 +113,23 @@ def sweep(
     plan = []
     for label, chosen, seed in expand([o for o in overrides if not o.startswith("seed=")], first):
         name = f"{safe_name(label)},seed={seed}"
-        plan.append((label, seed, load_recipe(source, [*chosen, f"seed={seed}", f"name={name}"]), folder / name))
+        plan.append(
+            (
+                label,
+                seed,
+                load_recipe(source, [*chosen, f"seed={seed}", f"name={name}"]),
+                folder / name,
+            )
+        )
     folder.mkdir(parents=True, exist_ok=True)
     cells: list[Cell] = []
     for number, (label, seed, recipe, place) in enumerate(plan, 1):
         cell = {"cell": label, "seed": seed, "folder": str(place), **run_cell(recipe, place, say)}
         cells.append(cell)
         outcome = (
-            f"failed: {cell['error']}" if "error" in cell else f"test {_metric([cell])} {cell[_metric([cell])]:.4g}"
+            f"failed: {cell['error']}"
+            if "error" in cell
+            else f"test {_metric([cell])} {cell[_metric([cell])]:.4g}"
         )
         say(f"[{number}/{len(plan)}] {label} seed {seed}: {outcome}")
         _write(folder, cells)
@@ -128,17 +143,29 @@ def safe_name(label: str) -> str:
 
 
 def run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
-    """One cell: resumed where there is a checkpoint, begun anew otherwise; its error where it fails."""
+    """One cell: resumed where there is a checkpoint, begun anew otherwise; its error where it
+    fails.
+    """
     run = RunFolder(place)
     try:
         resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
         result = train(recipe, place, resume, overwrite=run.started and not resume, report=say)
-        scores = json.loads(run.evaluation.read_text("utf-8")) if run.evaluation.is_file() else evaluate(place)
+        scores = (
+            json.loads(run.evaluation.read_text("utf-8"))
+            if run.evaluation.is_file()
+            else evaluate(place)
+        )
     except Interrupted:
         raise
-    except Exception as error:  # one cell's failure, of whatever kind, must not take the others with it
-        place.with_name(f"{place.name}.error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        text = str(error) if isinstance(error, FredholmError) else f"{type(error).__name__}: {error}"
+    except (
+        Exception
+    ) as error:  # one cell's failure, of whatever kind, must not take the others with it
+        place.with_name(f"{place.name}.error.txt").write_text(
+            traceback.format_exc(), encoding="utf-8"
+        )
+        text = (
+            str(error) if isinstance(error, FredholmError) else f"{type(error).__name__}: {error}"
+        )
         return {"error": text.partition("\n")[0]}
     return {
         **{key: scores[key] for key in ("accuracy", "loss") if key in scores},
@@ -154,7 +181,8 @@ def _metric(good: list[Cell]) -> str:
 
 
 def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
-    """One row a combination: mean and sample standard deviation of the test accuracy (of a regression, loss) over its seeds.
+    """One row a combination: mean and sample standard deviation of the test accuracy (of a
+    regression, loss) over its seeds.
 
     Example:
         >>> cells = [{"cell": "a", "seed": s, "accuracy": v, "parameters": 5, "minutes": 1.0} for s, v in enumerate([0.9, 0.8])]
@@ -169,7 +197,11 @@ def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
         metric = _metric(good)
         scores = [cell[metric] for cell in good]
         mean = sum(scores) / len(scores) if scores else None
-        spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (len(scores) - 1)) if len(scores) > 1 else None
+        spread = (
+            math.sqrt(sum((s - mean) ** 2 for s in scores) / (len(scores) - 1))
+            if len(scores) > 1
+            else None
+        )
         rows.append(
             {
                 "cell": label,

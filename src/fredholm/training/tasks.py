@@ -17,9 +17,10 @@ NOT_ASKED = -100  # the label of a point at which nothing is asked
 
 @dataclass(frozen=True)
 class Task:
-    """One of ``classification``, ``steps`` (a class at every point), ``tokens`` (a token at every point, kept by its loss),
-    ``answers`` (a score in [0, 1] for every class, by binary cross-entropy; its accuracy is the score of the class called),
-    ``field`` (numbers at every point of a grid, by relative L2 error) and ``regression`` (one number, by mean squared error).
+    """One of ``classification``, ``steps`` (a class at every point), ``tokens`` (a token at every
+    point, kept by its loss), ``answers`` (a score in [0, 1] for every class, by binary
+    cross-entropy; its accuracy is the score of the class called), ``field`` (numbers at every point
+    of a grid, by relative L2 error) and ``regression`` (one number, by mean squared error).
 
     Example:
         >>> task = Task("regression")
@@ -51,7 +52,8 @@ class Task:
         return cross_entropy(outputs, labels, label_smoothing=smoothing)
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and labels one by one: logits (N, C) and classes (N,) or shares (N, C), or two lists of numbers.
+        """Outputs and labels one by one: logits (N, C) and classes (N,) or shares (N, C), or two
+        lists of numbers.
 
         Raises:
             ShapeError: outputs of another kind of head.
@@ -59,13 +61,17 @@ class Task:
         if self.name == "regression":
             if outputs.numel() != labels.numel():
                 raise ShapeError(
-                    f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set num_classes=1"
+                    f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
+                    "num_classes=1"
                 )
             return outputs.float().flatten(), labels.float().flatten()
         if self.name == "field":
             labels = labels.flatten(2).mT
         if self.name in ("field", "answers") and outputs.shape != labels.shape:
-            raise ShapeError(f"task {self.name!r} needs outputs {tuple(labels.shape)}, got {tuple(outputs.shape)}")
+            raise ShapeError(
+                f"task {self.name!r} needs outputs {tuple(labels.shape)}, got "
+                f"{tuple(outputs.shape)}"
+            )
         if self.name in ("steps", "tokens"):
             if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
                 need = f"({', '.join(map(str, labels.shape))}, classes)"
@@ -86,8 +92,16 @@ class Task:
             return relative_error(outputs, labels).sum(), torch.zeros(()), len(labels)
         if self.name == "answers":
             called = outputs.argmax(-1, keepdim=True)
-            return self.loss(outputs, labels) * len(labels), labels.gather(1, called).sum(), len(labels)
-        return cross_entropy(outputs, labels, reduction="sum"), (outputs.argmax(-1) == labels).sum(), len(labels)
+            return (
+                self.loss(outputs, labels) * len(labels),
+                labels.gather(1, called).sum(),
+                len(labels),
+            )
+        return (
+            cross_entropy(outputs, labels, reduction="sum"),
+            (outputs.argmax(-1) == labels).sum(),
+            len(labels),
+        )
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
         """What validation reports, from the sums over all batches."""
@@ -97,7 +111,8 @@ class Task:
 
 
 def relative_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    r""":math:`\|o - l\|_2 / \|l\|_2` of each sample (B, …); where the answer is zero, the error itself.
+    r""":math:`\|o - l\|_2 / \|l\|_2` of each sample (B, …); where the answer is zero, the error
+    itself.
 
     Example:
         >>> relative_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[3.0, 4.0]])).item()

@@ -1,1 +1,3 @@
-"""Cases of operators that are not registered by name: one file a family, each with a list ``CASES``."""
+"""Cases of operators that are not registered by name: one file a family, each with a list
+``CASES``.
+"""

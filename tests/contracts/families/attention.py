@@ -1,4 +1,6 @@
-"""Attention kernels with layers of their own: packed, rotary and normalised softmax attention; linear attention with a learned map."""
+"""Attention kernels with layers of their own: packed, rotary and normalised softmax attention;
+linear attention with a learned map.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class LearnedMap(nn.Module):
 class LinearCase(Moved):
     def kernel(self):
         layers = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM // HEADS), nn.Linear(DIM, DIM // HEADS)
-        return LinearAttentionKernel(DIM, HEADS, feature_map=LearnedMap(DIM // HEADS), projections=layers)
+        return LinearAttentionKernel(
+            DIM, HEADS, feature_map=LearnedMap(DIM // HEADS), projections=layers
+        )
 
 
 CASES = [PackedCase("attention"), LinearCase("linear attention")]

@@ -1,4 +1,6 @@
-"""Converted convolutions: on a line with groups, bias and dilation, and on a periodic grid, a channel a head."""
+"""Converted convolutions: on a line with groups, bias and dilation, and on a periodic grid, a
+channel a head.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,16 @@ class ConvolutionCase(OperatorCase):
         return as_operator(nn.Conv1d(8, 4, 3, padding=2, dilation=2, groups=HEADS).double())
 
     def domains(self) -> dict[str, Domain]:
-        found = {name: d for name, d in self.standard_domains().items() if name in ("lattice", "causal")}
+        found = {
+            name: d for name, d in self.standard_domains().items() if name in ("lattice", "causal")
+        }
         line, causal = found["lattice"], found["causal"]
         valid = torch.tensor([[True] * POINTS, [True] * (POINTS - 2) + [False] * 2])
         torch.manual_seed(2)
-        masses, several = torch.rand(POINTS).double() + 0.1, torch.rand(BATCH, POINTS).double() + 0.1
+        masses, several = (
+            torch.rand(POINTS).double() + 0.1,
+            torch.rand(BATCH, POINTS).double() + 0.1,
+        )
         return found | {
             "padded": replace(line, valid=valid),
             "masses": line.with_masses(masses),
@@ -43,7 +50,9 @@ class ConvolutionCase(OperatorCase):
         """Points without a grid, whatever else they have; an order with pairs."""
         window = self.domains()["causal"].replace(pairs=torch.ones(POINTS, POINTS).triu(-2).bool())
         standard = self.standard_domains()
-        return {n: d for n, d in standard.items() if d.shape is None} | {"causal window on a line": window}
+        return {n: d for n, d in standard.items() if d.shape is None} | {
+            "causal window on a line": window
+        }
 
 
 class ImageCase(ConvolutionCase):
@@ -51,12 +60,16 @@ class ImageCase(ConvolutionCase):
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)
-        return as_operator(nn.Conv2d(8, 8, 3, padding=1, groups=8, padding_mode="circular").double())
+        return as_operator(
+            nn.Conv2d(8, 8, 3, padding=1, groups=8, padding_mode="circular").double()
+        )
 
     def domains(self) -> dict[str, Domain]:
         served = ("lattice", "masses", "probability", "counting")
         found = {name: domain for name, domain in super().domains().items() if name in served}
-        return found | {"bias": found["lattice"].replace(pairs=torch.randn(1, 8, POINTS, POINTS).double())}
+        return found | {
+            "bias": found["lattice"].replace(pairs=torch.randn(1, 8, POINTS, POINTS).double())
+        }
 
     def refused(self) -> dict[str, Domain]:
         lattice = self.domains()["lattice"]

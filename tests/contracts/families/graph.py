@@ -17,8 +17,12 @@ class GraphCase(OperatorCase):
     def operator(self) -> nn.Module:
         torch.manual_seed(1)
         value, query, key = torch.randn(6, DIM), torch.randn(HEADS, 3), torch.randn(HEADS, 3)
-        kernel = AdditiveAttentionKernel(value, query, key, heads=HEADS, bias=nn.Parameter(torch.randn(6)))
-        return IntegralOperator(DIM, HEADS, kernel=kernel, out_dim=6, residual=False, projection=False).double()
+        kernel = AdditiveAttentionKernel(
+            value, query, key, heads=HEADS, bias=nn.Parameter(torch.randn(6))
+        )
+        return IntegralOperator(
+            DIM, HEADS, kernel=kernel, out_dim=6, residual=False, projection=False
+        ).double()
 
 
 CASES = [GraphCase("graph")]

@@ -20,7 +20,9 @@ class Walks(InfSA):
             powers = [torch.linalg.matrix_power(graph, t) for t in range(1, self.strategy.hops + 1)]
             return self._finish(sum(powers) @ value, query, valid)
         return self._finish(
-            torch.linalg.solve(torch.eye(graph.shape[-1]).to(graph) - graph, graph @ value), query, valid
+            torch.linalg.solve(torch.eye(graph.shape[-1]).to(graph) - graph, graph @ value),
+            query,
+            valid,
         )
 
 

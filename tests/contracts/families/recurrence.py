@@ -1,4 +1,6 @@
-"""Converted recurrences: causal on a line of mass one a point, or bidirectional on the line without order."""
+"""Converted recurrences: causal on a line of mass one a point, or bidirectional on the line without
+order.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ DOUBLE = {"measure": "counting", "dtype": torch.float64}
 class CausalCase(OperatorCase):
     """Two layers of an LSTM with a trained initial state."""
 
-    dim, plain, cross, permutes, traced = 3, "causal", False, False, False  # torch.compile does not trace torch's LSTM
+    dim, plain, cross, permutes, traced = (
+        3,
+        "causal",
+        False,
+        False,
+        False,
+    )  # torch.compile does not trace torch's LSTM
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)
@@ -30,9 +38,12 @@ class CausalCase(OperatorCase):
         right[1, 4:] = False
         holes[0, [0, 3]] = False
         line = {
-            name: Domain.line(POINTS, causal=True, valid=v, **DOUBLE) for name, v in {"p": right, "h": holes}.items()
+            name: Domain.line(POINTS, causal=True, valid=v, **DOUBLE)
+            for name, v in {"p": right, "h": holes}.items()
         }
-        short = Domain.collate([Domain.line(n, causal=True, **DOUBLE) for n in (POINTS, POINTS - 2)])
+        short = Domain.collate(
+            [Domain.line(n, causal=True, **DOUBLE) for n in (POINTS, POINTS - 2)]
+        )
         return {
             "causal": Domain.line(POINTS, causal=True, **DOUBLE),
             "causal padded": line["p"],
@@ -48,7 +59,9 @@ class TwoWayCase(OperatorCase):
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)
-        return as_operator(nn.GRU(self.dim, 2, num_layers=2, bias=False, bidirectional=True).double())
+        return as_operator(
+            nn.GRU(self.dim, 2, num_layers=2, bias=False, bidirectional=True).double()
+        )
 
     def domains(self) -> dict[str, Domain]:
         valid = torch.ones(2, POINTS, dtype=torch.bool)

@@ -1,4 +1,6 @@
-"""State space models: convolution and scan of time-invariant ones, in steps and in real time; selective ones; a Mamba block."""
+"""State space models: convolution and scan of time-invariant ones, in steps and in real time;
+selective ones; a Mamba block.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import torch
 from torch import nn
 
 from fredholm.domain import Domain
-from fredholm.kernels import ContinuousStateSpaceKernel, DiagonalStateSpaceKernel, MambaKernel, SelectiveKernel
+from fredholm.kernels import (
+    ContinuousStateSpaceKernel,
+    DiagonalStateSpaceKernel,
+    MambaKernel,
+    SelectiveKernel,
+)
 from fredholm.operators import IntegralOperator
 
 from ..cases import BATCH, POINTS, OperatorCase, positions
@@ -50,13 +57,17 @@ class SequenceCase(OperatorCase):
             "causal masses": masses,
             "causal counting": counting,
             "causal padded": standard["causal padded"],
-            "causal gaps": counting.replace(valid=torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0]]).bool()),
+            "causal gaps": counting.replace(
+                valid=torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0]]).bool()
+            ),
             "causal probability": masses.replace(kind="probability"),
         }
 
     @staticmethod
     def element(domain: Domain, b: int) -> Domain:
-        """Gaps are part of a sequence here only where they are at the end; an element in the middle keeps its mask."""
+        """Gaps are part of a sequence here only where they are at the end; an element in the middle
+        keeps its mask.
+        """
         if domain.valid is not None and not bool((domain.valid[b].int().diff() <= 0).all()):
             return domain.replace(valid=domain.valid[b : b + 1])
         return OperatorCase.element(domain, b)
@@ -110,9 +121,16 @@ class MambaCase(TrajectoryCase):
 
     def build(self) -> IntegralOperator:
         width, state = 6, 2
-        layers = nn.Linear(4, 2 * width), nn.Conv1d(width, width, 3, groups=width), nn.Linear(width, 1 + 2 * state)
+        layers = (
+            nn.Linear(4, 2 * width),
+            nn.Conv1d(width, width, 3, groups=width),
+            nn.Linear(width, 1 + 2 * state),
+        )
         layers[2].bias = None
-        decay, feedthrough = nn.Parameter(torch.rand(width, state)), nn.Parameter(torch.randn(width))
+        decay, feedthrough = (
+            nn.Parameter(torch.rand(width, state)),
+            nn.Parameter(torch.randn(width)),
+        )
         kernel = MambaKernel(*layers, nn.Linear(1, width), decay, feedthrough)
         return IntegralOperator(4, kernel=kernel, residual=False, projection=nn.Linear(width, 4))
 

@@ -1,4 +1,6 @@
-"""``nn.MultiheadAttention`` as an operator: its weights, its masks in time, and what is refused by name."""
+"""``nn.MultiheadAttention`` as an operator: its weights, its masks in time, and what is refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def signal(n: int = N) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"add_bias_kv": True}, r"MultiheadAttention\(add_bias_kv=True\).*supported: add_bias_kv=False"),
+        (
+            {"add_bias_kv": True},
+            r"MultiheadAttention\(add_bias_kv=True\).*supported: add_bias_kv=False",
+        ),
         ({"add_zero_attn": True}, r"add_zero_attn=True"),
         ({"kdim": 6}, r"kdim=6, vdim=8.*kdim=vdim=None; embed_dim is 8"),
         ({"vdim": 6}, r"kdim=8, vdim=6"),
@@ -67,7 +72,9 @@ def test_output_layers_that_are_refused():
     with pytest.raises(ConversionError, match="hooks on out_proj"):
         as_operator(hooked)
     adapted.out_proj = nn.Sequential(nn.Linear(DIM, DIM))
-    with pytest.raises(ConversionError, match=r"out_proj=torch.nn.modules.container.Sequential.*torch.nn.Linear"):
+    with pytest.raises(
+        ConversionError, match=r"out_proj=torch.nn.modules.container.Sequential.*torch.nn.Linear"
+    ):
         as_operator(adapted)
 
 
@@ -100,7 +107,11 @@ def test_weights_are_the_modules_attention_weights():
     assert_close(operator.weights(u, query=query, rows=[2, 0]), weights[:, :, [2, 0]])
     matrix = operator.kernel_matrix(u, query=query, rows=[1])
     value = layer.in_proj_weight[2 * DIM :].unflatten(0, (HEADS, -1))
-    assert_close(matrix, N * weights[:, :, [1], :, None, None] * value[:, None, None], "densities against the measure")
+    assert_close(
+        matrix,
+        N * weights[:, :, [1], :, None, None] * value[:, None, None],
+        "densities against the measure",
+    )
 
 
 def test_parameters_are_shared_or_copied():

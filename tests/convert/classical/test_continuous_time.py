@@ -1,4 +1,6 @@
-"""A nonlinear system affine in its input: the kernel along the driven trajectory, against a driven solve."""
+"""A nonlinear system affine in its input: the kernel along the driven trajectory, against a driven
+solve.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def cubic(h: torch.Tensor) -> torch.Tensor:
 
 
 def gauss_legendre(n: int) -> Domain:
-    """Gauss's points and weights in time, and both ends without mass: the end is where the output is read."""
+    """Gauss's points and weights in time, and both ends without mass: the end is where the output
+    is read.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(n)
     times = torch.tensor([0.0, *(END * (nodes + 1) / 2), END], **DOUBLE)
     mass = torch.tensor([0.0, *(END * weights / 2), 0.0], **DOUBLE)
@@ -36,7 +40,9 @@ def driven(signal, initial: float) -> torch.Tensor:
     """The output at the end by a direct solve with fine fixed steps."""
     first, times = torch.tensor([initial], **DOUBLE), torch.tensor([0.0, END], **DOUBLE)
     options = {"step_size": END / 2000}
-    return torchdiffeq.odeint(lambda t, h: cubic(h) + signal(t), first, times, method="rk4", options=options)[-1]
+    return torchdiffeq.odeint(
+        lambda t, h: cubic(h) + signal(t), first, times, method="rk4", options=options
+    )[-1]
 
 
 @pytest.mark.parametrize(("initial", "paper"), [(0.0, 0.4), (1.0, 0.2)])
@@ -66,7 +72,9 @@ def test_input_matrix_and_several_channels_against_a_driven_solve():
 
     def gain(h):
         x, y = h.unbind(-1)
-        return torch.stack([torch.stack([1 + y / 2, x], -1), torch.stack([x * y, torch.cos(x)], -1)], -2)
+        return torch.stack(
+            [torch.stack([1 + y / 2, x], -1), torch.stack([x * y, torch.cos(x)], -1)], -2
+        )
 
     first, c = torch.tensor([0.3, -0.2], **DOUBLE), torch.randn(2, 2, **DOUBLE)
     solver = {"method": "rk4", "options": {"step_size": 0.05}}
@@ -92,7 +100,9 @@ def test_a_linear_field_gives_the_linear_kernel():
     h0, u = torch.randn(2, **DOUBLE), torch.randn(2, 4, 1, **DOUBLE)
     domain = Domain.timestamps(torch.tensor([0.0, 0.3, 0.5, 1.1], **DOUBLE))
     op = affine_system(lambda h: h @ a.mT, b, c, h0, rtol=1e-11, atol=1e-13)
-    assert_close(op(u, domain), linear_system(a, b, c, initial_state=h0, continuous=True)(u, domain))
+    assert_close(
+        op(u, domain), linear_system(a, b, c, initial_state=h0, continuous=True)(u, domain)
+    )
     assert_close(op.kernel_matrix(u, domain, rows=[2]), op.kernel_matrix(u, domain)[:, :, [2]])
 
 

@@ -87,8 +87,16 @@ def test_options_of_other_families_are_refused():
         (nn.Conv1d(2, 2, 8), Domain.line(6), "8 points has no output"),
         (nn.Conv1d(2, 2, 3, stride=2), Domain.line(2), "no output"),
         (nn.ConvTranspose1d(2, 2, 2, padding=4), Domain.line(6), "no output"),
-        (nn.Conv1d(2, 2, 3, padding=6, padding_mode="reflect"), Domain.line(6), "reflect padding by 6"),
-        (nn.Conv1d(2, 2, 3, padding=7, padding_mode="circular"), Domain.line(6), "circular padding by 7"),
+        (
+            nn.Conv1d(2, 2, 3, padding=6, padding_mode="reflect"),
+            Domain.line(6),
+            "reflect padding by 6",
+        ),
+        (
+            nn.Conv1d(2, 2, 3, padding=7, padding_mode="circular"),
+            Domain.line(6),
+            "circular padding by 7",
+        ),
         (
             nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular"),
             Domain.line(6, valid=torch.ones(1, 6, dtype=torch.bool)),
@@ -118,7 +126,11 @@ def test_queries_elsewhere_are_refused():
     op, u = as_operator(nn.Conv1d(2, 2, 3, stride=2)), torch.zeros(1, 6, 2)
     target = op.kernel.output_domain(Domain.line(6))
     assert target is not None
-    for call in ({"query_domain": target}, {"query": u}, {"query_domain": Domain.line(2), "query": u[:, :2]}):
+    for call in (
+        {"query_domain": target},
+        {"query": u},
+        {"query_domain": Domain.line(2), "query": u[:, :2]},
+    ):
         with pytest.raises(DomainError, match="its own output grid"):
             op(u, Domain.line(6), **call)
 
@@ -141,7 +153,10 @@ def test_images_padded_at_their_ends_keep_their_outputs():
 def test_two_layers_follow_one_another_on_their_grids():
     first, second = nn.Conv2d(2, 4, 3, stride=2, padding=1).double(), nn.Conv2d(4, 3, 2).double()
     a, b = as_operator(first), as_operator(second)
-    images, domain = torch.randn(2, 2, 6, 7).double(), Domain.grid(6, 7, dtype=torch.float64, **COUNTING)
+    images, domain = (
+        torch.randn(2, 2, 6, 7).double(),
+        Domain.grid(6, 7, dtype=torch.float64, **COUNTING),
+    )
     middle = a.kernel.output_domain(domain)
     out = b(a(images.flatten(2).mT, domain), middle)
     assert_close(out, second(first(images)).flatten(2).mT)

@@ -1,4 +1,6 @@
-"""Every configuration of every classical layer equals its operator: outputs, input gradients, weight gradients, explicit kernel."""
+"""Every configuration of every classical layer equals its operator: outputs, input gradients,
+weight gradients, explicit kernel.
+"""
 
 from __future__ import annotations
 

@@ -40,14 +40,18 @@ def test_it_is_the_softmax_over_neighbours_edge_by_edge():
 
 def test_a_node_without_neighbours_gets_the_bias():
     bias = nn.Parameter(torch.randn(4).double())
-    op = IntegralOperator(3, 2, kernel=kernel(bias=bias), out_dim=4, residual=False, projection=False)
+    op = IntegralOperator(
+        3, 2, kernel=kernel(bias=bias), out_dim=4, residual=False, projection=False
+    )
     graph = Domain.graph(EDGES, 4, self_loops=False)
     assert_close(op(torch.randn(1, 4, 3).double(), graph)[0, 0], bias)
 
 
 def test_a_graph_convolution_divides_by_the_roots_of_degrees():
     value, u = torch.randn(2, 3).double(), torch.randn(1, 4, 3).double()
-    op = IntegralOperator(3, kernel=AdjacencyKernel(value), out_dim=2, residual=False, projection=False)
+    op = IntegralOperator(
+        3, kernel=AdjacencyKernel(value), out_dim=2, residual=False, projection=False
+    )
     graph = Domain.graph(EDGES, 4, measure="counting")
     degree = [1, 2, 2, 3]
     expected = torch.zeros(4, 2).double()
@@ -74,7 +78,10 @@ def test_a_graph_convolution_without_edges_gives_its_bias():
 
 def test_degrees_belong_to_one_graph():
     kernel = AdjacencyKernel(torch.randn(2, 3))
-    op, u = IntegralOperator(3, kernel=kernel, out_dim=2, residual=False, projection=False), torch.zeros(1, 4, 3)
+    op, u = (
+        IntegralOperator(3, kernel=kernel, out_dim=2, residual=False, projection=False),
+        torch.zeros(1, 4, 3),
+    )
     graph = Domain.graph(EDGES, 4)
     with pytest.raises(DomainError, match="another domain"):
         op(u, graph, query_domain=graph)
@@ -88,13 +95,15 @@ def test_sizes_that_do_not_fit_are_named():
 
 
 def test_dropout_in_training_mode_is_refused():
-    op = IntegralOperator(3, 2, kernel=kernel(dropout=0.5), out_dim=4, residual=False, projection=False)
+    op = IntegralOperator(
+        3, 2, kernel=kernel(dropout=0.5), out_dim=4, residual=False, projection=False
+    )
     with pytest.raises(ConversionError, match=r"dropout=0\.5"):
         op(torch.zeros(1, 4, 3).double(), Domain.graph(EDGES, 4))
     assert op.eval()(torch.zeros(1, 4, 3).double(), Domain.graph(EDGES, 4)).shape == (1, 4, 4)
 
 
-# --- the library that has such layers ---------------------------------------------------------------------------------
+# --- the library that has such layers -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,9 @@ def test_options_that_are_not_understood_are_named(options, named):
         as_operator(library.GATConv(**{"in_channels": 3, "out_channels": 2} | options))
 
 
-@pytest.mark.parametrize(("option", "value"), [("improved", True), ("cached", True), ("aggr", "max")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("improved", True), ("cached", True), ("aggr", "max")]
+)
 def test_options_of_a_graph_convolution_are_named(option, value):
     library = pytest.importorskip("torch_geometric.nn")
     with pytest.raises(ConversionError, match=option):

@@ -1,4 +1,6 @@
-"""Attention of Hugging Face: what is refused by name, the angles of Llama, layers inside a whole model."""
+"""Attention of Hugging Face: what is refused by name, the angles of Llama, layers inside a whole
+model.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from ...tolerances import assert_close
 
 pytest.importorskip("transformers")
 DIM, N = 8, 5
-GPT2, BERT, LLAMA = ("gpt2", "GPT2Attention"), ("bert", "BertSelfAttention"), ("llama", "LlamaAttention")
+GPT2, BERT, LLAMA = (
+    ("gpt2", "GPT2Attention"),
+    ("bert", "BertSelfAttention"),
+    ("llama", "LlamaAttention"),
+)
 
 
 def signal() -> torch.Tensor:
@@ -35,7 +41,11 @@ def signal() -> torch.Tensor:
             {"attn_implementation": "flash_attention_5"},
             "attn_implementation='flash_attention_5'.*softmax attention",
         ),
-        (LLAMA, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}, "rope_type='linear'"),
+        (
+            LLAMA,
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_type='linear'",
+        ),
         (
             LLAMA,
             {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
@@ -45,7 +55,9 @@ def signal() -> torch.Tensor:
 )
 def test_options_that_are_refused(source, options, message):
     extra = {"layer_idx": 0} if source is LLAMA else {}
-    layer = hugging_face(*source, **extra, **{k: v for k, v in options.items() if k != "attn_implementation"})().eval()
+    layer = hugging_face(
+        *source, **extra, **{k: v for k, v in options.items() if k != "attn_implementation"}
+    )().eval()
     layer.config._attn_implementation = options.get("attn_implementation", "sdpa")
     with pytest.raises(ConversionError, match=message):
         as_operator(layer)
@@ -54,13 +66,21 @@ def test_options_that_are_refused(source, options, message):
 def test_gpt2_cross_attention_is_refused():
     from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Config
 
-    layer = GPT2Attention(GPT2Config(hidden_size=DIM, num_attention_heads=2), is_cross_attention=True, layer_idx=0)
+    layer = GPT2Attention(
+        GPT2Config(hidden_size=DIM, num_attention_heads=2), is_cross_attention=True, layer_idx=0
+    )
     with pytest.raises(ConversionError, match="is_cross_attention=True"):
         as_operator(layer.eval())
 
 
 @pytest.mark.parametrize(
-    "source", [BERT, GPT2, ("vit", "ViTAttention", "attention_probs_dropout_prob"), (*LLAMA, "attention_dropout")]
+    "source",
+    [
+        BERT,
+        GPT2,
+        ("vit", "ViTAttention", "attention_probs_dropout_prob"),
+        (*LLAMA, "attention_dropout"),
+    ],
 )
 def test_dropout_is_refused_where_it_is_active(source):
     options = dict.fromkeys(source[2:], 0.1) | ({"layer_idx": 0} if source[0] == "llama" else {})
@@ -80,7 +100,9 @@ def test_layers_that_are_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch is moving its quantisation to another package
         quantised = torch.ao.quantization.quantize_dynamic(quantised, {nn.Linear})
-    with pytest.raises(ConversionError, match=r"query=torch.ao.nn.quantized.dynamic.*supported: torch.nn.Linear"):
+    with pytest.raises(
+        ConversionError, match=r"query=torch.ao.nn.quantized.dynamic.*supported: torch.nn.Linear"
+    ):
         as_operator(quantised)
     hooked.value.register_forward_pre_hook(lambda *_: None)
     with pytest.raises(ConversionError, match="hooks on value"):
@@ -115,19 +137,31 @@ def test_llama_turns_as_its_model_does():
     assert_close(as_operator(layer)(u), expected)
     times = torch.tensor([0.0, 3.0, 4.0, 9.0, 11.0])
     expected = layer(u, LlamaRotaryEmbedding(layer.config)(u, times[None]))[0]
-    assert_close(as_operator(layer)(u, Domain.points(times[:, None], causal=True)), expected, "other positions")
+    assert_close(
+        as_operator(layer)(u, Domain.points(times[:, None], causal=True)),
+        expected,
+        "other positions",
+    )
 
 
 def test_bert_layer_inside_its_model():
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": DIM, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 4}
-    model = BertModel(BertConfig(vocab_size=11, attn_implementation="sdpa", **sizes)).double().eval()
+    sizes = {
+        "hidden_size": DIM,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 4,
+    }
+    model = (
+        BertModel(BertConfig(vocab_size=11, attn_implementation="sdpa", **sizes)).double().eval()
+    )
     layer, seen = model.encoder.layer[1].attention.self, {}
     words, mask = torch.randint(11, (2, N)), torch.tensor([[1] * N, [1, 1, 1, 0, 0]])
     operator = as_operator(layer)
     layer.register_forward_hook(
-        lambda m, args, kwargs, out: seen.update(u=(args or list(kwargs.values()))[0], y=out[0]), with_kwargs=True
+        lambda m, args, kwargs, out: seen.update(u=(args or list(kwargs.values()))[0], y=out[0]),
+        with_kwargs=True,
     )
     model(words, attention_mask=mask)
     valid = mask.bool()

@@ -39,7 +39,9 @@ def test_other_mixers_are_refused():
 
 
 def test_its_own_casts_are_the_only_difference(mamba):
-    """In float64 the mixer itself casts parts of its scan to float32; without these casts the two are equal."""
+    """In float64 the mixer itself casts parts of its scan to float32; without these casts the two
+    are equal.
+    """
     module = mamba.double()
     op, u = as_operator(module), torch.randn(2, 9, 6, dtype=torch.float64)
     with torch.no_grad():
@@ -64,11 +66,15 @@ def test_half_precision_weights(mamba):
 
 
 def test_padding_anywhere_is_no_point(mamba):
-    """Left padding as batches of texts have it, a gap, and right padding: each sequence as if alone."""
+    """Left padding as batches of texts have it, a gap, and right padding: each sequence as if
+    alone.
+    """
     op, n = as_operator(mamba.double()), 8
     valid = torch.ones(3, n).bool()
     valid[0, :3], valid[1, 2:5], valid[2, 6:] = False, False, False
-    domain = Domain.line(n, causal=True, measure="counting", dtype=torch.float64).replace(valid=valid)
+    domain = Domain.line(n, causal=True, measure="counting", dtype=torch.float64).replace(
+        valid=valid
+    )
     u = torch.where(valid[..., None], torch.randn(3, n, 6, dtype=torch.float64), float("nan"))
     out = op(u, domain)
     for b in range(3):

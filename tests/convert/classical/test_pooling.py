@@ -45,7 +45,11 @@ def test_what_is_not_understood_is_named(layer, named):
         (nn.AvgPool1d(3, 1, 1), Domain.points(torch.rand(6, 1)), "regular grid"),
         (nn.AdaptiveAvgPool1d(2), Domain.line(6, valid=VALID), "parts of a padded axis"),
         (nn.MaxPool1d(2), Domain.line(6, valid=VALID), "count as zeros"),
-        (nn.AvgPool1d(3, 1, 1, count_include_pad=False), Domain.line(6, valid=VALID), "divisors of their own"),
+        (
+            nn.AvgPool1d(3, 1, 1, count_include_pad=False),
+            Domain.line(6, valid=VALID),
+            "divisors of their own",
+        ),
         (nn.AvgPool1d(4, ceil_mode=True), Domain.line(6, valid=VALID), "divisors of their own"),
     ],
 )
@@ -54,7 +58,9 @@ def test_domains_without_meaning_are_refused(layer, domain, named):
         as_operator(layer, dim=2)(torch.zeros(1, 6, 2), domain)
 
 
-@pytest.mark.parametrize("layer", [nn.AvgPool1d(3, 2, 1), nn.AdaptiveAvgPool1d(2), nn.MaxPool1d(3, 2, 1)])
+@pytest.mark.parametrize(
+    "layer", [nn.AvgPool1d(3, 2, 1), nn.AdaptiveAvgPool1d(2), nn.MaxPool1d(3, 2, 1)]
+)
 @pytest.mark.parametrize("pairs", [False, True])
 def test_other_measures_and_pairs_are_the_definition(layer, pairs):
     op, u = as_operator(layer, dim=2), torch.randn(2, 6, 2).double().requires_grad_()

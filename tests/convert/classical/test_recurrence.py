@@ -29,7 +29,10 @@ class Doubled(nn.LSTM):
     [
         (nn.LSTM(2, 3, num_layers=2, dropout=0.5), r"LSTM\(dropout=0\.5 in training mode\) cannot"),
         (Doubled(2, 3), "overrides the forward of LSTM"),
-        (nn.utils.parametrizations.weight_norm(nn.GRU(2, 3), "weight_ih_l0"), "parametrised weights"),
+        (
+            nn.utils.parametrizations.weight_norm(nn.GRU(2, 3), "weight_ih_l0"),
+            "parametrised weights",
+        ),
         (nn.LSTMCell(2, 3), "not understood"),
     ],
 )
@@ -118,7 +121,9 @@ def test_memory_profile():
     assert profiles[3.0][20] > 0.1 * profiles[3.0][0]
     assert profiles[-3.0][20] < 1e-6 * profiles[-3.0][0]
     expected = torch.linalg.matrix_norm(op.kernel_matrix(u))[:, 0]
-    lags = torch.stack([(expected[:, 20, 20 - k] + expected[:, 29, 29 - k]).mean() / 2 for k in range(21)])
+    lags = torch.stack(
+        [(expected[:, 20, 20 - k] + expected[:, 29, 29 - k]).mean() / 2 for k in range(21)]
+    )
     assert_close(profiles[-3.0], lags)
     for rows in ([], [30], [-1]):
         with pytest.raises(ShapeError, match="0 to 29"):

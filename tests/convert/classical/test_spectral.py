@@ -1,4 +1,6 @@
-"""Periodic kernels by their impulse response, and the spectral convolution of Fourier neural operators."""
+"""Periodic kernels by their impulse response, and the spectral convolution of Fourier neural
+operators.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,28 @@ def grid(*shape: int, dtype: torch.dtype = torch.float64) -> Domain:
 def assert_same(operator, layer, u, domain):
     """Output and gradients of layer, fast form and explicit kernel."""
     u = u.requires_grad_()
-    outputs = [layer(u.mT.unflatten(-1, domain.shape)).flatten(2).mT, operator(u, domain), operator.dense(u, domain)]
+    outputs = [
+        layer(u.mT.unflatten(-1, domain.shape)).flatten(2).mT,
+        operator(u, domain),
+        operator.dense(u, domain),
+    ]
     direction = torch.randn_like(outputs[0])
     inputs = [u, *layer.parameters()]
     expected, *found = [torch.autograd.grad(y, inputs, direction) for y in outputs]
     for name, output, gradients in zip(("fast", "dense"), outputs[1:], found):
         assert_close(output, outputs[0], name)
         for g, h in zip(gradients, expected):
-            assert_close(torch.view_as_real(g) if g.is_complex() else g, torch.view_as_real(h) if h.is_complex() else h)
+            assert_close(
+                torch.view_as_real(g) if g.is_complex() else g,
+                torch.view_as_real(h) if h.is_complex() else h,
+            )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_impulse_response_is_the_kernel(shape):
-    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(shape) - 1](2, 3, 3, padding="same", padding_mode="circular").double()
+    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(shape) - 1](
+        2, 3, 3, padding="same", padding_mode="circular"
+    ).double()
     kernel = PeriodicKernel(layer, 2, 3, axes=len(shape))
     operator = IntegralOperator(2, kernel=kernel, out_dim=3, residual=False, projection=False)
     u, domain = torch.randn(2, torch.Size(shape).numel(), 2).double(), grid(*shape)
@@ -63,10 +74,12 @@ def test_other_domains_are_refused(domain, named):
     layer = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
     kernel = PeriodicKernel(layer, 1, 1, axes=1)
     with pytest.raises(DomainError, match=named):
-        IntegralOperator(1, kernel=kernel, residual=False, projection=False)(torch.zeros(1, 5, 1), domain)
+        IntegralOperator(1, kernel=kernel, residual=False, projection=False)(
+            torch.zeros(1, 5, 1), domain
+        )
 
 
-# --- the library that has such layers; it computes in single precision ------------------------------------------------
+# --- the library that has such layers; it computes in single precision ----------------------------
 
 
 @pytest.fixture
@@ -75,7 +88,9 @@ def spectral():
 
 
 @pytest.mark.parametrize("shape", [(5,), (6,), (4, 5), (6, 4), (4, 2, 3)], ids=str)
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"factorization": "tucker", "implementation": "factorized"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"factorization": "tucker", "implementation": "factorized"}]
+)
 def test_a_spectral_convolution_is_its_operator(spectral, shape, options):
     layer = spectral(2, 3, (4,) * len(shape), **options)
     u, domain = torch.randn(2, torch.Size(shape).numel(), 2), grid(*shape, dtype=torch.float32)
@@ -83,7 +98,8 @@ def test_a_spectral_convolution_is_its_operator(spectral, shape, options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"complex_data": True}, {"resolution_scaling_factor": 2}, {"fno_block_precision": "mixed"}]
+    "options",
+    [{"complex_data": True}, {"resolution_scaling_factor": 2}, {"fno_block_precision": "mixed"}],
 )
 def test_options_that_are_not_understood_are_named(spectral, options):
     with pytest.raises(ConversionError, match=next(iter(options))):

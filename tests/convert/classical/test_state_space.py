@@ -18,11 +18,19 @@ DOUBLE = {"dtype": torch.float64}
 
 
 def test_against_scipy():
-    """scipy's simulation reads u one step later and outputs before the update: x_{k+1} = A x_k + B u_k, y_k = C x_k."""
+    """scipy's simulation reads u one step later and outputs before the update: x_{k+1} = A x_k + B
+    u_k, y_k = C x_k.
+    """
     signal = pytest.importorskip("scipy.signal")
-    a, b, c = torch.randn(3, 3, **DOUBLE) / 2, torch.randn(3, 2, **DOUBLE), torch.randn(1, 3, **DOUBLE)
+    a, b, c = (
+        torch.randn(3, 3, **DOUBLE) / 2,
+        torch.randn(3, 2, **DOUBLE),
+        torch.randn(1, 3, **DOUBLE),
+    )
     u = torch.randn(9, 2, **DOUBLE)
-    _, y, _ = signal.dlsim((a.numpy(), b.numpy(), c.numpy(), torch.zeros(1, 2).numpy(), 1.0), u.numpy())
+    _, y, _ = signal.dlsim(
+        (a.numpy(), b.numpy(), c.numpy(), torch.zeros(1, 2).numpy(), 1.0), u.numpy()
+    )
     assert_close(linear_system(a, b, c)(u[None])[0, :-1], torch.from_numpy(y)[1:])
 
 
@@ -39,7 +47,9 @@ def test_diagonal_and_dense_are_one_system(rule):
     blocks = [torch.tensor([[p.real, -p.imag], [p.imag, p.real]], **DOUBLE) for p in pole]
     inputs = torch.stack([b.real, b.imag], 1).flatten(0, 1).double()
     outputs = torch.stack([2 * c.real, -2 * c.imag], -1).flatten(1).double()
-    dense = linear_system(torch.block_diag(*blocks), inputs, outputs, d, discretization=rule, step=0.3)
+    dense = linear_system(
+        torch.block_diag(*blocks), inputs, outputs, d, discretization=rule, step=0.3
+    )
     u = torch.randn(2, 7, 3, **DOUBLE)
     assert_close(diagonal(u), dense(u))
 

@@ -25,7 +25,10 @@ DIM, HEADS = 8, 2
     [
         ({"gated": True}, "gated=True"),
         ({"scale_norm": True, "norm_layer": nn.LayerNorm}, "scale_norm=True"),
-        ({"qk_norm": True, "norm_layer": nn.BatchNorm1d}, "q_norm=torch.nn.modules.batchnorm.BatchNorm1d"),
+        (
+            {"qk_norm": True, "norm_layer": nn.BatchNorm1d},
+            "q_norm=torch.nn.modules.batchnorm.BatchNorm1d",
+        ),
     ],
 )
 def test_options_that_are_refused(options, message):
@@ -54,5 +57,7 @@ def test_a_layer_of_a_vision_transformer():
 
 
 def test_other_attentions_are_unknown():
-    with pytest.raises(ConversionError, match="AttentionRope is not understood; did you mean 'Attention'"):
+    with pytest.raises(
+        ConversionError, match="AttentionRope is not understood; did you mean 'Attention'"
+    ):
         as_operator(layers.AttentionRope(DIM, HEADS, norm_layer=nn.LayerNorm))

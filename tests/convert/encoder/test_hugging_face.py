@@ -14,20 +14,29 @@ from ...tolerances import assert_close
 pytest.importorskip("transformers")
 
 N, D = 6, 8
-SIZES = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+SIZES = {
+    "hidden_size": D,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 
 
 def vit(**options):
     from transformers import ViTConfig, ViTModel
 
-    model = ViTModel(ViTConfig(image_size=4, patch_size=2, **SIZES, **options), add_pooling_layer=False)
+    model = ViTModel(
+        ViTConfig(image_size=4, patch_size=2, **SIZES, **options), add_pooling_layer=False
+    )
     return _spread(model).eval()
 
 
 def bert(**options):
     from transformers import BertConfig, BertModel
 
-    return _spread(BertModel(BertConfig(vocab_size=11, **SIZES, **options), add_pooling_layer=False)).eval()
+    return _spread(
+        BertModel(BertConfig(vocab_size=11, **SIZES, **options), add_pooling_layer=False)
+    ).eval()
 
 
 def _spread(model):
@@ -43,7 +52,9 @@ def _same_gradients(layers, evolution):
         assert_close(evolution.get_parameter(target).grad, theirs, source)
 
 
-@pytest.mark.parametrize("options", [{}, {"qkv_bias": False}, {"hidden_act": "gelu_new"}, {"layer_norm_eps": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"qkv_bias": False}, {"hidden_act": "gelu_new"}, {"layer_norm_eps": 0.1}]
+)
 def test_vit(options):
     model = vit(**options)
     images = torch.randn(3, 3, 4, 4, dtype=torch.float64)

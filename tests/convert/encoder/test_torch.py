@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from fredholm.convert.encoder import correspondence, encoder_domain, from_encoder, to_encoder
-from fredholm.depth import Evolution, FeedForwardTerm, MomentConstraint, OperatorTerm, Strang, encoder_terms
+from fredholm.depth import (
+    Evolution,
+    FeedForwardTerm,
+    MomentConstraint,
+    OperatorTerm,
+    Strang,
+    encoder_terms,
+)
 from fredholm.errors import ConversionError, OptionError, ShapeError
 
 from ...tolerances import assert_close
@@ -65,9 +72,14 @@ def make_masks(name, batch=3):
     heads, kinds = CASES[name][1], CASES[name][4].split()
     theirs, ours = {}, {}
     if "padding" in kinds:
-        ours["key_padding_mask"] = theirs["src_key_padding_mask"] = torch.arange(N) >= torch.tensor([[5], [4], [2]])
+        ours["key_padding_mask"] = theirs["src_key_padding_mask"] = torch.arange(N) >= torch.tensor(
+            [[5], [4], [2]]
+        )
     if "causal" in kinds:
-        theirs |= {"mask": nn.Transformer.generate_square_subsequent_mask(N, dtype=torch.float64), "is_causal": True}
+        theirs |= {
+            "mask": nn.Transformer.generate_square_subsequent_mask(N, dtype=torch.float64),
+            "is_causal": True,
+        }
         ours["is_causal"] = True
     if "boolean" in kinds:
         mask = torch.rand(N, N) < 0.4
@@ -107,7 +119,9 @@ def test_outputs_and_gradients_are_equal(name, scheme):
     v = u.detach().clone().requires_grad_()
     ours = evolution(u, domain)
     theirs = encoder(v, **masks) if first else encoder(v.transpose(0, 1), **masks).transpose(0, 1)
-    real = torch.ones(3, N, 1, dtype=torch.bool) if domain.valid is None else domain.valid[..., None]
+    real = (
+        torch.ones(3, N, 1, dtype=torch.bool) if domain.valid is None else domain.valid[..., None]
+    )
     theirs = torch.where(real, theirs, 0.0)  # at padding PyTorch's numbers mean nothing
     assert_close(ours, theirs)
     probe = torch.randn_like(ours)
@@ -159,7 +173,9 @@ def test_every_parameter_of_the_source_is_listed_once():
     named = {source.partition("[")[0] for source, _ in rows}
     assert named == {name for name, _ in encoder.layers.named_parameters()}
     evolution = from_encoder(encoder)
-    assert {target for _, target in rows} == {name for name, _ in evolution.knots.named_parameters(prefix="knots")}
+    assert {target for _, target in rows} == {
+        name for name, _ in evolution.knots.named_parameters(prefix="knots")
+    }
 
 
 def test_training_mode_follows_and_active_dropout_is_refused():
@@ -205,12 +221,27 @@ def _other(layer, **changes):
         (_parametrised, "linear1 has parametrised weights"),
         (_hooked, "linear2 has hooks"),
         (lambda layer: _other(layer, norm1=nn.RMSNorm(D)), "norm1 is a .*RMSNorm, only LayerNorm"),
-        (lambda layer: _other(layer, linear1=nn.Identity()), "linear1 is a .*Identity, only Linear"),
-        (lambda layer: _other(layer, activation=lambda x: x.sin()), "activation .*lambda.*no known pointwise function"),
-        (lambda layer: _other(layer, activation=nn.Identity()), "activation Identity, which is not understood"),
-        (lambda layer: _other(layer, self_attn=nn.MultiheadAttention(D, 2, add_bias_kv=True)), "bias_kv"),
+        (
+            lambda layer: _other(layer, linear1=nn.Identity()),
+            "linear1 is a .*Identity, only Linear",
+        ),
+        (
+            lambda layer: _other(layer, activation=lambda x: x.sin()),
+            "activation .*lambda.*no known pointwise function",
+        ),
+        (
+            lambda layer: _other(layer, activation=nn.Identity()),
+            "activation Identity, which is not understood",
+        ),
+        (
+            lambda layer: _other(layer, self_attn=nn.MultiheadAttention(D, 2, add_bias_kv=True)),
+            "bias_kv",
+        ),
         (lambda layer: _other(layer, self_attn=nn.MultiheadAttention(D, 2, kdim=4)), "kdim"),
-        (lambda layer: nn.TransformerDecoderLayer(D, 2, 16), "TransformerDecoderLayer is not an encoder layer"),
+        (
+            lambda layer: nn.TransformerDecoderLayer(D, 2, 16),
+            "TransformerDecoderLayer is not an encoder layer",
+        ),
         (lambda layer: nn.ModuleList(), "has no layers"),
         (lambda layer: nn.TransformerEncoder(layer, 1, nn.RMSNorm(D)), "final norm is a RMSNorm"),
     ],
@@ -230,21 +261,35 @@ def test_quantised_layers_are_refused():
 @pytest.mark.parametrize(
     ("evolution", "match"),
     [
-        (lambda: Evolution(encoder_terms(D, 2, 16), scheme=Strang()), "scheme Lie or Relaxed, not Strang"),
+        (
+            lambda: Evolution(encoder_terms(D, 2, 16), scheme=Strang()),
+            "scheme Lie or Relaxed, not Strang",
+        ),
         (lambda: Evolution(encoder_terms(D, 2, 16), horizon=2.0, steps=4), "step of length 1"),
         (lambda: Evolution(encoder_terms(D, 2, 16, norm="none")), "a LayerNorm in each of them"),
-        (lambda: Evolution(encoder_terms(D, 2, 16, operator="itnet")), "softmax attention, got ITNetOperator"),
+        (
+            lambda: Evolution(encoder_terms(D, 2, 16, operator="itnet")),
+            "softmax attention, got ITNetOperator",
+        ),
         (
             lambda: Evolution([FeedForwardTerm(D, 16), OperatorTerm.of("softmax", D, 2)]),
             "got FeedForwardTerm, OperatorTerm",
         ),
         (lambda: Evolution([t.requires_grad_() for t in _midpoint()]), "Euler"),
-        (lambda: Evolution([*encoder_terms(D, 2, 16)[:3], MomentConstraint(D, affine="scalar")]), "vector-affine"),
         (
-            lambda: Evolution([*encoder_terms(D, 2, 16)[:2], FeedForwardTerm(D, (4, 4)), MomentConstraint(D)]),
+            lambda: Evolution([*encoder_terms(D, 2, 16)[:3], MomentConstraint(D, affine="scalar")]),
+            "vector-affine",
+        ),
+        (
+            lambda: Evolution(
+                [*encoder_terms(D, 2, 16)[:2], FeedForwardTerm(D, (4, 4)), MomentConstraint(D)]
+            ),
             "3 layers",
         ),
-        (lambda: Evolution([*encoder_terms(D, 2, 16)[:3], MomentConstraint(D, bias=False)]), "lacks those of norm2"),
+        (
+            lambda: Evolution([*encoder_terms(D, 2, 16)[:3], MomentConstraint(D, bias=False)]),
+            "lacks those of norm2",
+        ),
     ],
 )
 def test_evolutions_that_are_no_encoders_are_refused(evolution, match):
@@ -272,8 +317,12 @@ def test_options_and_masks_are_checked():
 
 def test_a_converted_encoder_runs_at_other_depths():
     """Twice the steps halve the distance to the solution of the same equation."""
-    layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True, norm_first=True, activation="gelu")
-    evolution = from_encoder(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), controls="linear").double()
+    layer = nn.TransformerEncoderLayer(
+        D, 2, 16, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
+    )
+    evolution = from_encoder(
+        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), controls="linear"
+    ).double()
     u = torch.randn(2, N, D, dtype=torch.float64)
     exact = evolution.integrate(u, steps=128)
     errors = [(evolution(u, steps=steps) - exact).norm() for steps in (4, 8, 16)]

@@ -22,7 +22,12 @@ def padded(batch: int = 3, n: int = N) -> dict[str, Tensor]:
 def bert(**options):
     from transformers import BertConfig, BertForSequenceClassification
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     config = BertConfig(vocab_size=VOCABULARY, max_position_embeddings=32, **sizes, **options)
     return spread(BertForSequenceClassification(config))
 
@@ -30,7 +35,12 @@ def bert(**options):
 def vit():
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     return spread(ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **sizes)))
 
 
@@ -46,15 +56,28 @@ def gpt2():
 
     ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return spread(
-        GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=32, **ends))
+        GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=32, **ends
+            )
+        )
     )
 
 
 def llama(**options):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return spread(LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, intermediate_size=24, **sizes, **options)))
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    return spread(
+        LlamaForCausalLM(
+            LlamaConfig(vocab_size=VOCABULARY, intermediate_size=24, **sizes, **options)
+        )
+    )
 
 
 def spread(model):
@@ -62,7 +85,9 @@ def spread(model):
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 or name.endswith("bias"):
-            nn.init.normal_(parameter, std=0.02 if "embed" in name else 0.35 if parameter.dim() > 1 else 0.1)
+            nn.init.normal_(
+                parameter, std=0.02 if "embed" in name else 0.35 if parameter.dim() > 1 else 0.1
+            )
     return model.eval()
 
 
@@ -81,7 +106,12 @@ class Attention(nn.Module):
 
     def forward(self, x, attn_mask=None, is_causal=False):
         b, n, c = x.shape
-        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(x)
+            .reshape(b, n, 3, self.num_heads, self.head_dim)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
         x = nn.functional.scaled_dot_product_attention(
             self.q_norm(q), self.k_norm(k), v, attn_mask, is_causal=is_causal
         )
@@ -110,6 +140,8 @@ def torch_encoder() -> nn.Module:
 def own(**options):
     from fredholm import create_model
 
-    built = create_model("itnet_nano", operator="softmax", dim=16, heads=2, depth=2, image_size=(8, 8), **options)
+    built = create_model(
+        "itnet_nano", operator="softmax", dim=16, heads=2, depth=2, image_size=(8, 8), **options
+    )
     nn.init.normal_(built.head.weight)
     return spread(built)

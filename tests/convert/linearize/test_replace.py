@@ -1,4 +1,6 @@
-"""Attention replaced: the teacher inside stays exact, padding and order are honoured, what cannot be converted is named."""
+"""Attention replaced: the teacher inside stays exact, padding and order are honoured, what cannot
+be converted is named.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,13 @@ def test_the_teacher_inside_a_converted_model_is_the_source(build):
     shape = (slice(None),) if build is models.bert else seen
     for mode in ("softmax", "distil"):
         with replaced.mode(mode):
-            assert torch.allclose(logits(replaced.model, **inputs)[shape], logits(source, **inputs)[shape], atol=1e-5)
+            assert torch.allclose(
+                logits(replaced.model, **inputs)[shape], logits(source, **inputs)[shape], atol=1e-5
+            )
     assert source.config._attn_implementation != NAME, "the source stays as it was"
-    assert not torch.allclose(logits(replaced.model, **inputs)[shape], logits(source, **inputs)[shape], atol=1e-3)
+    assert not torch.allclose(
+        logits(replaced.model, **inputs)[shape], logits(source, **inputs)[shape], atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("build", [models.vit, models.dinov2])
@@ -43,7 +49,9 @@ def test_images_of_transformers(build):
     replaced = replace_attention(source, "hedgehog")
     with replaced.mode("softmax"):
         assert torch.allclose(
-            logits(replaced.model, pixel_values=pixels), logits(source, pixel_values=pixels), atol=1e-6
+            logits(replaced.model, pixel_values=pixels),
+            logits(source, pixel_values=pixels),
+            atol=1e-6,
         )
     assert [layer.heads for layer in replaced.layers] == [2, 2]
     assert logits(replaced.model, pixel_values=pixels).isfinite().all()
@@ -63,14 +71,24 @@ def test_a_decoder_sees_no_future_and_steps_through_its_cache(build):
     changed = ids.clone()
     changed[:, 6:] = 1
     assert torch.allclose(
-        logits(replaced.model, input_ids=ids)[:, :6], logits(replaced.model, input_ids=changed)[:, :6], atol=1e-5
+        logits(replaced.model, input_ids=ids)[:, :6],
+        logits(replaced.model, input_ids=changed)[:, :6],
+        atol=1e-5,
     )
     assert not torch.allclose(
-        logits(replaced.model, input_ids=ids)[:, 6:], logits(replaced.model, input_ids=changed)[:, 6:]
+        logits(replaced.model, input_ids=ids)[:, 6:],
+        logits(replaced.model, input_ids=changed)[:, 6:],
     )
-    options = {"max_new_tokens": 4, "do_sample": False, "attention_mask": torch.ones_like(ids), "pad_token_id": 0}
+    options = {
+        "max_new_tokens": 4,
+        "do_sample": False,
+        "attention_mask": torch.ones_like(ids),
+        "pad_token_id": 0,
+    }
     with torch.no_grad():
-        assert replaced.model.generate(ids, **options).equal(replaced.model.generate(ids, use_cache=False, **options))
+        assert replaced.model.generate(ids, **options).equal(
+            replaced.model.generate(ids, use_cache=False, **options)
+        )
 
 
 def test_left_padding_of_a_decoder():
@@ -95,10 +113,14 @@ def test_modules_of_torch_and_timm(name, to):
                 assert torch.allclose(replaced.model(x), expected, atol=1e-5)
         assert not torch.allclose(replaced.model(x), expected, atol=1e-3)
     assert len(replaced.layers) == 2
-    kept = {id(p) for layer in replaced.layers for n, p in source.named_parameters() if n in layer.kept}
+    kept = {
+        id(p) for layer in replaced.layers for n, p in source.named_parameters() if n in layer.kept
+    }
     assert len(kept) == 8, "two packed projections and two output layers, weights and biases"
     assert set(replaced.new_parameters()) == {n for layer in replaced.layers for n in layer.new}
-    assert len(list(replaced.model.parameters())) == len(list(source.parameters())) + len(replaced.new_parameters())
+    assert len(list(replaced.model.parameters())) == len(list(source.parameters())) + len(
+        replaced.new_parameters()
+    )
 
 
 def test_padding_of_torchs_encoder():
@@ -116,7 +138,9 @@ def test_models_of_fredholm_get_a_configuration():
     assert replaced.model.config.operator == "linear_attention"
     with torch.no_grad(), replaced.mode("softmax"):
         assert torch.allclose(replaced.model(x), source(x), atol=1e-5)
-    assert all(".kernel.key_map." in n or ".kernel.feature_map." in n for n in replaced.new_parameters())
+    assert all(
+        ".kernel.key_map." in n or ".kernel.feature_map." in n for n in replaced.new_parameters()
+    )
     with torch.no_grad(), replaced.mode("distil"):
         replaced.model(x)
         assert all(loss > 0 for loss in replaced.losses().values())
@@ -136,7 +160,9 @@ def test_infsa_on_heads_is_the_operator(to):
     with torch.no_grad():
         expected = replaced.model[0](x, x, x)[0]
         heads = GraphHeads(2, 8, to)(q, k, v, Seen())
-        assert torch.allclose(attention.out_proj(heads.transpose(1, 2).flatten(2)), expected, atol=1e-5)
+        assert torch.allclose(
+            attention.out_proj(heads.transpose(1, 2).flatten(2)), expected, atol=1e-5
+        )
     assert not replaced.distils
     with pytest.raises(ConversionError, match="one set of tokens"):
         GraphHeads(2, 8, to)(q[:, :, :1], k, v, Seen())
@@ -163,7 +189,9 @@ def test_new_maps_get_gradients_and_nothing_else_has_to():
     with replaced.mode("distil"):
         replaced.model(**inputs)
         torch.stack(list(replaced.losses().values())).sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in replaced.new_parameters().values())
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0 for p in replaced.new_parameters().values()
+    )
 
 
 def test_divergence_counts_real_queries_only():
@@ -198,12 +226,14 @@ def test_padding_may_hold_anything():
     assert heads(x, poisoned, poisoned, seen).equal(heads(x, x, x, seen))
 
 
-# --- what cannot be converted ---------------------------------------------------------------------------------------------
+# --- what cannot be converted ---------------------------------------------------------------------
 
 
 def test_heads_that_do_not_divide():
     heads, x = LinearHeads(4, 8), torch.randn(1, 4, 5, 8)
-    with pytest.raises(ConversionError, match="3 heads of keys and values do not divide 4 heads of queries"):
+    with pytest.raises(
+        ConversionError, match="3 heads of keys and values do not divide 4 heads of queries"
+    ):
         heads(x, x[:, :3], x[:, :3], Seen())
     with pytest.raises(ConversionError, match="for 4 heads of width 8, the model gives 2"):
         heads(x[:, :2], x, x, Seen())
@@ -253,7 +283,10 @@ REFUSED = {
     "relative bias": (relative_bias, "relative position bias"),
     "qk_norm": (lambda: models.timm_like(qk_norm=True), "qk_norm"),
     "kdim": (lambda: nn.ModuleList([nn.MultiheadAttention(8, 2, kdim=4)]), "kdim=4"),
-    "bias_kv": (lambda: nn.ModuleList([nn.MultiheadAttention(8, 2, add_bias_kv=True)]), "add_bias_kv"),
+    "bias_kv": (
+        lambda: nn.ModuleList([nn.MultiheadAttention(8, 2, add_bias_kv=True)]),
+        "add_bias_kv",
+    ),
     "unknown": (foreign, "FlashAttention with the parts to_q, to_kv"),
 }
 
@@ -286,13 +319,17 @@ def test_models_outside_the_interface_are_refused():
         "num_key_value_heads": 2,
     }
     with pytest.raises(ConversionError, match="sliding window"):
-        replace_attention(MistralForCausalLM(MistralConfig(vocab_size=9, sliding_window=4, **small)))
+        replace_attention(
+            MistralForCausalLM(MistralConfig(vocab_size=9, sliding_window=4, **small))
+        )
 
 
 def test_masks_of_pairs_take_the_quadratic_form():
     heads, x = LinearHeads(2, 4), torch.randn(2, 2, 5, 4)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()[None, None]
-    assert torch.allclose(heads(x, x, x, Seen(pairs=causal)), heads(x, x, x, Seen(causal=True)), atol=1e-5)
+    assert torch.allclose(
+        heads(x, x, x, Seen(pairs=causal)), heads(x, x, x, Seen(causal=True)), atol=1e-5
+    )
     with pytest.raises(ConversionError, match="neither causal nor none"):
         padding_mask(1, 4, 4, mask_function=lambda *_: True)
 

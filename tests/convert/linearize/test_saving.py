@@ -1,4 +1,6 @@
-"""Saved in the source's own format, loaded in one call, strictly, with identical logits in a fresh process."""
+"""Saved in the source's own format, loaded in one call, strictly, with identical logits in a fresh
+process.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,15 @@ with torch.no_grad():
 
 
 def test_identical_logits_in_a_fresh_process(tmp_path):
-    replaced, inputs = replace_attention(models.bert(), "performer", options={"features": 12}), models.padded()
+    replaced, inputs = (
+        replace_attention(models.bert(), "performer", options={"features": 12}),
+        models.padded(),
+    )
     save_linearized(replaced, tmp_path)
     torch.save(inputs, tmp_path / "inputs.pt")
-    done = subprocess.run([sys.executable, "-c", FRESH, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
         assert torch.load(tmp_path / "logits.pt").equal(replaced.model(**inputs).logits)
@@ -78,16 +85,20 @@ def test_models_of_fredholm_are_ordinary_ones(to, tmp_path):
     with torch.no_grad():
         expected = replaced.model(x)
         for loaded in (load_linearized(tmp_path), from_pretrained(tmp_path)):
-            torch.testing.assert_close(loaded(x), expected)  # where a file's weights lie moves the rounding
+            torch.testing.assert_close(
+                loaded(x), expected
+            )  # where a file's weights lie moves the rounding
             assert all(
-                torch.equal(weight, replaced.model.state_dict()[name]) for name, weight in loaded.state_dict().items()
+                torch.equal(weight, replaced.model.state_dict()[name])
+                for name, weight in loaded.state_dict().items()
             )
 
 
 def test_no_weight_is_left_random(tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
     maps, model, adapter = (
-        tmp_path / n for n in ("linear_attention.safetensors", "model.safetensors", "linear_attention.json")
+        tmp_path / n
+        for n in ("linear_attention.safetensors", "model.safetensors", "linear_attention.json")
     )
     whole, text = load_file(maps), adapter.read_text()
     name = next(iter(whole))

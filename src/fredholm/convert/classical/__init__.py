@@ -1,4 +1,6 @@
-"""Classical layers as integral operators, exactly: one file a family of sources. A new file here is found by itself."""
+"""Classical layers as integral operators, exactly: one file a family of sources. A new file here is
+found by itself.
+"""
 
 import pkgutil
 from importlib import import_module

@@ -30,7 +30,8 @@ def affine_system(
     .. math:: y(t) = C\,φ^0_{t,t_0}(h_0) + \int_{t_0}^t C\,\frac{\partial φ^0_{t,s}}{\partial h}(h(s))\,B(h(s))\,u(s)\,ds
 
     Args:
-        field, input_matrix, output_matrix, initial_state, path, sensitivity: of :class:`fredholm.kernels.AffineSystemKernel`.
+        field, input_matrix, output_matrix, initial_state, path, sensitivity: of
+        :class:`fredholm.kernels.AffineSystemKernel`.
         method, rtol, atol, options: of ``torchdiffeq.odeint``.
 
     Shape: (B, N, d_in) on a causal domain of times to (B, N, d_out).
@@ -55,4 +56,6 @@ def affine_system(
     kernel = AffineSystemKernel(
         field, input_matrix, output_matrix, initial_state, solve, path=path, sensitivity=sensitivity
     )
-    return IntegralOperator(kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False)
+    return IntegralOperator(
+        kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+    )

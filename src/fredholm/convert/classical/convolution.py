@@ -13,7 +13,8 @@ from .registry import refuse, register_converter
 def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     """A convolution with any channels, groups, stride, dilation and padding; heads are its groups.
 
-    Its default domain is the line with a mass of one a point; on a grid pass ``Domain.grid(h, w, measure="counting")``.
+    Its default domain is the line with a mass of one a point; on a grid pass ``Domain.grid(h, w,
+    measure="counting")``.
     """
     _check(module)
     reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
@@ -35,8 +36,12 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
 
 
 @register_converter(*(f"torch.nn.modules.conv.ConvTranspose{axes}d" for axes in (1, 2, 3)))
-def transposed_convolution(module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> IntegralOperator:
-    """A transposed convolution; its output lives on the finer grid. ``output_size`` at a call is not served: set output_padding."""
+def transposed_convolution(
+    module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
+) -> IntegralOperator:
+    """A transposed convolution; its output lives on the finer grid. ``output_size`` at a call is
+    not served: set output_padding.
+    """
     _check(module)
     kernel = StencilKernel(
         module.weight,

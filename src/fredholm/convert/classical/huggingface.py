@@ -1,4 +1,6 @@
-"""The attention of Hugging Face's BERT, ViT, GPT-2 and Llama. Classes are matched by name; nothing is imported."""
+"""The attention of Hugging Face's BERT, ViT, GPT-2 and Llama. Classes are matched by name; nothing
+is imported.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ BERT = "transformers.models.bert.modeling_bert"
 
 @register_converter(f"{BERT}.BertSelfAttention", f"{BERT}.BertCrossAttention")
 def bert_attention(module: Any) -> IntegralOperator:
-    """BERT's attention without its output layer, which lives in ``BertSelfOutput``; causal in a decoder."""
+    """BERT's attention without its output layer, which lives in ``BertSelfOutput``; causal in a
+    decoder.
+    """
     options = {"causal": module.is_causal, "scale": module.scaling, "dropout": module.dropout.p}
-    return bind(_separate(module, ("query", "key", "value"), module.num_attention_heads, options), None)
+    return bind(
+        _separate(module, ("query", "key", "value"), module.num_attention_heads, options), None
+    )
 
 
 @register_converter("transformers.models.vit.modeling_vit.ViTAttention")
@@ -41,20 +47,31 @@ def vit_attention(module: Any) -> IntegralOperator:
 
 @register_converter("transformers.models.llama.modeling_llama.LlamaAttention")
 def llama_attention(module: Any) -> IntegralOperator:
-    """Llama's causal attention: rotary positions 0, 1, 2, … and keys and values shared by groups of heads.
+    """Llama's causal attention: rotary positions 0, 1, 2, … and keys and values shared by groups of
+    heads.
 
-    The model computes its angles in float32; the operator computes them in the precision of the positions.
+    The model computes its angles in float32; the operator computes them in the precision of the
+    positions.
     """
     rope = dict(module.config.rope_parameters)
     base, kind = rope.pop("rope_theta"), rope.pop("rope_type", "default")
     if kind != "default":
         raise refuse(module, f"rope_type={kind!r}", "rope_type='default'")
     if rope:
-        raise refuse(module, f"rope_parameters with {sorted(rope)}", "rope_theta and rope_type alone")
+        raise refuse(
+            module, f"rope_parameters with {sorted(rope)}", "rope_theta and rope_type alone"
+        )
     rotary = Rotary(module.head_dim, base=base)
-    options = {"scale": module.scaling, "dropout": module.attention_dropout, "causal": True, "rotary": rotary}
+    options = {
+        "scale": module.scaling,
+        "dropout": module.attention_dropout,
+        "causal": True,
+        "rotary": rotary,
+    }
     heads = module.config.num_attention_heads
-    return bind(_separate(module, ("q_proj", "k_proj", "v_proj"), heads, options), linear(module, "o_proj"))
+    return bind(
+        _separate(module, ("q_proj", "k_proj", "v_proj"), heads, options), linear(module, "o_proj")
+    )
 
 
 @register_converter("transformers.models.gpt2.modeling_gpt2.GPT2Attention")
@@ -69,16 +86,22 @@ def gpt2_attention(module: Any) -> IntegralOperator:
     refuse_dropout(module, dropout)
     packed, out = _conv1d(module, "c_attn"), _conv1d(module, "c_proj")
     options = {"scale": module.scaling, "causal": True, "dropout": dropout}
-    return bind(SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options), out)
+    return bind(
+        SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options), out
+    )
 
 
-def _separate(module: Any, names: tuple[str, str, str], heads: int, options: dict[str, Any]) -> SoftmaxKernel:
+def _separate(
+    module: Any, names: tuple[str, str, str], heads: int, options: dict[str, Any]
+) -> SoftmaxKernel:
     """The kernel of three layers, or a ConversionError."""
     _check_backend(module)
     refuse_dropout(module, options["dropout"])
     query, key, value = (linear(module, name) for name in names)
     if not query.in_features == key.in_features == value.in_features:
-        got = ", ".join(f"{n} of {layer.in_features}" for n, layer in zip(names, (query, key, value)))
+        got = ", ".join(
+            f"{n} of {layer.in_features}" for n, layer in zip(names, (query, key, value))
+        )
         raise refuse(module, got, "queries, keys and values read from signals of one width")
     return SoftmaxKernel(query.in_features, heads, projections=(query, key, value), **options)
 

@@ -1,4 +1,6 @@
-"""Mamba mixers as integral operators, whole: from the projection of the input to that of the output."""
+"""Mamba mixers as integral operators, whole: from the projection of the input to that of the
+output.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from .registry import refuse, register_converter
 def from_transformers(module: nn.Module) -> IntegralOperator:
     """Hugging Face's mixer, called without a cache or a mask; padding is the domain's ``valid``.
 
-    The mixer casts parts of its scan to float32 whatever its dtype; the operator computes in the dtype of its parameters, float32 at
-    the least.
+    The mixer casts parts of its scan to float32 whatever its dtype; the operator computes in the
+    dtype of its parameters, float32 at the least.
     """
     activation: Any = getattr(module, "activation", None)
     if activation not in ("silu", "swish"):
@@ -39,8 +41,14 @@ def _operator(module: Any) -> IntegralOperator:
     """The operator of a module with the layers and names of the authors' released code."""
     if module.dt_proj.bias is None:
         raise refuse(module, "dt_proj without bias", "a bias of the step")
-    kernel = MambaKernel(module.in_proj, module.conv1d, module.x_proj, module.dt_proj, module.A_log, module.D)
+    kernel = MambaKernel(
+        module.in_proj, module.conv1d, module.x_proj, module.dt_proj, module.A_log, module.D
+    )
     project = module.out_proj
     return IntegralOperator(
-        project.out_features, kernel=kernel, out_dim=project.out_features, residual=False, projection=project
+        project.out_features,
+        kernel=kernel,
+        out_dim=project.out_features,
+        residual=False,
+        projection=project,
     )

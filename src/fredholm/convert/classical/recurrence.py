@@ -20,14 +20,18 @@ def recurrence(
     initial_state: InitialState | None = None,
     linearization: str = "secant",
 ) -> IntegralOperator:
-    """An RNN (tanh or relu), LSTM or GRU of any depth, one or two directions, with any of torch's options but active dropout.
+    """An RNN (tanh or relu), LSTM or GRU of any depth, one or two directions, with any of torch's
+    options but active dropout.
 
-    Its default domain is the causal line with a mass of one a point, for two directions the same line without order.
-    ``initial_state`` and ``linearization`` are those of :class:`fredholm.kernels.recurrent.RecurrentKernel`.
+    Its default domain is the causal line with a mass of one a point, for two directions the same
+    line without order. ``initial_state`` and ``linearization`` are those of
+    :class:`fredholm.kernels.recurrent.RecurrentKernel`.
     """
     refuse_dropout(module, module.dropout if module.num_layers > 1 else 0.0)
     kernel = RecurrentKernel(module, initial_state=initial_state, linearization=linearization)
-    return IntegralOperator(module.input_size, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False)
+    return IntegralOperator(
+        module.input_size, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+    )
 
 
 def memory_profile(
@@ -37,12 +41,14 @@ def memory_profile(
     *,
     rows: list[int] | None = None,
 ) -> Float[Tensor, " lags"]:
-    r"""How far back a causal operator looks: the mean of :math:`\lVert K(t, t - \tau; u) \rVert_F` against the lag τ = 0, 1, …
+    r"""How far back a causal operator looks: the mean of :math:`\lVert K(t, t - \tau; u) \rVert_F`
+    against the lag τ = 0, 1, …
 
     Args:
         operator: on a causal line, such as a converted LSTM.
         u, domain: a signal and its line, without padding; the mean is over the batch.
-        rows: the queries t to average over, default the last point; lags reach to the earliest of them.
+        rows: the queries t to average over, default the last point; lags reach to the earliest of
+            them.
 
     Cost: that of ``kernel_matrix(rows=...)``; O(N) for a recurrence.
 

@@ -22,13 +22,16 @@ def register_converter(*sources: str) -> Callable[[Function], Function]:
     """Decorator: ``f(module, **options) -> IntegralOperator`` converts layers of these classes.
 
     Args:
-        sources: fully qualified class names, ``"torch.nn.modules.conv.Conv1d"``; the package need not be installed.
+        sources: fully qualified class names, ``"torch.nn.modules.conv.Conv1d"``; the package need
+            not be installed.
     """
 
     def register(function: Function) -> Function:
         for source in sources:
             if source in _CONVERTERS and _CONVERTERS[source].__qualname__ != function.__qualname__:
-                raise OptionError(f"{source} is converted by {_CONVERTERS[source].__qualname__} already")
+                raise OptionError(
+                    f"{source} is converted by {_CONVERTERS[source].__qualname__} already"
+                )
             _CONVERTERS[source] = function
         return function
 
@@ -48,21 +51,24 @@ def convertible() -> list[str]:
 def as_operator(
     module: nn.Module, *, parameters: Literal["shared", "copied"] = "shared", **options: Any
 ) -> IntegralOperator:
-    r"""A classical layer as an integral operator with the same output, the same gradients and an explicit kernel.
+    r"""A classical layer as an integral operator with the same output, the same gradients and an
+    explicit kernel.
 
     .. math:: y = \int K(x, y; u)\,u(y)\,d\mu(y) + W u(x) + \text{offset}
 
     Args:
         module: a layer with its weights; :func:`convertible` lists the classes.
-        parameters: ``"shared"`` keeps the module's own parameters, so that training either trains both; ``"copied"`` takes a deep
-            copy first.
-        options: of the layer's family, such as ``initial_state`` of a recurrence; see ``docs/unification.md``.
+        parameters: ``"shared"`` keeps the module's own parameters, so that training either trains
+            both; ``"copied"`` takes a deep copy first.
+        options: of the layer's family, such as ``initial_state`` of a recurrence; see
+            ``docs/unification.md``.
 
-    Shape: the operator maps (B, N, dim) to (B, Nq, out_dim), points on the second dimension whatever the module's layout; its
-    default domain is the one on which it equals the module.
+    Shape: the operator maps (B, N, dim) to (B, Nq, out_dim), points on the second dimension
+    whatever the module's layout; its default domain is the one on which it equals the module.
 
     Raises:
-        ConversionError: an unknown class, or an option of the layer that the conversion does not understand, by name.
+        ConversionError: an unknown class, or an option of the layer that the conversion does not
+            understand, by name.
         OptionError: an option that the family does not have.
 
     Reference: ITNet Theorems 1-3, Appendices C-E; CKConv App. A.3.
@@ -76,7 +82,9 @@ def as_operator(
     if parameters not in ("shared", "copied"):
         raise OptionError(f"parameters is 'shared' or 'copied', got {parameters!r}")
     convert = _converter(module)
-    known = [p.name for p in inspect.signature(convert).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    known = [
+        p.name for p in inspect.signature(convert).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
     for name in options:
         if name not in known:
             what = f"the conversion of {type(module).__name__} has no option {name!r}"
@@ -103,8 +111,13 @@ def _converter(module: nn.Module) -> Converter:
             f"{kind.__name__} has parametrised weights (weight norm, spectral norm, ...); "
             "call torch.nn.utils.parametrize.remove_parametrizations on a copy first"
         )
-    if any(getattr(module, hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
-        raise ConversionError(f"{kind.__name__} has hooks, which an operator would not run; remove them first")
+    if any(
+        getattr(module, hooks)
+        for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    ):
+        raise ConversionError(
+            f"{kind.__name__} has hooks, which an operator would not run; remove them first"
+        )
     found = _CONVERTERS.get(name)
     if found is not None:
         return found
@@ -112,7 +125,9 @@ def _converter(module: nn.Module) -> Converter:
         if f"{base.__module__}.{base.__qualname__}" in _CONVERTERS:
             if kind.forward is base.forward:  # type: ignore[attr-defined]
                 return _CONVERTERS[f"{base.__module__}.{base.__qualname__}"]
-            raise ConversionError(f"{name} overrides the forward of {base.__name__}, so its response is not known")
+            raise ConversionError(
+                f"{name} overrides the forward of {base.__name__}, so its response is not known"
+            )
     short = {source.rsplit(".", 1)[-1] for source in _CONVERTERS}
     raise ConversionError(f"{name} is not understood{suggest(kind.__name__, short)}")
 
@@ -122,15 +137,23 @@ def _account(module: nn.Module, operator: nn.Module) -> None:
     kept = {id(p) for p in operator.parameters()}
     lost = [name for name, p in module.named_parameters() if id(p) not in kept]
     if lost:
-        raise ConversionError(f"{type(module).__name__}: the parameters {lost} have no place in the operator")
+        raise ConversionError(
+            f"{type(module).__name__}: the parameters {lost} have no place in the operator"
+        )
 
 
 def refuse_dropout(module: nn.Module, rate: float) -> None:
     """ConversionError where dropout is active: a random layer is no integral operator."""
     if module.training and rate:
-        raise refuse(module, f"dropout={rate} in training mode", "dropout 0, or evaluation mode: call .eval() first")
+        raise refuse(
+            module,
+            f"dropout={rate} in training mode",
+            "dropout 0, or evaluation mode: call .eval() first",
+        )
 
 
 def refuse(module: nn.Module, option: str, supported: str) -> ConversionError:
     """The error of a conversion that does not understand an option of a layer."""
-    return ConversionError(f"{type(module).__name__}({option}) cannot be converted; supported: {supported}")
+    return ConversionError(
+        f"{type(module).__name__}({option}) cannot be converted; supported: {supported}"
+    )

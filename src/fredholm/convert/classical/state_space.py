@@ -25,13 +25,14 @@ def linear_system(
 ) -> IntegralOperator:
     r"""The system (A, B, C, D) as an operator: :math:`y = D u + \int K u\,d\mu + \text{offset}`.
 
-    In discrete time :math:`h_t = \bar A h_{t-1} + \bar B u_t` with the matrices as they are or discretised; the textbook's forward Euler
-    reads u one step later, which is this operator on a signal shifted by one. ``continuous=True`` keeps real time,
+    In discrete time :math:`h_t = \bar A h_{t-1} + \bar B u_t` with the matrices as they are or
+    discretised; the textbook's forward Euler reads u one step later, which is this operator on a
+    signal shifted by one. ``continuous=True`` keeps real time,
     :math:`K(t, s) = C e^{A(t-s)} B` on the domain's timestamps.
 
     Args:
-        state_matrix, input_matrix, output_matrix, feedthrough: A (S, S), B (S, d_in), C (d_out, S), D (d_out, d_in) or None;
-            parameters are kept as the objects they are.
+        state_matrix, input_matrix, output_matrix, feedthrough: A (S, S), B (S, d_in), C (d_out, S),
+            D (d_out, d_in) or None; parameters are kept as the objects they are.
         discretization, step: of :class:`fredholm.kernels.StateSpaceKernel`.
         initial_state: h before the first point (at time 0 where ``continuous``), (S,).
         continuous: real time instead of steps.
@@ -48,7 +49,9 @@ def linear_system(
         0.6321
     """
     if continuous and discretization is not None:
-        raise OptionError(f"a system in real time is not discretised, got discretization={discretization!r}")
+        raise OptionError(
+            f"a system in real time is not discretised, got discretization={discretization!r}"
+        )
     if continuous:
         kernel: Kernel = ContinuousStateSpaceKernel(
             state_matrix, input_matrix, output_matrix, initial_state=initial_state
@@ -75,11 +78,13 @@ def diagonal_system(
     step: float = 1.0,
     conjugate: bool = True,
 ) -> IntegralOperator:
-    r"""The system with complex poles λ, :math:`y = D u + \mathrm{Re}\,C h`, h' = λ h + B u, sampled every ``step``: values are copied.
+    r"""The system with complex poles λ, :math:`y = D u + \mathrm{Re}\,C h`, h' = λ h + B u, sampled
+    every ``step``: values are copied.
 
     Args:
         poles: λ (S,), complex, with negative real part.
-        input_matrix, output_matrix, feedthrough: B (S, d_in) and C (d_out, S), complex, and D (d_out, d_in), real, or None.
+        input_matrix, output_matrix, feedthrough: B (S, d_in) and C (d_out, S), complex, and D
+            (d_out, d_in), real, or None.
         discretization, step: of :class:`fredholm.kernels.DiagonalStateSpaceKernel`.
         conjugate: each pole stands for a conjugate pair, :math:`y = 2\,\mathrm{Re}\,C h`.
 
@@ -95,9 +100,13 @@ def diagonal_system(
     size, fits = poles.shape[0], poles.dim() == 1 and input_matrix.dim() == output_matrix.dim() == 2
     if not fits or input_matrix.shape[0] != size or output_matrix.shape[1] != size:
         got = f"{tuple(poles.shape)}, {tuple(input_matrix.shape)}, {tuple(output_matrix.shape)}"
-        raise ShapeError(f"a diagonal system needs poles (S,), B (S, d_in) and C (d_out, S); got {got}")
+        raise ShapeError(
+            f"a diagonal system needs poles (S,), B (S, d_in) and C (d_out, S); got {got}"
+        )
     if not bool((poles.real < 0).all()):
-        raise OptionError(f"poles must decay (Re < 0), the largest real part is {float(poles.real.max())}")
+        raise OptionError(
+            f"poles must decay (Re < 0), the largest real part is {float(poles.real.max())}"
+        )
     kernel = DiagonalStateSpaceKernel(
         1,
         input_matrix.shape[1],
@@ -118,11 +127,17 @@ def diagonal_system(
 
 def _with_feedthrough(kernel: Kernel, feedthrough: Tensor | None) -> IntegralOperator:
     operator = IntegralOperator(
-        kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=feedthrough is not None, projection=False
+        kernel.d_in,
+        kernel=kernel,
+        out_dim=kernel.d_out,
+        residual=feedthrough is not None,
+        projection=False,
     )
     if feedthrough is not None and operator.residual is not None:
         if feedthrough.shape != operator.residual.weight.shape:
             need = tuple(operator.residual.weight.shape)
-            raise ShapeError(f"the feedthrough must have shape {need}, got {tuple(feedthrough.shape)}")
+            raise ShapeError(
+                f"the feedthrough must have shape {need}, got {tuple(feedthrough.shape)}"
+            )
         operator.residual.weight = as_parameter(feedthrough)
     return operator

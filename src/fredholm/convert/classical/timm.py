@@ -21,7 +21,9 @@ POINTWISE_NORMS = {
 
 @register_converter("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention")
 def timm_attention(module: Any) -> IntegralOperator:
-    """Attention with one layer for queries, keys and values (``qkv``), optional ``qk_norm``, and an output layer (``proj``)."""
+    """Attention with one layer for queries, keys and values (``qkv``), optional ``qk_norm``, and an
+    output layer (``proj``).
+    """
     if getattr(module, "gate", None) is not None:
         raise refuse(module, "gated=True", "gated=False")
     if not isinstance(getattr(module, "norm", nn.Identity()), nn.Identity):
@@ -38,7 +40,9 @@ def timm_attention(module: Any) -> IntegralOperator:
         dropout=dropout,
     )
     if abs(module.scale - kernel.scale) > 1e-12:
-        raise refuse(module, f"scale={module.scale}", f"one over the root of a head's width, {kernel.scale}")
+        raise refuse(
+            module, f"scale={module.scale}", f"one over the root of a head's width, {kernel.scale}"
+        )
     return bind(kernel, linear(module, "proj"))
 
 

@@ -9,7 +9,15 @@ import torch
 from torch import nn
 
 from ...depth import StochasticDepth
-from ...depth.splitting import Evolution, FeedForwardTerm, Lie, MomentConstraint, OperatorTerm, Relaxed, encoder_terms
+from ...depth.splitting import (
+    Evolution,
+    FeedForwardTerm,
+    Lie,
+    MomentConstraint,
+    OperatorTerm,
+    Relaxed,
+    encoder_terms,
+)
 from ...depth.splitting.term import Term
 from ...errors import ConversionError, OptionError
 from ...operators import SoftmaxAttention
@@ -22,26 +30,33 @@ _STACKS = {
 
 
 def from_encoder(
-    encoder: nn.Module, *, scheme: str = "lie", controls: str = "constant", norm: nn.LayerNorm | None = None
+    encoder: nn.Module,
+    *,
+    scheme: str = "lie",
+    controls: str = "constant",
+    norm: nn.LayerNorm | None = None,
 ) -> Evolution:
     r"""An encoder as an evolution: one layer is one step of length 1, T is the number of layers.
 
-    Post-norm layers become operator, projection on S1, network, projection on S1; pre-norm layers :math:`T(\mathrm{LN}\,u)` and
-    :math:`N(\mathrm{LN}\,u)`. Outputs and gradients are equal; the parameters are copied. Being an equation, the result can also be
-    run with other steps or schemes.
+    Post-norm layers become operator, projection on S1, network, projection on S1; pre-norm layers
+    :math:`T(\mathrm{LN}\,u)` and
+    :math:`N(\mathrm{LN}\,u)`. Outputs and gradients are equal; the parameters are copied. Being an
+    equation, the result can also be run with other steps or schemes.
 
     Args:
-        encoder: ``torch.nn.TransformerEncoder`` or ``TransformerEncoderLayer``, a ``ViTLayer``, ``BertLayer`` or ``BertEncoder`` of the
-            package transformers, or an ``nn.ModuleList`` of such layers. One layer object repeated becomes a shared control.
-        scheme: ``"lie"``, or for post-norm layers ``"relaxed"``, the paper's substeps: the relaxation :math:`\tfrac12(u + N(u))`,
-            then a projection with ε/4.
+        encoder: ``torch.nn.TransformerEncoder`` or ``TransformerEncoderLayer``, a ``ViTLayer``,
+            ``BertLayer`` or ``BertEncoder`` of the package transformers, or an ``nn.ModuleList`` of
+            such layers. One layer object repeated becomes a shared control.
+        scheme: ``"lie"``, or for post-norm layers ``"relaxed"``, the paper's substeps: the
+            relaxation :math:`\tfrac12(u + N(u))`, then a projection with ε/4.
         controls: ``"constant"`` or ``"linear"`` in time; no difference at steps of 1.
         norm: a final layer normalisation where the source's class has none.
 
     Masks go into the domain: :func:`encoder_domain`. Dropout rates are not copied.
 
     Raises:
-        ConversionError: a class, option or state that is not understood, by name; dropout in training mode.
+        ConversionError: a class, option or state that is not understood, by name; dropout in
+            training mode.
 
     Reference: continuous transformer, §4.1, Eq. 16-22.
 
@@ -53,16 +68,24 @@ def from_encoder(
     """
     sources, final = _layers(encoder)
     if norm is not None and final is not None:
-        raise OptionError("norm=... is for layers without a final norm; this encoder brings its own")
+        raise OptionError(
+            "norm=... is for layers without a final norm; this encoder brings its own"
+        )
     layers = [read_layer(source) for source in sources]
     if scheme not in ("lie", "relaxed"):
-        raise OptionError(f"an encoder is one step a layer of the scheme 'lie' or 'relaxed', got {scheme!r}")
+        raise OptionError(
+            f"an encoder is one step a layer of the scheme 'lie' or 'relaxed', got {scheme!r}"
+        )
     if scheme == "relaxed" and any(layer.norm == "pre" for layer in layers):
-        raise ConversionError("scheme='relaxed' is the paper's post-norm layer; these layers are pre-norm: use 'lie'")
+        raise ConversionError(
+            "scheme='relaxed' is the paper's post-norm layer; these layers are pre-norm: use 'lie'"
+        )
     distinct = {id(source) for source in sources}
     shared = len(distinct) == 1 and len(sources) > 1
     if not shared and len(distinct) < len(sources):
-        raise ConversionError("some of the layers are one object and some are not; share all of them or none")
+        raise ConversionError(
+            "some of the layers are one object and some are not; share all of them or none"
+        )
     knots = [_terms(layer, scheme) for layer in (layers[:1] if shared else layers)]
     given = norm if norm is not None else final
     final = _final_norm(given)
@@ -77,7 +100,8 @@ def from_encoder(
 
 
 def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
-    """Which parameter becomes which: (name in the encoder's layers, name in the evolution), complete in both directions.
+    """Which parameter becomes which: (name in the encoder's layers, name in the evolution),
+    complete in both directions.
 
     Example:
         >>> correspondence(nn.TransformerEncoderLayer(8, 2, 16).eval())[3]
@@ -92,11 +116,13 @@ def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
 
 
 def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.TransformerEncoder:
-    """The evolution as a ``torch.nn.TransformerEncoder`` with equal outputs and gradients, without dropout.
+    """The evolution as a ``torch.nn.TransformerEncoder`` with equal outputs and gradients, without
+    dropout.
 
     Raises:
-        ConversionError: terms other than those of a post-norm or pre-norm encoder, another scheme than Lie or Relaxed, steps
-            that are not of length 1, or an activation that PyTorch's layer cannot hold.
+        ConversionError: terms other than those of a post-norm or pre-norm encoder, another scheme
+            than Lie or Relaxed, steps that are not of length 1, or an activation that PyTorch's
+            layer cannot hold.
 
     Example:
         >>> evolution = Evolution([encoder_terms(8, 2, 16) for _ in range(2)])
@@ -106,14 +132,24 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
     """
     scheme = evolution.scheme
     if type(scheme) not in (Lie, Relaxed):
-        raise ConversionError(f"an encoder is a sequence of layers: scheme Lie or Relaxed, not {scheme}")
+        raise ConversionError(
+            f"an encoder is a sequence of layers: scheme Lie or Relaxed, not {scheme}"
+        )
     if evolution.steps != evolution.horizon or len(evolution.knots) not in (1, evolution.steps):
         facts = f"{len(evolution.knots)} knots, T = {evolution.horizon:g}, {evolution.steps} steps"
-        raise ConversionError(f"a layer is a step of length 1 with a knot of its own or one shared by all; got {facts}")
-    built = [_encoder_layer(list(knot), isinstance(scheme, Relaxed), batch_first) for knot in evolution.knots]
+        raise ConversionError(
+            "a layer is a step of length 1 with a knot of its own or one shared by all; got "
+            f"{facts}"
+        )
+    built = [
+        _encoder_layer(list(knot), isinstance(scheme, Relaxed), batch_first)
+        for knot in evolution.knots
+    ]
     if len(built) < evolution.steps:
         built = built * evolution.steps
-    encoder = nn.TransformerEncoder(built[0], 1, _final_norm(evolution.norm), enable_nested_tensor=False)
+    encoder = nn.TransformerEncoder(
+        built[0], 1, _final_norm(evolution.norm), enable_nested_tensor=False
+    )
     encoder.layers, encoder.num_layers = nn.ModuleList(built), len(built)
     if encoder.norm is not None and evolution.norm is not None:
         encoder.norm.to(next(evolution.parameters()))
@@ -121,7 +157,7 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
     return encoder.train(evolution.training)
 
 
-# --- encoder to evolution -------------------------------------------------------------------------------------------------
+# --- encoder to evolution -------------------------------------------------------------------------
 
 
 def _layers(encoder: nn.Module) -> tuple[Sequence[nn.Module], nn.Module | None]:
@@ -141,14 +177,18 @@ def _layers(encoder: nn.Module) -> tuple[Sequence[nn.Module], nn.Module | None]:
 
 def _terms(layer: Layer, scheme: str) -> list[Term]:
     """One knot, with the biases that the layer has."""
-    terms = encoder_terms(layer.dim, layer.heads, layer.hidden, norm=layer.norm, activation=layer.activation)
+    terms = encoder_terms(
+        layer.dim, layer.heads, layer.hidden, norm=layer.norm, activation=layer.activation
+    )
     knot = nn.ModuleList(terms)
     have = {(role, kind) for role, kind, _, _ in layer.parameters()}
     for role, name in targets(layer.norm).items():
         for kind in ("weight", "bias"):
             if (role, kind) not in have:
                 knot.get_submodule(name).register_parameter(kind, None)
-    norms: list[Any] = [knot.get_submodule(targets(layer.norm)[role]) for role in ("norm1", "norm2")]
+    norms: list[Any] = [
+        knot.get_submodule(targets(layer.norm)[role]) for role in ("norm1", "norm2")
+    ]
     norms[0].eps, norms[1].eps = layer.eps
     if scheme == "relaxed":
         norms[1].eps /= 4  # LN of half a sum with ε/4 is LN of the sum with ε
@@ -160,7 +200,9 @@ def _final_norm(norm: nn.Module | None) -> nn.LayerNorm | None:
     if norm is None:
         return None
     if type(norm) is not nn.LayerNorm:
-        raise ConversionError(f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood")
+        raise ConversionError(
+            f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood"
+        )
     affine, bias = norm.weight is not None, norm.bias is not None
     return nn.LayerNorm(list(norm.normalized_shape), norm.eps, elementwise_affine=affine, bias=bias)
 
@@ -175,11 +217,14 @@ def _copy(layers: Sequence[Layer], evolution: Evolution) -> None:
             evolution.get_parameter(name).copy_(value)
             filled.add(name)
     wanted = {
-        name for name, _ in evolution.named_parameters() if name.startswith("knots.") and ".activation." not in name
+        name
+        for name, _ in evolution.named_parameters()
+        if name.startswith("knots.") and ".activation." not in name
     }
     if wanted != filled:
         raise ConversionError(
-            f"the evolution's parameters {sorted(wanted ^ filled)} have no counterpart in the encoder"
+            f"the evolution's parameters {sorted(wanted ^ filled)} have no counterpart in the "
+            "encoder"
         )
 
 
@@ -194,14 +239,17 @@ def _account(layers: Sequence[Layer]) -> None:
         ]
         if lost:
             raise ConversionError(
-                f"{type(layer.source).__name__}: the parameters {lost} have no place in the evolution"
+                f"{type(layer.source).__name__}: the parameters {lost} have no place in the "
+                "evolution"
             )
 
 
-# --- evolution to encoder -------------------------------------------------------------------------------------------------
+# --- evolution to encoder -------------------------------------------------------------------------
 
 
-def _encoder_layer(terms: list[Term], relaxed: bool, batch_first: bool) -> nn.TransformerEncoderLayer:
+def _encoder_layer(
+    terms: list[Term], relaxed: bool, batch_first: bool
+) -> nn.TransformerEncoderLayer:
     norm, attention, network = _pattern(terms)
     knot, kernel = nn.ModuleList(terms), attention.operator.kernel
     activation: Any = network.activation
@@ -230,34 +278,54 @@ def _pattern(terms: list[Term]) -> tuple[str, Any, Any]:
     """(norm, attention, network) of the terms of an encoder layer, or a ConversionError."""
     kinds = [type(term) for term in terms]
     names = ", ".join(kind.__name__ for kind in kinds)
-    post, pre = [OperatorTerm, MomentConstraint, FeedForwardTerm, MomentConstraint], [OperatorTerm, FeedForwardTerm]
+    post, pre = (
+        [OperatorTerm, MomentConstraint, FeedForwardTerm, MomentConstraint],
+        [OperatorTerm, FeedForwardTerm],
+    )
     if kinds not in (post, pre):
         raise ConversionError(
-            f"an encoder layer is {[k.__name__ for k in post]} or pre-norm {[k.__name__ for k in pre]}; got {names}"
+            f"an encoder layer is {[k.__name__ for k in post]} or pre-norm "
+            f"{[k.__name__ for k in pre]}; got {names}"
         )
     attention, network = (terms[0], terms[2]) if kinds == post else (terms[0], terms[1])
     inner = [getattr(term, "norm", None) for term in (attention, network)]
-    fits = all(n is None for n in inner) if kinds == post else all(type(n) is nn.LayerNorm for n in inner)
-    hard = all(t.penalty is None and t.affine == "vector" for t in terms if isinstance(t, MomentConstraint))
+    fits = (
+        all(n is None for n in inner)
+        if kinds == post
+        else all(type(n) is nn.LayerNorm for n in inner)
+    )
+    hard = all(
+        t.penalty is None and t.affine == "vector" for t in terms if isinstance(t, MomentConstraint)
+    )
     operator: Any = attention.operator  # type: ignore[union-attr]
     if type(operator) is not SoftmaxAttention:
-        raise ConversionError(f"an encoder layer has softmax attention, got {type(operator).__name__}")
+        raise ConversionError(
+            f"an encoder layer has softmax attention, got {type(operator).__name__}"
+        )
     if not (fits and hard and len(network.layers) == 2):  # type: ignore[arg-type]
         raise ConversionError(
-            "an encoder layer has hard vector-affine constraints after its terms or a LayerNorm in each of them, and a network of "
+            "an encoder layer has hard vector-affine constraints after its terms or a LayerNorm in "
+            "each of them, and a network of "
             f"two layers; got {names} with {len(network.layers)} layers"  # type: ignore[arg-type]
         )
     if any(term.substep not in ("auto", "euler", "implicit") for term in terms):
         raise ConversionError("an encoder layer takes explicit Euler substeps; set substep='auto'")
     if any(_drops(module) for term in terms for module in term.modules()):
         raise ConversionError(
-            "the evolution is in training mode with dropout; call .eval() first, or set the rates to 0"
+            "the evolution is in training mode with dropout; call .eval() first, or set the rates "
+            "to 0"
         )
     return "post" if kinds == post else "pre", attention, network
 
 
 def _drops(module: nn.Module) -> bool:
-    rate = module.p if isinstance(module, nn.Dropout) else module.rate if isinstance(module, StochasticDepth) else 0.0
+    rate = (
+        module.p
+        if isinstance(module, nn.Dropout)
+        else module.rate
+        if isinstance(module, StochasticDepth)
+        else 0.0
+    )
     return module.training and rate > 0
 
 

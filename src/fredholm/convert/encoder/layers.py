@@ -1,4 +1,6 @@
-"""What a known encoder layer computes: its facts, and where each of its parameters goes in one knot of an evolution."""
+"""What a known encoder layer computes: its facts, and where each of its parameters goes in one knot
+of an evolution.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ROLES = ("query", "key", "value", "out", "norm1", "expand", "contract", "norm2")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where the parameters of a role lie in a source layer: names of weight and bias, and which third of a packed one."""
+    """Where the parameters of a role lie in a source layer: names of weight and bias, and which
+    third of a packed one.
+    """
 
     weight: str
     bias: str
@@ -56,7 +60,9 @@ class Layer:
     slots: dict[str, Slot]
 
     def parameters(self) -> Iterator[tuple[str, str, Tensor, str]]:
-        """(role, ``weight`` or ``bias``, value, name in the source) of every parameter that is not None."""
+        """(role, ``weight`` or ``bias``, value, name in the source) of every parameter that is not
+        None.
+        """
         for role in ROLES:
             for kind, name in zip(("weight", "bias"), self.slots[role].names()):
                 tensor = self.slots[role].take(name, self.source)
@@ -71,23 +77,29 @@ def targets(norm: str) -> dict[str, str]:
         "out": "0.operator.projection"
     }
     network = 2 if norm == "post" else 1
-    norms = {"norm1": "1", "norm2": "3"} if norm == "post" else {"norm1": "0.norm", "norm2": "1.norm"}
+    norms = (
+        {"norm1": "1", "norm2": "3"} if norm == "post" else {"norm1": "0.norm", "norm2": "1.norm"}
+    )
     return attention | norms | {"expand": f"{network}.layers.0", "contract": f"{network}.layers.1"}
 
 
-# --- readers, one a class -------------------------------------------------------------------------------------------------
+# --- readers, one a class -------------------------------------------------------------------------
 
 
 def _torch_layer(layer: Any) -> Layer:
     attention = layer.self_attn
     _exactly(layer, "self_attn", nn.MultiheadAttention)
-    _exactly(layer, "self_attn.out_proj", nn.modules.linear.NonDynamicallyQuantizableLinear, nn.Linear)
+    _exactly(
+        layer, "self_attn.out_proj", nn.modules.linear.NonDynamicallyQuantizableLinear, nn.Linear
+    )
     for name in ("linear1", "linear2"):
         _exactly(layer, name, nn.Linear)
     for name in ("norm1", "norm2"):
         _exactly(layer, name, nn.LayerNorm)
     if not attention._qkv_same_embed_dim or attention.bias_k is not None or attention.add_zero_attn:
-        raise ConversionError("TransformerEncoderLayer with kdim, vdim, bias_kv or add_zero_attn is not understood")
+        raise ConversionError(
+            "TransformerEncoderLayer with kdim, vdim, bias_kv or add_zero_attn is not understood"
+        )
     slots = {
         role: Slot("self_attn.in_proj_weight", "self_attn.in_proj_bias", third)
         for third, role in enumerate(("query", "key", "value"))
@@ -132,10 +144,13 @@ def _vit_layer(layer: Any) -> Layer:
 def _bert_layer(layer: Any) -> Layer:
     if layer.is_decoder or layer.add_cross_attention:
         raise ConversionError(
-            "BertLayer as a decoder or with cross-attention is not understood; convert an encoder layer"
+            "BertLayer as a decoder or with cross-attention is not understood; convert an encoder "
+            "layer"
         )
     attention = layer.attention.self
-    _deterministic(layer, (attention.dropout.p, layer.attention.output.dropout.p, layer.output.dropout.p))
+    _deterministic(
+        layer, (attention.dropout.p, layer.attention.output.dropout.p, layer.output.dropout.p)
+    )
     places = {
         "query": "attention.self.query",
         "key": "attention.self.key",
@@ -150,7 +165,9 @@ def _bert_layer(layer: Any) -> Layer:
     return _hugging_face(layer, places, attention.num_attention_heads, activation, "post")
 
 
-def _hugging_face(layer: nn.Module, places: dict[str, str], heads: int, activation, norm: str) -> Layer:
+def _hugging_face(
+    layer: nn.Module, places: dict[str, str], heads: int, activation, norm: str
+) -> Layer:
     for role, name in places.items():
         _exactly(layer, name, nn.LayerNorm if role.startswith("norm") else nn.Linear)
     found: dict[str, Any] = {role: layer.get_submodule(name) for role, name in places.items()}
@@ -158,7 +175,8 @@ def _hugging_face(layer: nn.Module, places: dict[str, str], heads: int, activati
     if query.out_features != query.in_features:
         widths = f"{query.in_features} to {query.out_features}"
         raise ConversionError(
-            f"{type(layer).__name__} with heads that do not split the width ({widths}) is not understood"
+            f"{type(layer).__name__} with heads that do not split the width ({widths}) is not "
+            "understood"
         )
     return Layer(
         source=layer,
@@ -186,19 +204,30 @@ def read_layer(layer: nn.Module) -> Layer:
     if name not in READERS:
         for base in kind.__mro__[1:]:
             if f"{base.__module__}.{base.__qualname__}" in READERS:
-                raise ConversionError(f"{name} is a subclass of {base.__name__} whose response is not known")
+                raise ConversionError(
+                    f"{name} is a subclass of {base.__name__} whose response is not known"
+                )
         short = [known.rsplit(".", 1)[-1] for known in READERS]
-        raise ConversionError(f"{name} is not an encoder layer that is understood{suggest(kind.__name__, short)}")
+        raise ConversionError(
+            f"{name} is not an encoder layer that is understood{suggest(kind.__name__, short)}"
+        )
     for part_name, part in layer.named_modules():
         where = f"{kind.__name__}.{part_name}" if part_name else kind.__name__
         if nn.utils.parametrize.is_parametrized(part):
-            raise ConversionError(f"{where} has parametrised weights; call remove_parametrizations on a copy first")
-        if any(getattr(part, hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
-            raise ConversionError(f"{where} has hooks, which an evolution would not run; remove them first")
+            raise ConversionError(
+                f"{where} has parametrised weights; call remove_parametrizations on a copy first"
+            )
+        if any(
+            getattr(part, hooks)
+            for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+        ):
+            raise ConversionError(
+                f"{where} has hooks, which an evolution would not run; remove them first"
+            )
     return READERS[name](layer)
 
 
-# --- parts ----------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _plain(name: str) -> Slot:
@@ -215,7 +244,8 @@ def _exactly(layer: nn.Module, name: str, *kinds: type) -> None:
     if type(part) not in kinds:
         got, need = f"{type(part).__module__}.{type(part).__qualname__}", kinds[0].__name__
         raise ConversionError(
-            f"{type(layer).__name__}.{name} is a {got}, only {need} is understood (not quantised, not replaced)"
+            f"{type(layer).__name__}.{name} is a {got}, only {need} is understood (not quantised, "
+            "not replaced)"
         )
 
 
@@ -223,11 +253,18 @@ def _deterministic(layer: nn.Module, rates: tuple[float, ...]) -> None:
     if layer.training and any(rates):
         what = f"{type(layer).__name__} is in training mode with dropout {max(rates):g}"
         raise ConversionError(
-            f"{what}, and no evolution draws the same numbers; call .eval() first, or set the rates to 0"
+            f"{what}, and no evolution draws the same numbers; call .eval() first, or set the "
+            "rates to 0"
         )
 
 
-_FUNCTIONS: dict[Any, str] = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", F.silu: "silu", torch.tanh: "tanh"}
+_FUNCTIONS: dict[Any, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    F.gelu: "gelu",
+    F.silu: "silu",
+    torch.tanh: "tanh",
+}
 _CLASSES = {
     "ReLU": "relu",
     "GELU": "gelu",
@@ -244,10 +281,16 @@ def _activation(activation: Any, layer: nn.Module) -> str | nn.Module:
         if activation in _FUNCTIONS:
             return _FUNCTIONS[activation]
         name = getattr(activation, "__name__", repr(activation))
-        raise ConversionError(f"{type(layer).__name__} has the activation {name}, which is no known pointwise function")
+        raise ConversionError(
+            f"{type(layer).__name__} has the activation {name}, which is no known pointwise "
+            "function"
+        )
     kind = type(activation)
     if kind is nn.GELU and activation.approximate == "tanh":
         return "gelu_tanh"
     if not kind.__module__.startswith(("torch.nn.modules.activation", "transformers.activations")):
-        raise ConversionError(f"{type(layer).__name__} has the activation {kind.__qualname__}, which is not understood")
+        raise ConversionError(
+            f"{type(layer).__name__} has the activation {kind.__qualname__}, which is not "
+            "understood"
+        )
     return _CLASSES.get(kind.__name__) or copy.deepcopy(activation)

@@ -24,13 +24,14 @@ def encoder_domain(
     Args:
         n: number of tokens.
         key_padding_mask: boolean (B, n), True where a key is padding; it becomes ``valid``.
-        mask: (n, n) or (B·heads, n, n), boolean (True hides a pair) or additive; it becomes ``pairs``.
+        mask: (n, n) or (B·heads, n, n), boolean (True hides a pair) or additive; it becomes
+            ``pairs``.
         is_causal: a token sees itself and the tokens before it.
         heads: of the attention, for a mask of three dimensions.
         device, dtype: of the positions.
 
-    At padded tokens an evolution gives zero, where PyTorch gives numbers that mean nothing; a query that sees no key takes
-    nothing from the attention, where PyTorch gives NaN.
+    At padded tokens an evolution gives zero, where PyTorch gives numbers that mean nothing; a query
+    that sees no key takes nothing from the attention, where PyTorch gives NaN.
 
     Example:
         >>> encoder_domain(3, key_padding_mask=torch.tensor([[False, False, True]])).valid.tolist()
@@ -40,14 +41,17 @@ def encoder_domain(
     if key_padding_mask is not None:
         if key_padding_mask.dtype != torch.bool or key_padding_mask.dim() != 2:
             got = f"{key_padding_mask.dtype} {tuple(key_padding_mask.shape)}"
-            raise ShapeError(f"key_padding_mask must be boolean (B, {n}), True at padding; got {got}")
+            raise ShapeError(
+                f"key_padding_mask must be boolean (B, {n}), True at padding; got {got}"
+            )
         valid = ~key_padding_mask
     if mask is not None:
         pairs = ~mask if mask.dtype == torch.bool else mask
         if pairs.dim() == 3:
             if pairs.shape[0] % heads:
                 raise OptionError(
-                    f"a mask of {pairs.shape[0]} slices does not split into {heads} heads; pass heads=..."
+                    f"a mask of {pairs.shape[0]} slices does not split into {heads} heads; pass "
+                    "heads=..."
                 )
             pairs = pairs.unflatten(0, (-1, heads))
     return Domain.line(n, causal=is_causal, valid=valid, pairs=pairs, device=device, dtype=dtype)

@@ -1,4 +1,6 @@
-"""How far a student's attention is from its teacher's: what distillation minimises and what a report shows."""
+"""How far a student's attention is from its teacher's: what distillation minimises and what a
+report shows.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-FLOOR = 1e-6  # of a student's weight inside the logarithm: a ReLU's zero must not make a loss infinite
+FLOOR = (
+    1e-6  # of a student's weight inside the logarithm: a ReLU's zero must not make a loss infinite
+)
 
 
 def divergence(
-    teacher: Float[Tensor, "b h q k"], student: Float[Tensor, "b h q k"], real: Bool[Tensor, "b q"] | None = None
+    teacher: Float[Tensor, "b h q k"],
+    student: Float[Tensor, "b h q k"],
+    real: Bool[Tensor, "b q"] | None = None,
 ) -> Float[Tensor, ""]:
-    r"""Mean over real queries and heads of :math:`\mathrm{KL}(p \| s) = \sum_j p_j (\log p_j - \log(s_j + \varepsilon))`, in nats.
+    r"""Mean over real queries and heads of
+    :math:`\mathrm{KL}(p \| s) = \sum_j p_j (\log p_j - \log(s_j + \varepsilon))`, in nats.
 
     Args:
-        teacher, student: weights that a query gives its keys; each row sums to one. The teacher gets no gradient.
+        teacher, student: weights that a query gives its keys; each row sums to one. The teacher
+            gets no gradient.
         real: queries that are no padding; the others count nothing.
 
     Cost: O(Nq·Nk) a head. In float32 at least.

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, OptionError, suggest
-from ...ops.infsa import TokenGraph, Tokens, affinity, centre_weights, diffuse, rows_of_centres, shared_centres
+from ...ops.infsa import (
+    TokenGraph,
+    Tokens,
+    affinity,
+    centre_weights,
+    diffuse,
+    rows_of_centres,
+    shared_centres,
+)
 from .heads import Heads, Seen
 
 GRAPHS = ("infsa", "linear_infsa")
@@ -18,14 +26,17 @@ EPS = 1e-6
 
 
 class GraphHeads(Heads):
-    r"""One hop of diffusion on a graph of tokens, :math:`\gamma_h \hat A_h V_h`, or its linear form; γ of each head is learned.
+    r"""One hop of diffusion on a graph of tokens, :math:`\gamma_h \hat A_h V_h`, or its linear
+    form; γ of each head is learned.
 
-    The weights of a row do not sum to one, and γ is all there is to learn, so that nothing is distilled: the model adapts in stage 2.
+    The weights of a row do not sum to one, and γ is all there is to learn, so that nothing is
+    distilled: the model adapts in stage 2.
 
     Args:
         heads, width: see :class:`fredholm.convert.linearize.heads.LinearHeads`.
         name: ``"infsa"`` or ``"linear_infsa"``.
-        options: ``decay``, where γ starts (0.95), ``activation``, of the first ``norm``, of the second ``steps``.
+        options: ``decay``, where γ starts (0.95), ``activation``, of the first ``norm``, of the
+            second ``steps``.
 
     Cost: ``"infsa"`` O(N²) time, O(N) memory; ``"linear_infsa"`` O(N), in causal order O(N²) time.
 
@@ -63,7 +74,9 @@ class GraphHeads(Heads):
         raw = raw * weights
         return raw / raw.sum(-1, keepdim=True).clamp(min=EPS)
 
-    def _respond(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
+    def _respond(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+    ) -> Tensor:
         quadrature = self._quadrature(query, key, seen)
         decay = torch.sigmoid(self.decay_logit)
         with torch.autocast(query.device.type, enabled=False):
@@ -81,13 +94,17 @@ class GraphHeads(Heads):
     def _tokens(self, query: Tensor, key: Tensor) -> Tokens:
         query, key = query.float(), key.float()
         options = {k: v for k, v in self.options.items() if k in ("activation", "steps")}
-        return Tokens(query, key, torch.linalg.vector_norm(query, dim=-1)[:, :, None], eps=EPS, **options)
+        return Tokens(
+            query, key, torch.linalg.vector_norm(query, dim=-1)[:, :, None], eps=EPS, **options
+        )
 
     def _quadrature(self, query: Tensor, key: Tensor, seen: Seen):
         if query.shape[2] != key.shape[2]:
             raise ConversionError(
-                f"{self.name} lets one set of tokens act on itself; {query.shape[2]} queries over {key.shape[2]} keys "
-                "(cross attention, or a step of a decoder with a cache: pass use_cache=False) are not defined"
+                f"{self.name} lets one set of tokens act on itself; {query.shape[2]} queries over "
+                f"{key.shape[2]} keys "
+                "(cross attention, or a step of a decoder with a cache: pass use_cache=False) are "
+                "not defined"
             )
         return seen.quadrature(query.shape[2], key.shape[2], query)
 

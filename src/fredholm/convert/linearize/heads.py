@@ -1,4 +1,6 @@
-"""Linear attention on queries, keys and values that a model has made: what takes softmax's place in it."""
+"""Linear attention on queries, keys and values that a model has made: what takes softmax's place in
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Seen:
     Attributes:
         valid: keys that are no padding, (B, Nk), or None for all.
         causal: query i sees the keys up to i; queries and keys are then the same tokens.
-        pairs: any other mask, boolean or additive, (B | 1, H | 1, Nq, Nk); it takes the quadratic form.
+        pairs: any other mask, boolean or additive, (B | 1, H | 1, Nq, Nk); it takes the quadratic
+            form.
     """
 
     valid: Bool[Tensor, "b k"] | None = None
@@ -42,10 +45,17 @@ class Seen:
 
     def quadrature(self, queries: int, keys: int, like: Tensor) -> Quadrature:
         """The weights of the sum over keys, equal masses over what a query sees."""
-        options: dict[str, Any] = {"device": like.device, "dtype": torch.promote_types(like.dtype, torch.float32)}
-        domain = Domain.line(keys, causal=self.causal, **options).replace(valid=self.valid, pairs=self.pairs)
+        options: dict[str, Any] = {
+            "device": like.device,
+            "dtype": torch.promote_types(like.dtype, torch.float32),
+        }
+        domain = Domain.line(keys, causal=self.causal, **options).replace(
+            valid=self.valid, pairs=self.pairs
+        )
         if self.causal and queries != keys:
-            raise ConversionError(f"causal attention of {queries} queries over {keys} keys needs a mask of pairs")
+            raise ConversionError(
+                f"causal attention of {queries} queries over {keys} keys needs a mask of pairs"
+            )
         return domain.quadrature(None if queries == keys else Domain.line(queries, **options))
 
     def bias(self, queries: int, keys: int, like: Tensor) -> Tensor | None:
@@ -53,18 +63,21 @@ class Seen:
         seen = self.quadrature(queries, keys, like).visible()
         if seen is None:
             return None
-        bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(~seen, -torch.inf)
+        bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(
+            ~seen, -torch.inf
+        )
         if self.pairs is not None and self.pairs.dtype != torch.bool:
             bias = bias + self.pairs.to(like.dtype)
         return bias
 
 
 class Heads(nn.Module):
-    """What takes softmax's place on given heads: the modes, groups of keys, padding; a subclass says how it responds.
+    """What takes softmax's place on given heads: the modes, groups of keys, padding; a subclass
+    says how it responds.
 
     Attributes:
-        mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and ``loss`` is set to the
-            divergence of the two attentions on this call.
+        mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
+            ``loss`` is set to the divergence of the two attentions on this call.
     """
 
     name: str
@@ -87,11 +100,16 @@ class Heads(nn.Module):
     ) -> Float[Tensor, "b h q d"]:
         if query.shape[1] != self.heads or query.shape[-1] != self.width:
             got = f"{query.shape[1]} heads of width {query.shape[-1]}"
-            raise ConversionError(f"these maps are for {self.heads} heads of width {self.width}, the model gives {got}")
+            raise ConversionError(
+                f"these maps are for {self.heads} heads of width {self.width}, the model gives "
+                f"{got}"
+            )
         key, value = (self._share(x) for x in (key, value))
         scale = float(self.width**-0.5 if scale is None else scale)
         if self.mode == "linear":
-            return self._respond(query, _clean(key, seen.valid), _clean(value, seen.valid), seen, scale)
+            return self._respond(
+                query, _clean(key, seen.valid), _clean(value, seen.valid), seen, scale
+            )
         if self.mode == "softmax":
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
@@ -99,15 +117,21 @@ class Heads(nn.Module):
         self.loss = divergence(weights, self.student_weights(query, key, seen, scale), real)
         return weights.to(value.dtype) @ value
 
-    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+    def student_weights(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float
+    ) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense, rows of sum one: O(N²)."""
         raise NotImplementedError(f"{type(self).__name__} must define student_weights")
 
-    def _respond(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
+    def _respond(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+    ) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define _respond")
 
     @staticmethod
-    def teacher_weights(query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+    def teacher_weights(
+        query: Tensor, key: Tensor, seen: Seen, scale: float
+    ) -> Float[Tensor, "b h q k"]:
         """Softmax's weights; zero in rows that see nothing."""
         scores = (query.float() @ key.float().mT) * scale
         bias = seen.bias(query.shape[2], key.shape[2], scores)
@@ -121,25 +145,29 @@ class Heads(nn.Module):
             return x
         if self.heads % x.shape[1]:
             raise ConversionError(
-                f"{x.shape[1]} heads of keys and values do not divide {self.heads} heads of queries, so that no group is defined"
+                f"{x.shape[1]} heads of keys and values do not divide {self.heads} heads of "
+                "queries, so that no group is defined"
             )
         return x.repeat_interleave(self.heads // x.shape[1], 1)
 
 
 class LinearHeads(Heads):
-    r"""Linear attention of given heads, :math:`\phi(q_i)\cdot\sum_j \psi(k_j) v_j / \phi(q_i)\cdot\sum_j \psi(k_j)`, ψ = φ where tied.
+    r"""Linear attention of given heads,
+    :math:`\phi(q_i)\cdot\sum_j \psi(k_j) v_j / \phi(q_i)\cdot\sum_j \psi(k_j)`, ψ = φ where tied.
 
-    Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that maps see what they see at
-    the usual factor :math:`1/\sqrt e`.
+    Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that
+    maps see what they see at the usual factor :math:`1/\sqrt e`.
 
     Args:
-        heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a group of neighbours.
+        heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a
+            group of neighbours.
         feature_map: a name of :data:`fredholm.kernels.FEATURE_MAPS`.
         options: of the map; conversions of ``luna`` default to maps of each head's own.
         tied: one φ for queries and keys, or keys with a map of their own.
         floor: of the denominator.
 
-    Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query that sees nothing gets zero.
+    Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query
+    that sees nothing gets zero.
 
     Cost: O(N·H·r·d); with ``pairs``, and in the modes of the teacher, O(N²).
 
@@ -168,7 +196,9 @@ class LinearHeads(Heads):
             raise OptionError(f"the denominator's floor must be positive, got {floor}")
         options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
         if options.get("cap") == "batch":
-            raise OptionError('cap="batch" is a statistic of a call, which counts padding; use cap="running"')
+            raise OptionError(
+                'cap="batch" is a statistic of a call, which counts padding; use cap="running"'
+            )
         self.floor, self.name = floor, feature_map
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
@@ -188,21 +218,35 @@ class LinearHeads(Heads):
         factor = (scale * self.width**0.5) ** 0.5
         return x * factor if abs(factor - 1.0) > 1e-6 else x
 
-    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Float[Tensor, "b h q k"]:
+    def student_weights(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float
+    ) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
-        left, (right, _) = self.query_features(query, scale), self.key_features(key, scale, seen.valid)
+        left, (right, _) = (
+            self.query_features(query, scale),
+            self.key_features(key, scale, seen.valid),
+        )
         weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
         return linear_density(left, right, weights, self.floor) * weights
 
-    def _respond(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> Tensor:
+    def _respond(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+    ) -> Tensor:
         if seen.pairs is not None:
             return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
         sizes = query.shape[2], key.shape[2]
         quadrature = seen.quadrature(*sizes, query)
-        pointwise = all(is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None)
+        pointwise = all(
+            is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None
+        )
         if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
-            left, (right, _) = self.query_features(query, scale), self.key_features(key, scale, seen.valid)
-            return linear_attention(left, right, value, quadrature, floor=self.floor).to(value.dtype)
+            left, (right, _) = (
+                self.query_features(query, scale),
+                self.key_features(key, scale, seen.valid),
+            )
+            return linear_attention(left, right, value, quadrature, floor=self.floor).to(
+                value.dtype
+            )
 
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
             valid = None if seen.valid is None else seen.valid[:, part]
@@ -222,7 +266,11 @@ class LinearHeads(Heads):
 def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
     """Zero at padding, which may hold anything."""
     return (
-        x if valid is None else torch.where(valid[:, None, :, None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+        x
+        if valid is None
+        else torch.where(
+            valid[:, None, :, None], x, torch.zeros((), dtype=x.dtype, device=x.device)
+        )
     )
 
 

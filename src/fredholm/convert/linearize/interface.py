@@ -1,7 +1,8 @@
-"""transformers' attention interface: one function that every model of the library calls, and what it is called with.
+"""transformers' attention interface: one function that every model of the library calls, and what
+it is called with.
 
-Nothing is imported before a model of the library is given. The function looks for :class:`Heads` in the attention module that
-calls it, and computes the module's own softmax where there are none.
+Nothing is imported before a model of the library is given. The function looks for :class:`Heads` in
+the attention module that calls it, and computes the module's own softmax where there are none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .heads import Heads, Seen, softmax_attention
 
 NAME = "fredholm_linear"
 SLOT = "linear_heads"  # the attribute of an attention module that holds its Heads
-# Arguments by which models ask for more than a softmax of scaled products; harmless where they are None.
+# Arguments by which models ask for more than a softmax of scaled products; harmless where they are
+# None.
 REFUSED = {
     "sliding_window": "a sliding window",
     "softcap": "capped logits",
@@ -55,7 +57,8 @@ class Call:
 def is_transformers(model: nn.Module) -> bool:
     """Whether a model comes from the library, without importing it."""
     return any(
-        f"{c.__module__}.{c.__name__}" == "transformers.modeling_utils.PreTrainedModel" for c in type(model).__mro__
+        f"{c.__module__}.{c.__name__}" == "transformers.modeling_utils.PreTrainedModel"
+        for c in type(model).__mro__
     )
 
 
@@ -78,16 +81,19 @@ def padding_mask(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """The library asks for a mask: padding alone, (B, Nk), where order and padding say all; else pairs, (B, 1, Nq, Nk).
+    """The library asks for a mask: padding alone, (B, Nk), where order and padding say all; else
+    pairs, (B, 1, Nq, Nk).
 
     Raises:
-        ConversionError: a mask of another kind than causal or none: windows, packed sequences, blocks.
+        ConversionError: a mask of another kind than causal or none: windows, packed sequences,
+            blocks.
     """
     masking: Any = require("transformers.masking_utils", "hf", "converting a transformers model")
     causal = mask_function is None or mask_function is masking.causal_mask_function
     if not causal and mask_function is not masking.bidirectional_mask_function:
         raise ConversionError(
-            "this model asks for a mask that is neither causal nor none (a sliding window, chunks, packed sequences); linear "
+            "this model asks for a mask that is neither causal nor none (a sliding window, chunks, "
+            "packed sequences); linear "
             "attention keeps no pairs to mask. Give it padded sequences, or keep its softmax"
         )
     fits = attention_mask is None or attention_mask.shape[-1] == kv_length
@@ -130,19 +136,24 @@ def attend(
     seen = _seen(attention_mask, causal, query.shape[2], key.shape[2])
     if _calls is not None:
         rate = float(
-            getattr(getattr(module, "dropout", None), "p", None) or getattr(module, "attention_dropout", 0.0) or 0.0
+            getattr(getattr(module, "dropout", None), "p", None)
+            or getattr(module, "attention_dropout", 0.0)
+            or 0.0
         )
         sizes = (query.shape[1], key.shape[1], query.shape[-1])
         _calls.append((module, Call("", *sizes, causal, scaling, rate, asked)))
     heads: Heads | None = getattr(module, SLOT, None)
     if heads is not None:
         if asked:
-            raise ConversionError(f"{type(module).__name__} asks for {asked}, which linear attention does not have")
+            raise ConversionError(
+                f"{type(module).__name__} asks for {asked}, which linear attention does not have"
+            )
         out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
     else:
         if asked and _calls is None:
             raise ConversionError(
-                f"{type(module).__name__} was not converted and asks for {asked}; keep its own attention"
+                f"{type(module).__name__} was not converted and asks for {asked}; keep its own "
+                "attention"
             )
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
@@ -155,7 +166,10 @@ def _seen(mask: Tensor | None, causal: bool, queries: int, keys: int) -> Seen:
     if mask is not None and mask.dim() == 4:
         return Seen(pairs=mask)
     # one query over more keys is a step of a decoder, which sees all that its cache holds
-    return Seen(valid=None if mask is None else mask.bool(), causal=causal and queries == keys and queries > 1)
+    return Seen(
+        valid=None if mask is None else mask.bool(),
+        causal=causal and queries == keys and queries > 1,
+    )
 
 
 @contextmanager
@@ -184,11 +198,13 @@ def probe(model: Any, inputs: dict[str, Any] | None = None) -> list[Call]:
     kind = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ConversionError(
-            f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its encoder alone"
+            f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its "
+            "encoder alone"
         )
     if not model._can_set_attn_implementation():
         raise ConversionError(
-            f"{kind} does not compute its attention through transformers' attention interface (a relative bias inside, as T5 and "
+            f"{kind} does not compute its attention through transformers' attention interface (a "
+            "relative bias inside, as T5 and "
             "DeBERTa have, or an older implementation), so that nothing can take its place"
         )
     before, training = model.config._attn_implementation, model.training

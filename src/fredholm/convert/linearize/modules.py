@@ -1,4 +1,6 @@
-"""Linear attention in models of torch, of timm and of fredholm: attention modules matched by their structure."""
+"""Linear attention in models of torch, of timm and of fredholm: attention modules matched by their
+structure.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,29 @@ from .graph_heads import GRAPHS
 from .heads import CONVERSION_OPTIONS
 from .replaced import Layer, Replaced
 
-NEW = ("feature_map", "key_map", "decay_logit")  # what a converted kernel has beside its projections
-ATTENTION = "Attention"  # part of the class name of modules that are named where they are not understood
-BIASES = ("relative_position_bias_table", "rel_pos", "rel_pos_h", "rel_pos_bias", "relative_attention_bias")
+NEW = (
+    "feature_map",
+    "key_map",
+    "decay_logit",
+)  # what a converted kernel has beside its projections
+ATTENTION = (
+    "Attention"  # part of the class name of modules that are named where they are not understood
+)
+BIASES = (
+    "relative_position_bias_table",
+    "rel_pos",
+    "rel_pos_h",
+    "rel_pos_bias",
+    "relative_attention_bias",
+)
 
 
 class LinearizedOperator(IntegralOperator):
     """Linear attention that took a softmax operator's place, and still knows its teacher.
 
     Args:
-        teacher: the softmax operator, which shares its projections; it holds no parameters of its own.
+        teacher: the softmax operator, which shares its projections; it holds no parameters of its
+            own.
         kernel: the linear one.
 
     Attributes:
@@ -75,14 +90,18 @@ TIMM_CALL = ("x", "attn_mask", "is_causal")
 
 
 class TimmAdapter(nn.Module):
-    """An operator behind the call of timm's ``Attention``: ``forward(x, attn_mask=None, is_causal=False)``."""
+    """An operator behind the call of timm's ``Attention``: ``forward(x, attn_mask=None,
+    is_causal=False)``.
+    """
 
     def __init__(self, operator: IntegralOperator):
         super().__init__()
         self.operator = operator
         self.num_heads = operator.heads
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
         domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
         return self.operator(x, domain if attn_mask is None else domain.replace(pairs=attn_mask))
@@ -109,7 +128,9 @@ def replace_modules(
     ecosystem, before = "torch", model
     if hasattr(model, "family") and hasattr(model, "config"):
         if set(names) != set(found):
-            raise ConversionError("a model of fredholm has one kind of operator in all its blocks; leave layers out")
+            raise ConversionError(
+                "a model of fredholm has one kind of operator in all its blocks; leave layers out"
+            )
         ecosystem, model = "fredholm", _rebuilt(model, to, options, tied)
         found = {name: _operator_teacher(before.get_submodule(name)) for name in names}
     layers, parts, roots = [], {}, []
@@ -126,16 +147,32 @@ def replace_modules(
         holder = _adapter(source, part)
         model = _put(model, name, holder)
         where = ".".join(x for x in (name, "" if holder is part else "operator") if x)
-        maps = [key for key in NEW if isinstance(getattr(part.kernel, key, None), nn.Module | nn.Parameter)]
+        maps = [
+            key
+            for key in NEW
+            if isinstance(getattr(part.kernel, key, None), nn.Module | nn.Parameter)
+        ]
         mine = [f"{where}.kernel.{key}".removeprefix(".") for key in maps]
         new = tuple(
-            n for n, _ in model.named_parameters() if any(n == root or n.startswith(f"{root}.") for root in mine)
+            n
+            for n, _ in model.named_parameters()
+            if any(n == root or n.startswith(f"{root}.") for root in mine)
         )
         roots += mine
         kernel: Any = part.kernel
         sizes = (kernel.heads, kernel.groups, kernel.width)
         softmax: Any = teacher.kernel
-        layers.append(Layer(name, type(source).__name__, *sizes, softmax.causal, float(softmax.dropout), kept, new))
+        layers.append(
+            Layer(
+                name,
+                type(source).__name__,
+                *sizes,
+                softmax.causal,
+                float(softmax.dropout),
+                kept,
+                new,
+            )
+        )
         parts[name] = part
     for module in model.modules():
         module.training = modes.get(module, next(iter(modes.values())))
@@ -144,7 +181,9 @@ def replace_modules(
 
 
 def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """The model with a module in another's place; the module itself where the name is that of the whole."""
+    """The model with a module in another's place; the module itself where the name is that of the
+    whole.
+    """
     if not name:
         return module
     model.set_submodule(name, module)
@@ -172,7 +211,9 @@ def _find(model: nn.Module) -> tuple[dict[str, IntegralOperator], dict[str, str]
 
 
 def _teacher_of(module: nn.Module) -> IntegralOperator | None:
-    """The softmax operator that a module is; None where it is no attention; ConversionError where it is one that is not understood."""
+    """The softmax operator that a module is; None where it is no attention; ConversionError where
+    it is one that is not understood.
+    """
     if isinstance(module, IntegralOperator):
         return _operator_teacher(module) if isinstance(module.kernel, SoftmaxKernel) else None
     if isinstance(module, nn.MultiheadAttention):
@@ -180,14 +221,18 @@ def _teacher_of(module: nn.Module) -> IntegralOperator | None:
     bias = next((name for name in BIASES if getattr(module, name, None) is not None), None)
     if bias is not None:
         raise ConversionError(
-            f"{type(module).__name__} adds a relative position bias ({bias}) to pairs, which linear attention does not form"
+            f"{type(module).__name__} adds a relative position bias ({bias}) to pairs, which "
+            "linear attention does not form"
         )
     if all(hasattr(module, name) for name in ("qkv", "proj", "num_heads", "scale")):
         return _timm_teacher(module)
-    if ATTENTION in type(module).__name__ and any(isinstance(child, nn.Linear) for child in module.children()):
+    if ATTENTION in type(module).__name__ and any(
+        isinstance(child, nn.Linear) for child in module.children()
+    ):
         names = [name for name, _ in module.named_children()]
         raise ConversionError(
-            f"{type(module).__name__} with the parts {', '.join(names)} is no structure that is understood"
+            f"{type(module).__name__} with the parts {', '.join(names)} is no structure that is "
+            "understood"
         )
     return None
 
@@ -202,51 +247,78 @@ def _operator_teacher(operator: Any) -> IntegralOperator:
     ):
         if getattr(kernel, name) is not None:
             raise ConversionError(
-                f"{type(operator).__name__} has {what}, which the linear kernel of fredholm does not apply"
+                f"{type(operator).__name__} has {what}, which the linear kernel of fredholm does "
+                "not apply"
             )
     if operator.residual is not None:
-        raise ConversionError(f"{type(operator).__name__} has a pointwise term W, which linear attention lacks")
+        raise ConversionError(
+            f"{type(operator).__name__} has a pointwise term W, which linear attention lacks"
+        )
     return operator
 
 
 def _timm_teacher(module: Any) -> IntegralOperator:
-    """timm's ``Attention`` by its parts: one layer ``qkv``, an output layer ``proj``, and nothing on the weights."""
+    """timm's ``Attention`` by its parts: one layer ``qkv``, an output layer ``proj``, and nothing
+    on the weights.
+    """
     kind = type(module).__name__
-    further = [name for name in inspect.signature(module.forward).parameters if name not in TIMM_CALL]
+    further = [
+        name for name in inspect.signature(module.forward).parameters if name not in TIMM_CALL
+    ]
     if further:
         raise ConversionError(
-            f"{kind} is called with {', '.join(further)}, which linear attention of fredholm does not take"
+            f"{kind} is called with {', '.join(further)}, which linear attention of fredholm does "
+            "not take"
         )
-    for name, option in (("gate", "gated"), ("norm", "scale_norm"), ("q_norm", "qk_norm"), ("k_norm", "qk_norm")):
+    for name, option in (
+        ("gate", "gated"),
+        ("norm", "scale_norm"),
+        ("q_norm", "qk_norm"),
+        ("k_norm", "qk_norm"),
+    ):
         part = getattr(module, name, None)
         if part is not None and not isinstance(part, nn.Identity):
             raise ConversionError(f"{kind} with {option}=True: its {name} would be lost")
     packed, out, heads = module.qkv, module.proj, module.num_heads
     if type(packed) is not nn.Linear or type(out) is not nn.Linear:
         raise ConversionError(
-            f"{kind}: qkv and proj must be plain torch.nn.Linear, got {type(packed).__name__}, {type(out).__name__}"
+            f"{kind}: qkv and proj must be plain torch.nn.Linear, got {type(packed).__name__}, "
+            f"{type(out).__name__}"
         )
     if packed.out_features % (3 * heads) or packed.out_features != 3 * out.in_features:
         raise ConversionError(
-            f"{kind}: {heads} heads do not divide qkv's {packed.out_features} features into queries, keys and values"
+            f"{kind}: {heads} heads do not divide qkv's {packed.out_features} features into "
+            "queries, keys and values"
         )
     kernel = SoftmaxKernel(packed.in_features, heads, projections=packed)
     if abs(float(module.scale) - kernel.scale) > 1e-9:
         raise ConversionError(
-            f"{kind} has scale={module.scale}; supported: one over the root of a head's width, {kernel.scale:.6g}"
+            f"{kind} has scale={module.scale}; supported: one over the root of a head's width, "
+            f"{kernel.scale:.6g}"
         )
-    return IntegralOperator(kernel.d_in, heads, kernel=kernel, out_dim=out.out_features, residual=False, projection=out)
+    return IntegralOperator(
+        kernel.d_in, heads, kernel=kernel, out_dim=out.out_features, residual=False, projection=out
+    )
 
 
 def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> AttentionKernel:
     """The linear kernel on a softmax kernel's own projections."""
-    projections = teacher.packed if teacher.packed is not None else (teacher.query, teacher.key, teacher.value)
+    projections = (
+        teacher.packed
+        if teacher.packed is not None
+        else (teacher.query, teacher.key, teacher.value)
+    )
     if to in GRAPHS:
         kind = CentralityKernel if to == "infsa" else CentreKernel
         return kind(teacher.d_in, teacher.heads, projections=projections, **_graph_options(options))
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
     return LinearAttentionKernel(
-        teacher.d_in, teacher.heads, feature_map=to, feature_options=chosen, tied=tied, projections=projections
+        teacher.d_in,
+        teacher.heads,
+        feature_map=to,
+        feature_options=chosen,
+        tied=tied,
+        projections=projections,
     )
 
 
@@ -262,7 +334,7 @@ def _adapter(source: nn.Module, part: LinearizedOperator) -> nn.Module:
     return part if isinstance(source, IntegralOperator) else TimmAdapter(part)
 
 
-# --- models of fredholm ---------------------------------------------------------------------------------------------------
+# --- models of fredholm ---------------------------------------------------------------------------
 
 
 def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, Any]:
@@ -279,9 +351,13 @@ def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, A
 
 
 def _rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
-    """The same model with the converted operator by its configuration; every other weight is copied."""
+    """The same model with the converted operator by its configuration; every other weight is
+    copied.
+    """
     if not hasattr(model.config, "operator_options"):
-        raise ConversionError(f"{type(model).__name__} has no operator in its configuration to be exchanged")
+        raise ConversionError(
+            f"{type(model).__name__} has no operator in its configuration to be exchanged"
+        )
     config = dataclasses.replace(model.config, **operator_fields(to, options, tied))
     rebuilt: Any = family(model.family).model(config)
     parameter = next(model.parameters())
@@ -289,17 +365,28 @@ def _rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
     missing, unknown = rebuilt.load_state_dict(model.state_dict(), strict=False)
     stray = [name for name in missing if not any(f".kernel.{key}" in name for key in NEW)]
     if stray or unknown:
-        raise ConversionError(f"{type(model).__name__}: weights without a place: {stray + list(unknown)}")
+        raise ConversionError(
+            f"{type(model).__name__}: weights without a place: {stray + list(unknown)}"
+        )
     return rebuilt
 
 
 def _shared_teacher(built: Any, teacher: IntegralOperator) -> IntegralOperator:
     """A softmax operator on the projections of a rebuilt model's operator."""
     kernel = built.kernel
-    projections = kernel.packed if kernel.packed is not None else (kernel.query, kernel.key, kernel.value)
+    projections = (
+        kernel.packed if kernel.packed is not None else (kernel.query, kernel.key, kernel.value)
+    )
     own: Any = teacher.kernel
-    softmax = SoftmaxKernel(kernel.d_in, kernel.heads, projections=projections, scale=own.scale, causal=own.causal)
+    softmax = SoftmaxKernel(
+        kernel.d_in, kernel.heads, projections=projections, scale=own.scale, causal=own.causal
+    )
     projection = False if built.projection is None else built.projection
     return IntegralOperator(
-        kernel.d_in, kernel.heads, kernel=softmax, out_dim=built.out_dim, residual=False, projection=projection
+        kernel.d_in,
+        kernel.heads,
+        kernel=softmax,
+        out_dim=built.out_dim,
+        residual=False,
+        projection=projection,
     )

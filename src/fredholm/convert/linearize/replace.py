@@ -1,4 +1,6 @@
-"""Linear attention in the place of a model's softmax, matched by structure; nothing is trained here."""
+"""Linear attention in the place of a model's softmax, matched by structure; nothing is trained
+here.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,20 @@ def replace_attention(
     keep_refused: bool = False,
     copied: bool = True,
 ) -> Replaced:
-    """The model with linear attention in place of its softmax: projections, networks and norms are kept, maps are new.
+    """The model with linear attention in place of its softmax: projections, networks and norms are
+    kept, maps are new.
 
     Args:
-        model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model with ``nn.MultiheadAttention`` or
-            timm's ``Attention`` inside.
+        model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model
+            with ``nn.MultiheadAttention`` or timm's ``Attention`` inside.
         to: a name of :data:`fredholm.kernels.FEATURE_MAPS`, ``"infsa"`` or ``"linear_infsa"``.
         options: of the map, such as ``{"channels": 16}``.
         tied: one map for queries and keys, or one for each.
         layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
-        inputs: arguments of one small call of a transformers model, where its dummy inputs do not suffice.
-        keep_refused: leave attention that cannot be converted as it is, named in ``refused``; otherwise it is an error.
+        inputs: arguments of one small call of a transformers model, where its dummy inputs do not
+            suffice.
+        keep_refused: leave attention that cannot be converted as it is, named in ``refused``;
+            otherwise it is an error.
         copied: convert a copy and leave ``model`` as it is.
 
     Raises:
@@ -54,13 +59,17 @@ def replace_attention(
     if not isinstance(model, nn.Module):
         raise ConversionError(f"a torch.nn.Module can be converted, got {type(model).__name__}")
     if to not in FEATURE_MAPS and to not in GRAPHS:
-        raise OptionError(f"unknown linear attention to={to!r}{suggest(to, [*FEATURE_MAPS, *GRAPHS])}")
+        raise OptionError(
+            f"unknown linear attention to={to!r}{suggest(to, [*FEATURE_MAPS, *GRAPHS])}"
+        )
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
     if copied:
         model = copy.deepcopy(model)
     if is_transformers(model):
-        return _transformers(model, to, dict(options or {}), tied, _chooser(layers), inputs, keep_refused)
+        return _transformers(
+            model, to, dict(options or {}), tied, _chooser(layers), inputs, keep_refused
+        )
     from .modules import replace_modules
 
     return replace_modules(model, to, dict(options or {}), tied, _chooser(layers), keep_refused)
@@ -75,15 +84,23 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
     def choose(names: list[str]) -> list[str]:
         for pattern in patterns or ():
             if not fnmatch.filter(names, pattern):
-                raise OptionError(f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}")
+                raise OptionError(
+                    f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}"
+                )
         if patterns is None:
             return names
-        return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+        return [
+            name
+            for name in names
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
 
     return choose
 
 
-def check_found(model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool) -> None:
+def check_found(
+    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
+) -> None:
     """ConversionError where nothing can be converted, or something cannot and must."""
     kind = type(model).__name__
     reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
@@ -94,17 +111,25 @@ def check_found(model: nn.Module, found: list[str], refused: dict[str, str], kee
             else "it has no attention that is understood"
         )
         raise ConversionError(
-            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, torch.nn.MultiheadAttention, "
+            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
+            "torch.nn.MultiheadAttention, "
             "timm's Attention, and softmax operators of fredholm"
         )
     if refused and not keep_refused:
         raise ConversionError(
-            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves these layers as they are"
+            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
+            "these layers as they are"
         )
 
 
 def _transformers(
-    model: Any, to: str, options: dict[str, Any], tied: bool, choose: Chooser, inputs: Any, keep_refused: bool
+    model: Any,
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+    choose: Chooser,
+    inputs: Any,
+    keep_refused: bool,
 ) -> Replaced:
     calls = {call.name: call for call in probe(model, inputs)}
     wanted = choose(list(calls))
@@ -123,9 +148,16 @@ def _refusal(call: Call) -> str:
 
 
 def attach(
-    model: Any, calls: list[Call], to: str, options: dict[str, Any], tied: bool, refused: dict[str, str] | None = None
+    model: Any,
+    calls: list[Call],
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+    refused: dict[str, str] | None = None,
 ) -> Replaced:
-    """Put :class:`Heads` into a transformers model's attention modules and switch the model to them."""
+    """Put :class:`Heads` into a transformers model's attention modules and switch the model to
+    them.
+    """
     register()
     layers, parts = [], {}
     for call in calls:
@@ -144,4 +176,6 @@ def attach(
         parts[call.name] = part
     model.set_attn_implementation(NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
-    return Replaced(model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots})
+    return Replaced(
+        model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots}
+    )

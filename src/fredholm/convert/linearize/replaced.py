@@ -1,4 +1,6 @@
-"""A model whose attention was replaced: its layers, what each kept and what is new, and the switch between teacher and student."""
+"""A model whose attention was replaced: its layers, what each kept and what is new, and the switch
+between teacher and student.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .graph_heads import GRAPHS
 
 
 class Part(Protocol):
-    """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"`` or ``"distil"``, which sets ``loss``."""
+    """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"`` or
+    ``"distil"``, which sets ``loss``.
+    """
 
     mode: str
     loss: Tensor | None
@@ -93,7 +97,10 @@ class Replaced:
         found = {name: part.loss for name, part in self.parts.items()}
         silent = [name for name, loss in found.items() if loss is None]
         if silent:
-            raise ConversionError(f"the forward pass did not come through {', '.join(silent)}; nothing to distil there")
+            raise ConversionError(
+                f"the forward pass did not come through {', '.join(silent)}; nothing to distil "
+                "there"
+            )
         return found  # type: ignore[return-value]
 
     def new_parameters(self) -> dict[str, nn.Parameter]:
@@ -102,12 +109,20 @@ class Replaced:
         return {name: p for name, p in self.model.named_parameters() if name in wanted}
 
     def new_tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers that are not the source's (random frequencies among them), by name."""
+        """Parameters and buffers that are not the source's (random frequencies among them), by
+        name.
+        """
         roots = self.extra["roots"]
         inside = tuple(f"{root}." for root in roots)
-        return {n: value for n, value in self.model.state_dict().items() if n in roots or n.startswith(inside)}
+        return {
+            n: value
+            for n, value in self.model.state_dict().items()
+            if n in roots or n.startswith(inside)
+        }
 
     @property
     def distils(self) -> bool:
-        """Whether stage 1 has anything to learn: maps with parameters that change how attention is shared out."""
+        """Whether stage 1 has anything to learn: maps with parameters that change how attention is
+        shared out.
+        """
         return self.to not in GRAPHS and bool(self.new_parameters())

@@ -1,4 +1,6 @@
-"""The conversion report: every layer, what was kept, new and refused, how well attention and task were recovered, speed."""
+"""The conversion report: every layer, what was kept, new and refused, how well attention and task
+were recovered, speed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One layer: its facts, the names of parameters kept and new, and the divergence of its attention from the teacher's in nats.
+    """One layer: its facts, the names of parameters kept and new, and the divergence of its
+    attention from the teacher's in nats.
 
     ``before`` and ``after`` stage 1; None where it was not measured.
     """
@@ -43,9 +46,11 @@ class ConversionReport:
         to, options, tied: the map.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
-        metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled`` (after stage 1) and ``tuned``.
+        metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
+            (after stage 1) and ``tuned``.
         epochs: of each stage; ``minutes`` likewise.
-        speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one forward pass of batch 1.
+        speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
+            forward pass of batch 1.
     """
 
     source: str
@@ -67,7 +72,11 @@ class ConversionReport:
     def of(cls, replaced: Replaced, source: str) -> ConversionReport:
         """The report of a model whose attention was replaced and not yet trained."""
         rows = [
-            LayerReport(*(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout), list(x.kept), list(x.new))
+            LayerReport(
+                *(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout),
+                list(x.kept),
+                list(x.new),
+            )
             for x in replaced.layers
         ]
         return cls(
@@ -83,7 +92,9 @@ class ConversionReport:
 
     def measured(self, when: str, divergences: dict[str, float]) -> None:
         """Record the layers' divergences ``"before"`` or ``"after"`` stage 1."""
-        self.layers = [dataclasses.replace(row, **{when: divergences[row.name]}) for row in self.layers]
+        self.layers = [
+            dataclasses.replace(row, **{when: divergences[row.name]}) for row in self.layers
+        ]
 
     @property
     def recovered(self) -> float | None:
@@ -94,14 +105,20 @@ class ConversionReport:
 
     @property
     def crossover(self) -> int | None:
-        """The shortest measured length from which on the converted model is faster; None where there is none."""
+        """The shortest measured length from which on the converted model is faster; None where
+        there is none.
+        """
         slower = [row["length"] for row in self.speed if row["student_ms"] >= row["teacher_ms"]]
         faster = [row["length"] for row in self.speed if row["length"] > max(slower, default=0)]
         return int(min(faster)) if faster else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in ``conversion.json``."""
-        return {**dataclasses.asdict(self), "recovered": self.recovered, "crossover": self.crossover}
+        return {
+            **dataclasses.asdict(self),
+            "recovered": self.recovered,
+            "crossover": self.crossover,
+        }
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> ConversionReport:
@@ -128,11 +145,21 @@ class ConversionReport:
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:
             lines.append(
-                f"dropped: dropout on attention weights ({max(rates):g}), which linear attention does not form"
+                f"dropped: dropout on attention weights ({max(rates):g}), which linear attention "
+                "does not form"
             )
         if self.scores:
-            names = {"teacher": "teacher", "before": "replaced", "distilled": "distilled", "tuned": "tuned"}
-            shown = ", ".join(f"{label} {self.scores[key]:.4f}" for key, label in names.items() if key in self.scores)
+            names = {
+                "teacher": "teacher",
+                "before": "replaced",
+                "distilled": "distilled",
+                "tuned": "tuned",
+            }
+            shown = ", ".join(
+                f"{label} {self.scores[key]:.4f}"
+                for key, label in names.items()
+                if key in self.scores
+            )
             percent = "" if self.recovered is None else f"; {self.recovered:.1f}% recovered"
             lines.append(f"{self.metric}: {shown}{percent}")
         if self.speed:
@@ -145,7 +172,9 @@ class ConversionReport:
         head = ["layer", "kind", "heads", "kept", "new", "divergence before", "after stage 1"]
         rows = []
         for x in self.layers:
-            heads = f"{x.heads}×{x.width}" + (f", {x.groups} of keys" if x.groups != x.heads else "")
+            heads = f"{x.heads}×{x.width}" + (
+                f", {x.groups} of keys" if x.groups != x.heads else ""
+            )
             values = [_number(x.before), _number(x.after)]
             rows.append([x.name, x.kind, heads, str(len(x.kept)), str(len(x.new)), *values])
         return head, rows
@@ -153,7 +182,10 @@ class ConversionReport:
     def __str__(self) -> str:
         head, rows = self.table()
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in [head, *rows]]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+            for row in [head, *rows]
+        ]
         return "\n".join([*self.summary(), *table])
 
 

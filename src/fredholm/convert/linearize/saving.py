@@ -18,17 +18,22 @@ from .interface import Call, is_transformers
 from .replace import attach, replace_attention
 from .replaced import Replaced
 
-ADAPTER, MAPS, WEIGHTS = "linear_attention.json", "linear_attention.safetensors", "model.safetensors"
+ADAPTER, MAPS, WEIGHTS = (
+    "linear_attention.json",
+    "linear_attention.safetensors",
+    "model.safetensors",
+)
 FORMAT = 1
 
 
 def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
-    """Write a converted model: what its source library writes, ``linear_attention.safetensors`` (the maps) and
-    ``linear_attention.json`` (which layers, which map).
+    """Write a converted model: what its source library writes, ``linear_attention.safetensors``
+    (the maps) and ``linear_attention.json`` (which layers, which map).
 
-    A transformers model is saved by its own ``save_pretrained``, so that the library itself still reads the folder, as the softmax model
-    with these weights. A model of fredholm is written by its own ``save_pretrained``, maps and all, and read by ``from_pretrained``. A
-    model of other classes is saved as ``model.safetensors``, its state under the converted names.
+    A transformers model is saved by its own ``save_pretrained``, so that the library itself still
+    reads the folder, as the softmax model with these weights. A model of fredholm is written by its
+    own ``save_pretrained``, maps and all, and read by ``from_pretrained``. A model of other classes
+    is saved as ``model.safetensors``, its state under the converted names.
 
     Example:
         >>> import tempfile
@@ -39,14 +44,19 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    new = {name: value.detach().contiguous().cpu() for name, value in replaced.new_tensors().items()}
+    new = {
+        name: value.detach().contiguous().cpu() for name, value in replaced.new_tensors().items()
+    }
     rest = {name: value for name, value in replaced.model.state_dict().items() if name not in new}
     if replaced.ecosystem == "transformers":
         replaced.model.save_pretrained(folder, state_dict=rest)
     elif replaced.ecosystem == "fredholm":
         save_pretrained(replaced.model, folder)
     else:
-        _write(folder / WEIGHTS, {name: value.detach().contiguous().cpu() for name, value in rest.items()})
+        _write(
+            folder / WEIGHTS,
+            {name: value.detach().contiguous().cpu() for name, value in rest.items()},
+        )
     if replaced.ecosystem != "fredholm":
         _write(folder / MAPS, new)
     adapter = {
@@ -68,14 +78,17 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
 
 
 def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
-    """The converted model in ``folder``, in evaluation mode; every weight comes from the folder, or it is an error.
+    """The converted model in ``folder``, in evaluation mode; every weight comes from the folder, or
+    it is an error.
 
     Args:
         folder: written by :func:`save_linearized`.
-        model: for models of classes that no configuration rebuilds, a fresh one of the source's class; its weights are replaced.
+        model: for models of classes that no configuration rebuilds, a fresh one of the source's
+            class; its weights are replaced.
 
     Raises:
-        CheckpointError: a missing, truncated or unreadable file, or weights that are missing, unknown or of other shapes.
+        CheckpointError: a missing, truncated or unreadable file, or weights that are missing,
+            unknown or of other shapes.
         ConversionError: a model of a class that is not in its library, or none where one is needed.
     """
     folder = Path(folder)
@@ -88,11 +101,17 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     else:
         if model is None:
             raise ConversionError(
-                f"{folder} holds a converted {adapter['class']}, which nothing but its code can build: pass "
+                f"{folder} holds a converted {adapter['class']}, which nothing but its code can "
+                "build: pass "
                 "load_linearized(folder, model=...), a fresh one of its class"
             )
         names = [layer["name"] for layer in adapter["layers"]]
-        options = {"options": adapter["options"], "tied": adapter["tied"], "layers": names, "keep_refused": True}
+        options = {
+            "options": adapter["options"],
+            "tied": adapter["tied"],
+            "layers": names,
+            "keep_refused": True,
+        }
         replaced = replace_attention(model.eval(), adapter["to"], **options)
         tensors |= _read(folder / WEIGHTS)
     _fill(replaced, tensors, folder)
@@ -104,41 +123,57 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
     module, _, name = adapter["class"].rpartition(".")
     kind = getattr(library, name, None)
     if kind is None or not module.startswith("transformers."):
-        raise ConversionError(f"{adapter['class']} is no class of the installed transformers; load it by its own code")
+        raise ConversionError(
+            f"{adapter['class']} is no class of the installed transformers; load it by its own code"
+        )
     try:
         model, info = kind.from_pretrained(folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
     assert is_transformers(model)
     faults = {
-        key: sorted(map(str, info.get(key) or ())) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        key: sorted(map(str, info.get(key) or ()))
+        for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
     }
     if any(faults.values()):
         raise CheckpointError(f"{folder}: the weights do not fit {name}: {faults}")
     calls = [
-        Call(x["name"], x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"]) for x in adapter["layers"]
+        Call(x["name"], x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
+        for x in adapter["layers"]
     ]
-    return attach(model, calls, adapter["to"], adapter["options"], adapter["tied"], adapter["refused"])
+    return attach(
+        model, calls, adapter["to"], adapter["options"], adapter["tied"], adapter["refused"]
+    )
 
 
 def _fill(replaced: Replaced, tensors: dict[str, Any], folder: Path) -> None:
     """Copy the tensors into their places, all of them and nothing else."""
     own = replaced.model.state_dict()
     wanted = replaced.new_tensors() if replaced.ecosystem == "transformers" else own
-    missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    missing, unknown = (
+        sorted(wanted.keys() - tensors.keys()),
+        sorted(tensors.keys() - wanted.keys()),
+    )
     both = wanted.keys() & tensors.keys()
     wrong = [
-        f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in both if tensors[k].shape != own[k].shape
+        f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
+        for k in both
+        if tensors[k].shape != own[k].shape
     ]
     if missing or unknown or wrong:
-        raise CheckpointError(f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes {wrong}")
+        raise CheckpointError(
+            f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes {wrong}"
+        )
     replaced.model.load_state_dict(tensors, strict=replaced.ecosystem != "transformers")
 
 
 def _adapter(folder: Path) -> dict[str, Any]:
     path = folder / ADAPTER
     if not path.is_file():
-        raise CheckpointError(f"no {ADAPTER} in {str(folder)!r}; give a folder written by save_linearized or linearize")
+        raise CheckpointError(
+            f"no {ADAPTER} in {str(folder)!r}; give a folder written by save_linearized or "
+            "linearize"
+        )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         newer = found["format"] > FORMAT
@@ -147,10 +182,13 @@ def _adapter(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
     if newer:
         raise CheckpointError(
-            f"{path} has format {found['format']}, this version reads up to {FORMAT}; update fredholm"
+            f"{path} has format {found['format']}, this version reads up to {FORMAT}; update "
+            "fredholm"
         )
     if absent:
-        raise CheckpointError(f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}")
+        raise CheckpointError(
+            f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}"
+        )
     return found
 
 

@@ -1,4 +1,6 @@
-"""AAN: does one paper cite the other? Byte sequences of two abstracts, the Retrieval task of the Long Range Arena (Tay et al., 2021)."""
+"""AAN: does one paper cite the other? Byte sequences of two abstracts, the Retrieval task of the
+Long Range Arena (Tay et al., 2021).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from fredholm.data.registry import Entry, Request
 from fredholm.data.tokens import Rows, TokenDataset, pairs
 from fredholm.errors import DataError
 
-FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
+FILES = {
+    "train": "new_aan_pairs.train.tsv",
+    "val": "new_aan_pairs.eval.tsv",
+    "test": "new_aan_pairs.test.tsv",
+}
 LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 
 
@@ -33,18 +39,23 @@ class PairOptions:
 
 
 def read(path: Path, max_length: int) -> tuple[Rows, Rows, Tensor]:
-    """First and second texts and labels of an official file: label, two names and two texts a line, divided by tabs, without header.
+    """First and second texts and labels of an official file: label, two names and two texts a line,
+    divided by tabs, without header.
 
     Raises:
         DataError: a missing or empty file, or a line of another form.
     """
     first, second, labels = [], [], []
-    for number, line in enumerate(read_bytes(path).decode("utf-8", errors="replace").split("\n"), 1):
+    for number, line in enumerate(
+        read_bytes(path).decode("utf-8", errors="replace").split("\n"), 1
+    ):
         if not line.strip():
             continue
         cells = line.rstrip("\r").split("\t")
         if len(cells) != 5 or cells[0] not in LABELS or not cells[3] or not cells[4]:
-            raise DataError(f"{path}: line {number} is {line[:60]!r}; needs 0 or 1, two names and two texts")
+            raise DataError(
+                f"{path}: line {number} is {line[:60]!r}; needs 0 or 1, two names and two texts"
+            )
         labels.append(LABELS[cells[0]])
         first.append(cells[3])
         second.append(cells[4])
@@ -53,7 +64,9 @@ def read(path: Path, max_length: int) -> tuple[Rows, Rows, Tensor]:
     return Rows.of_texts(first, max_length), Rows.of_texts(second, max_length), torch.tensor(labels)
 
 
-def pair_dataset(request: Request, first: Rows, second: Rows, labels: Tensor, max_length: int) -> TokenDataset:
+def pair_dataset(
+    request: Request, first: Rows, second: Rows, labels: Tensor, max_length: int
+) -> TokenDataset:
     """Two rows of bytes a sample as a data set."""
     entry, numbers = request.entry, pairs(first, second)
     shape = {"tokens": 257, "max_length": max_length, "pair": True}
@@ -64,7 +77,8 @@ def create(request: Request) -> TokenDataset:
     """The data set of a request from the user's folder."""
     if request.path is None:
         raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with {', '.join(FILES.values())}"
+            f"{request.entry.name}: has no files of its own; give path=FOLDER with "
+            f"{', '.join(FILES.values())}"
         )
     length = request.options.max_length
     return pair_dataset(request, *read(request.path / FILES[request.split], length), length)
@@ -72,14 +86,16 @@ def create(request: Request) -> TokenDataset:
 
 ENTRY = Entry(
     name="aan",
-    title="AAN: does one paper cite the other? The Long Range Arena's Retrieval task, its official files",
+    title="AAN: does one paper cite the other? The Long Range Arena's Retrieval task, its official "
+    "files",
     source="your folder: new_aan_pairs.{train,eval,test}.tsv",
     licence_package="yours",
     licence_data="Apache-2.0 (google-research/long-range-arena); texts of the ACL Anthology",
     samples={"train": 147086, "val": 18090, "test": 17437},
     classes=("unrelated", "cited"),
     create=create,
-    official="new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv of lra_release/tsv_data",
+    official="new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv of "
+    "lra_release/tsv_data",
     notes="options: max_length; bytes of two texts a sample",
     kind="sequence",
     options=PairOptions,

@@ -1,4 +1,6 @@
-"""The adding problem: the sum of two marked numbers of a sequence (Hochreiter and Schmidhuber, 1997)."""
+"""The adding problem: the sum of two marked numbers of a sequence (Hochreiter and Schmidhuber,
+1997).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from fredholm.errors import OptionError
 
 @dataclass(frozen=True)
 class AddingOptions:
-    """``length`` T of a sequence; samples of the splits ``train``, ``val`` and ``test``; ``seed`` of the generator.
+    """``length`` T of a sequence; samples of the splits ``train``, ``val`` and ``test``; ``seed``
+    of the generator.
 
     Raises:
         OptionError: a size below 1, or a length below 2.
@@ -32,11 +35,14 @@ class AddingOptions:
     def __post_init__(self) -> None:
         check_counts(self, "length", "train", "val", "test")
         if self.length < 2:
-            raise OptionError(f"length: received {self.length}; two numbers are marked, needs at least 2")
+            raise OptionError(
+                f"length: received {self.length}; two numbers are marked, needs at least 2"
+            )
 
 
 def adding(indices: Tensor, length: int, *keys: int) -> tuple[Tensor, Tensor]:
-    """Inputs (B, T, 2), uniform numbers and two marks, and the sum of the marked numbers (B,), from ``keys`` and index alone.
+    """Inputs (B, T, 2), uniform numbers and two marks, and the sum of the marked numbers (B,), from
+    ``keys`` and index alone.
 
     A constant answer of 1 has the loss 1/6.
 
@@ -60,7 +66,9 @@ def create(request: Request) -> SequenceDataset:
     """The data set of a request; the inputs of a batch are made when asked for."""
     options = request.options
     count, key = getattr(options, request.split), SPLITS[request.split]
-    pieces = torch.arange(count).split(4096)  # the numbers of all samples at once would need gigabytes
+    pieces = torch.arange(count).split(
+        4096
+    )  # the numbers of all samples at once would need gigabytes
     answers = torch.cat([adding(piece, options.length, options.seed, key)[1] for piece in pieces])
     return SequenceDataset(
         request.entry.name,
@@ -81,7 +89,8 @@ ENTRY = Entry(
     licence_data="none needed",
     samples={"train": 50000, "val": 1000, "test": 1000},
     create=create,
-    notes="options: length (T, default 100), train, val, test, seed; a regression, always answering 1 has the loss 1/6",
+    notes="options: length (T, default 100), train, val, test, seed; a regression, always "
+    "answering 1 has the loss 1/6",
     kind="sequence",
     embedded=lambda: Path(__file__).parent,
     options=AddingOptions,

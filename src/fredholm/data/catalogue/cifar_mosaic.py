@@ -20,7 +20,8 @@ ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10's classes; the others are vehicles
 
 @dataclass(frozen=True)
 class MosaicOptions:
-    """``cells``: pictures along a side; ``seed`` of the arrangement; ``train``, ``val``, ``test``: how many mosaics, 0 for one an animal.
+    """``cells``: pictures along a side; ``seed`` of the arrangement; ``train``, ``val``, ``test``:
+    how many mosaics, 0 for one an animal.
 
     Raises:
         OptionError: fewer than two cells, or a negative number of mosaics.
@@ -42,7 +43,8 @@ class MosaicOptions:
 def compose(
     images: Tensor, animals: Tensor, vehicles: Tensor, indices: Tensor, cells: int, *keys: int
 ) -> tuple[Tensor, Tensor]:
-    """Mosaics (B, C, s·cells, s·cells) and the animals' cells (B, s·cells, s·cells), from keys and indices alone.
+    """Mosaics (B, C, s·cells, s·cells) and the animals' cells (B, s·cells, s·cells), from keys and
+    indices alone.
 
     Args:
         images: of both, (N, C, s, s).
@@ -59,7 +61,9 @@ def compose(
     own = integers(count, *keys, 1, indices)
     which[torch.arange(len(indices)), own] = animals[indices]
     grid = images[which].unflatten(1, (cells, cells))  # (B, row, column, C, s, s)
-    found = grid.permute(0, 3, 1, 4, 2, 5).reshape(len(indices), images.shape[1], cells * side, cells * side)
+    found = grid.permute(0, 3, 1, 4, 2, 5).reshape(
+        len(indices), images.shape[1], cells * side, cells * side
+    )
     chosen = torch.nn.functional.one_hot(own, count).bool().unflatten(1, (cells, cells))
     return found, chosen.repeat_interleave(side, 1).repeat_interleave(side, 2)
 
@@ -70,7 +74,8 @@ def create(request: Request) -> ComposedDataset:
     whole = (SIDE * options.cells, SIDE * options.cells)
     if request.image_size not in (None, whole):
         raise OptionError(
-            f"image_size: received {request.image_size}; {options.cells} cells of {SIDE} make {whole}; set cells"
+            f"image_size: received {request.image_size}; {options.cells} cells of {SIDE} make "
+            f"{whole}; set cells"
         )
     source = base_images(request)
     is_animal = torch.isin(source.labels, torch.tensor(ANIMALS))
@@ -85,7 +90,9 @@ def create(request: Request) -> ComposedDataset:
         entry.mean,
         entry.std,
         (3, *whole),
-        lambda indices: compose(source.images, animals, vehicles, indices, options.cells, options.seed, key),
+        lambda indices: compose(
+            source.images, animals, vehicles, indices, options.cells, options.seed, key
+        ),
     )
 
 
@@ -103,6 +110,7 @@ ENTRY = Entry(
     create=create,
     base="cifar10",
     official=cifar10.ENTRY.official,
-    notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is its box and mask",
+    notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is "
+    "its box and mask",
     options=MosaicOptions,
 )

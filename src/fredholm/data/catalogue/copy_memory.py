@@ -1,4 +1,6 @@
-"""The copy memory problem: repeat ten symbols after a delay (Hochreiter and Schmidhuber, 1997; Arjovsky, Shah and Bengio, 2016)."""
+"""The copy memory problem: repeat ten symbols after a delay (Hochreiter and Schmidhuber, 1997;
+Arjovsky, Shah and Bengio, 2016).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ SPLITS = {"train": 0, "val": 1, "test": 2}
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """``delay`` T; samples of the splits ``train``, ``val`` and ``test``; ``seed`` of the generator.
+    """``delay`` T; samples of the splits ``train``, ``val`` and ``test``; ``seed`` of the
+    generator.
 
     Raises:
         OptionError: a size below 1.
@@ -44,9 +47,11 @@ def check_counts(options: object, *names: str) -> None:
 
 
 def copy_memory(indices: Tensor, delay: int, *keys: int) -> tuple[Tensor, Tensor]:
-    """Inputs (B, T + 20, 1) and what is asked at every point (B, T + 20), a function of ``keys`` and index alone.
+    """Inputs (B, T + 20, 1) and what is asked at every point (B, T + 20), a function of ``keys``
+    and index alone.
 
-    Ten symbols from 1 to 8, T - 1 zeros, eleven markers 9; the answer is zero until the ten symbols at the last ten points.
+    Ten symbols from 1 to 8, T - 1 zeros, eleven markers 9; the answer is zero until the ten symbols
+    at the last ten points.
 
     Example:
         >>> x, y = copy_memory(torch.tensor([3]), 5)
@@ -87,7 +92,8 @@ ENTRY = Entry(
     samples={"train": 10000, "val": 1000, "test": 1000},
     classes=tuple("0123456789"),
     create=create,
-    notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 points",
+    notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
+    "points",
     kind="sequence",
     embedded=lambda: Path(__file__).parent,
     options=CopyOptions,

@@ -1,4 +1,6 @@
-"""Darcy flow: from the coefficient of a medium to the pressure in it; trained on a 16 × 16 grid, tested on finer ones."""
+"""Darcy flow: from the coefficient of a medium to the pressure in it; trained on a 16 × 16 grid,
+tested on finer ones.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ FINE = 32  # the grid on which generated media are solved; coarser ones are its 
 
 @dataclass(frozen=True)
 class DarcyOptions:
-    """``resolution`` of the test fields: 16 as in training, or 32; training and validation are always at 16.
+    """``resolution`` of the test fields: 16 as in training, or 32; training and validation are
+    always at 16.
 
     Raises:
         OptionError: another resolution.
@@ -30,12 +33,15 @@ class DarcyOptions:
 
     def __post_init__(self) -> None:
         if self.resolution not in (16, 32):
-            raise OptionError(f"resolution: received {self.resolution!r}; there are test fields at 16 and at 32")
+            raise OptionError(
+                f"resolution: received {self.resolution!r}; there are test fields at 16 and at 32"
+            )
 
 
 @dataclass(frozen=True)
 class GeneratedOptions:
-    """``resolution`` of the test fields, one of 8, 16 and 32, and ``training`` that of the others; samples of each split; ``seed``.
+    """``resolution`` of the test fields, one of 8, 16 and 32, and ``training`` that of the others;
+    samples of each split; ``seed``.
 
     Raises:
         OptionError: another resolution, or a count below 1.
@@ -54,7 +60,9 @@ class GeneratedOptions:
                 raise OptionError(f"{name}: received {getattr(self, name)!r}; needs 8, 16 or 32")
         for name in ("train", "val", "test"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}; needs an integer of 1 or more")
+                raise OptionError(
+                    f"{name}: received {getattr(self, name)!r}; needs an integer of 1 or more"
+                )
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
@@ -62,18 +70,30 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
         found = torch.load(path, weights_only=True)
         a, u = found["x"].float(), found["y"].float()
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; fetch darcy, or put the original file there") from error
+        raise DataError(
+            f"{path}: no such file; fetch darcy, or put the original file there"
+        ) from error
     except Exception as error:  # whatever unpickling a damaged file raises
-        raise DataError(f"{path}: no tensors x and y ({error}); it is truncated or of another format") from error
+        raise DataError(
+            f"{path}: no tensors x and y ({error}); it is truncated or of another format"
+        ) from error
     if a.dim() != 3 or a.shape != u.shape:
-        raise DataError(f"{path}: fields of {tuple(a.shape)} and {tuple(u.shape)}; needs both (N, n, n)")
+        raise DataError(
+            f"{path}: fields of {tuple(a.shape)} and {tuple(u.shape)}; needs both (N, n, n)"
+        )
     return a[:, None], u[:, None]
 
 
-def _dataset(request: Request, train: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]) -> FieldDataset:
+def _dataset(
+    request: Request, train: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]
+) -> FieldDataset:
     """Scaled by the training fields."""
     a, u = train
-    scales = {"input_shift": (float(a.mean()),), "input_scale": (float(a.std()),), "scale": (float(u.std()),)}
+    scales = {
+        "input_shift": (float(a.mean()),),
+        "input_scale": (float(a.std()),),
+        "scale": (float(u.std()),),
+    }
     return FieldDataset(request.entry.name, request.split, *chosen, ("pressure",), **scales)
 
 
@@ -82,7 +102,9 @@ def create(request: Request) -> FieldDataset:
     size = request.options.resolution if request.split == "test" else 16
     folder = source_folder(request, lambda file: True)
     a, u = _read(folder / "darcy_train_16.pt")
-    fraction = request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    fraction = (
+        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    )
     cut = len(a) - round(fraction * len(a))
     chosen = {"train": (a[:cut], u[:cut]), "val": (a[cut:], u[cut:])}.get(request.split)
     return _dataset(request, (a[:cut], u[:cut]), chosen or _read(folder / f"darcy_test_{size}.pt"))
@@ -95,7 +117,9 @@ def _solved(count: int, seed: int, part: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def generate(resolution: int, count: int, seed: int, part: int) -> tuple[Tensor, Tensor]:
-    """Media and pressures (count, 1, n, n): solved at 32 × 32, then averaged over blocks; a coarse medium is the same medium."""
+    """Media and pressures (count, 1, n, n): solved at 32 × 32, then averaged over blocks; a coarse
+    medium is the same medium.
+    """
     block = FINE // resolution
     found = []
     for field in _solved(count, seed, part):
@@ -114,9 +138,17 @@ def create_generated(request: Request) -> FieldDataset:
 
 
 _FILES = (
-    ("darcy_train_16.pt", 1280999, "0be662acdb1dab7dfd1a1da0b140e97f75cc94f98a14edcf768abe6968b3b418"),
+    (
+        "darcy_train_16.pt",
+        1280999,
+        "0be662acdb1dab7dfd1a1da0b140e97f75cc94f98a14edcf768abe6968b3b418",
+    ),
     ("darcy_test_16.pt", 64999, "d2b19af9d4a6ae04ba2de54b8ecccc8b89766472faf6ce7f506c0b2a60f69a4c"),
-    ("darcy_test_32.pt", 256999, "bcbd10622373e94df84a17fcdb72ac4317d76e024c2499d21fd1fd34d0742cfd"),
+    (
+        "darcy_test_32.pt",
+        256999,
+        "bcbd10622373e94df84a17fcdb72ac4317d76e024c2499d21fd1fd34d0742cfd",
+    ),
 )
 ENTRY = Entry(
     name="darcy",
@@ -133,7 +165,10 @@ ENTRY = Entry(
         version="0.3.0",
         archive_bytes=3955522,
         archive_sha256="483b358f2d9823c2ccb5dd0c1af8d21f879fd103806ad42959ebb975260e6ec4",
-        files=tuple(PinnedFile(name, f"neuralop/datasets/data/{name}", size, digest) for name, size, digest in _FILES),
+        files=tuple(
+            PinnedFile(name, f"neuralop/datasets/data/{name}", size, digest)
+            for name, size, digest in _FILES
+        ),
     ),
     official="darcy_train_16.pt, darcy_test_16.pt and darcy_test_32.pt of neuraloperator 0.3.0",
     notes="options: resolution of the test fields (16, or 32 for super-resolution)",
@@ -150,7 +185,8 @@ GENERATED = Entry(
     classes=("pressure",),
     create=create_generated,
     embedded=lambda: Path(__file__).parent,
-    notes="options: resolution of the test fields (8, 16, 32), training resolution, train, val, test, seed",
+    notes="options: resolution of the test fields (8, 16, 32), training resolution, train, val, "
+    "test, seed",
     kind="field",
     options=GeneratedOptions,
 )

@@ -1,4 +1,6 @@
-"""Debian's packages and their dependencies, as the package lists of this machine describe them: the section of each is to be told."""
+"""Debian's packages and their dependencies, as the package lists of this machine describe them: the
+section of each is to be told.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _NAME = re.compile(r"^\s*([a-z0-9][a-z0-9+.-]+)")
 
 @dataclass(frozen=True)
 class DebianOptions:
-    """``size``: nodes of a package's surroundings, 1 for the package alone; ``eigenvectors`` of their positions.
+    """``size``: nodes of a package's surroundings, 1 for the package alone; ``eigenvectors`` of
+    their positions.
 
     Raises:
         OptionError: a number below 1.
@@ -45,10 +48,12 @@ class DebianOptions:
 
 
 def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
-    """Packages (name, source, section, synopsis) in the order of their names, and (2, E) dependencies (who, on what).
+    """Packages (name, source, section, synopsis) in the order of their names, and (2, E)
+    dependencies (who, on what).
 
-    The text is that of ``apt-cache dumpavail``: fields ``Key: value`` a line, packages divided by empty lines. All alternatives of
-    Depends and Pre-Depends count where a package of that name exists; of a name given twice the first is kept.
+    The text is that of ``apt-cache dumpavail``: fields ``Key: value`` a line, packages divided by
+    empty lines. All alternatives of Depends and Pre-Depends count where a package of that name
+    exists; of a name given twice the first is kept.
 
     Raises:
         DataError: a text without a package.
@@ -66,20 +71,38 @@ def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
             continue
         source = fields.get("Source", name).partition(" ")[0]
         section = fields.get("Section", "").rpartition("/")[2]
-        packages[name] = name, source, section, fields.get("Description", fields.get("Description-en", ""))
+        packages[name] = (
+            name,
+            source,
+            section,
+            fields.get("Description", fields.get("Description-en", "")),
+        )
         listed = f"{fields.get('Depends', '')},{fields.get('Pre-Depends', '')}"
-        needs[name] = [found[1] for part in re.split(r"[,|]", listed) if (found := _NAME.match(part))]
+        needs[name] = [
+            found[1] for part in re.split(r"[,|]", listed) if (found := _NAME.match(part))
+        ]
     if not packages:
-        raise DataError("the package lists name no package; run `apt-get update` once, then fetch again")
+        raise DataError(
+            "the package lists name no package; run `apt-get update` once, then fetch again"
+        )
     order = {name: place for place, name in enumerate(sorted(packages))}
-    pairs = sorted({(order[who], order[what]) for who in needs for what in needs[who] if what in order and what != who})
+    pairs = sorted(
+        {
+            (order[who], order[what])
+            for who in needs
+            for what in needs[who]
+            if what in order and what != who
+        }
+    )
     return [packages[name] for name in order], np.array(pairs, np.int32).reshape(-1, 2).T
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
     """``packages.json`` and ``dependencies.npy`` of what apt said."""
     packages, edges = parse(archive.read_text(encoding="utf-8", errors="replace"))
-    (folder / NODES).write_text(json.dumps(packages, ensure_ascii=False, indent=0), encoding="utf-8")
+    (folder / NODES).write_text(
+        json.dumps(packages, ensure_ascii=False, indent=0), encoding="utf-8"
+    )
     np.save(folder / EDGES, edges)
     advance(edges.nbytes)
 
@@ -94,31 +117,44 @@ def read(folder: Path) -> tuple[list[list[str]], Tensor]:
         packages = json.loads(read_bytes(folder / NODES))
         edges = np.load(folder / EDGES)
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{folder}: no dependency graph ({error}); fetch debian-graph again with --force") from error
+        raise DataError(
+            f"{folder}: no dependency graph ({error}); fetch debian-graph again with --force"
+        ) from error
     if edges.ndim != 2 or edges.shape[0] != 2 or (edges.size and edges.max() >= len(packages)):
-        raise DataError(f"{folder}: dependencies of packages that do not exist; fetch debian-graph again with --force")
+        raise DataError(
+            f"{folder}: dependencies of packages that do not exist; fetch debian-graph again with "
+            "--force"
+        )
     return packages, torch.from_numpy(edges.astype(np.int64))
 
 
 def create(request: Request) -> NodeDataset:
-    """The data set of a request: packages of one source are in one split, whose place follows from the source's name."""
+    """The data set of a request: packages of one source are in one split, whose place follows from
+    the source's name.
+    """
     packages, edges = read(source_folder(request, lambda file: True))
     frequent = Counter(section for _, _, section, _ in packages if section).most_common()
     classes = sorted(sorted(frequent, key=lambda item: (-item[1], item[0]))[:CLASSES])
     sections = {name: place for place, (name, _) in enumerate(classes)}
-    fraction = request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    fraction = (
+        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    )
     nodes: dict[str, list[int]] = {"train": [], "val": [], "test": []}
     for place, (_, source, section, _) in enumerate(packages):
         if section in sections:
             where = int.from_bytes(hashlib.sha256(source.encode()).digest()[:6], "big") / 2**48
-            nodes["test" if where < 0.2 else "val" if where < 0.2 + 0.8 * fraction else "train"].append(place)
+            nodes[
+                "test" if where < 0.2 else "val" if where < 0.2 + 0.8 * fraction else "train"
+            ].append(place)
     vocabulary = Vocabulary.of_words([packages[i][3] for i in nodes["train"]], 3)
     tokens = torch.zeros(len(packages), WORDS, dtype=torch.long)
     for row, (_, _, _, synopsis) in enumerate(packages):
         numbers = [number for number in vocabulary.encode(synopsis) if number > 1][:WORDS]
         tokens[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.long)
     chosen = torch.tensor(nodes[request.split], dtype=torch.long)
-    labels = torch.tensor([sections[packages[i][2]] for i in nodes[request.split]], dtype=torch.long)
+    labels = torch.tensor(
+        [sections[packages[i][2]] for i in nodes[request.split]], dtype=torch.long
+    )
     return NodeDataset(
         request.entry.name,
         request.split,
@@ -135,8 +171,10 @@ def create(request: Request) -> NodeDataset:
 
 ENTRY = Entry(
     name="debian-graph",
-    title="Debian's packages and their dependencies: the section of a package from its synopsis and its surroundings",
-    source="this machine's current package lists (apt-cache dumpavail); they drift with the distribution",
+    title="Debian's packages and their dependencies: the section of a package from its synopsis "
+    "and its surroundings",
+    source="this machine's current package lists (apt-cache dumpavail); they drift with the "
+    "distribution",
     licence_package="none needed",
     licence_data="the packages' own descriptions, under the packages' licences",
     create=create,
@@ -151,7 +189,8 @@ ENTRY = Entry(
     ),
     official="packages.json and dependencies.npy of another machine",
     val_fraction=0.125,
-    notes="20 largest sections; packages of one source are in one split, 70 / 10 / 20% by a hash of its name; options: size (16), "
+    notes="20 largest sections; packages of one source are in one split, 70 / 10 / 20% by a hash "
+    "of its name; options: size (16), "
     "eigenvectors (4)",
     kind="graph",
     options=DebianOptions,

@@ -1,4 +1,6 @@
-"""Digits: 1,797 handwritten digits, 8 × 8 grey, that come inside scikit-learn (Alpaydin and Kaynak, 1998)."""
+"""Digits: 1,797 handwritten digits, 8 × 8 grey, that come inside scikit-learn (Alpaydin and Kaynak,
+1998).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def folder() -> Path:
 
 
 def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, "n"]]:
-    """Images, their 17 levels scaled to 0 … 255, and labels: 80% of each class to train on, 20% to test on."""
+    """Images, their 17 levels scaled to 0 … 255, and labels: 80% of each class to train on, 20% to
+    test on.
+    """
     module = require("sklearn.datasets", "train", "the digits data set")
     pixels, labels = module.load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)

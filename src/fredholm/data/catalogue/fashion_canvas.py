@@ -1,4 +1,6 @@
-"""Fashion canvas: one article of Fashion-MNIST on a larger canvas among fragments of others. Where it is, is known."""
+"""Fashion canvas: one article of Fashion-MNIST on a larger canvas among fragments of others. Where
+it is, is known.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ from fredholm.errors import OptionError
 SIDE = 28  # of an article
 THRESHOLD = 16  # brightness above which a pixel belongs to the article
 SIZE = (56, 56)
-FAINT, NOISE = 0.8, 40  # largest brightness of a fragment in units of its own; largest value of the noise
+FAINT, NOISE = (
+    0.8,
+    40,
+)  # largest brightness of a fragment in units of its own; largest value of the noise
 
 
 @dataclass(frozen=True)
 class CanvasOptions:
-    """``clutter``: fragments of other articles; ``fragment``: their side in pixels; ``seed`` of the places; ``train``, ``val``,
-    ``test``: how many canvases a split has, 0 for one for every article.
+    """``clutter``: fragments of other articles; ``fragment``: their side in pixels; ``seed`` of the
+    places; ``train``, ``val``, ``test``: how many canvases a split has, 0 for one for every
+    article.
 
     Raises:
         OptionError: negative numbers, or a fragment that is no part of an article.
@@ -42,13 +48,16 @@ class CanvasOptions:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise OptionError(f"{name}: received {value!r}; needs a number, 0 or more")
         if not isinstance(self.fragment, int) or not 1 <= self.fragment <= SIDE:
-            raise OptionError(f"fragment: received {self.fragment!r}; needs a side from 1 to {SIDE} pixels")
+            raise OptionError(
+                f"fragment: received {self.fragment!r}; needs a side from 1 to {SIDE} pixels"
+            )
 
 
 def compose(
     articles: Tensor, indices: Tensor, size: tuple[int, int], options: CanvasOptions, *keys: int
 ) -> tuple[Tensor, Tensor]:
-    """Canvases (B, 1, H, W) uint8 of the articles ``indices`` and the articles' pixels (B, H, W), from keys and indices alone.
+    """Canvases (B, 1, H, W) uint8 of the articles ``indices`` and the articles' pixels (B, H, W),
+    from keys and indices alone.
 
     Noise, then fragments of articles drawn from all, dimmed, then the whole article over both.
 
@@ -70,10 +79,19 @@ def compose(
             _window(draw[i], draw[i + 1], span, side)
             for i, span in ((1, (margin, margin)), (3, (height - side, width - side)))
         )
-        piece = articles[other[:, None, None], 0, cut[0], cut[1]].float() * (FAINT * draw[5].float())[:, None, None]
+        piece = (
+            articles[other[:, None, None], 0, cut[0], cut[1]].float()
+            * (FAINT * draw[5].float())[:, None, None]
+        )
         canvas[rows, place[0], place[1]] = torch.maximum(canvas[rows, place[0], place[1]], piece)
-    top, left = integers(height - SIDE + 1, *keys, 2, indices), integers(width - SIDE + 1, *keys, 3, indices)
-    y, x = top[:, None, None] + torch.arange(SIDE)[:, None], left[:, None, None] + torch.arange(SIDE)
+    top, left = (
+        integers(height - SIDE + 1, *keys, 2, indices),
+        integers(width - SIDE + 1, *keys, 3, indices),
+    )
+    y, x = (
+        top[:, None, None] + torch.arange(SIDE)[:, None],
+        left[:, None, None] + torch.arange(SIDE),
+    )
     article = articles[indices, 0].float()
     own = article > THRESHOLD
     canvas[rows, y, x] = torch.where(own, article, canvas[rows, y, x])
@@ -82,18 +100,29 @@ def compose(
     return canvas.round().byte()[:, None], mask
 
 
-def _window(vertical: Tensor, horizontal: Tensor, span: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
-    """Row and column indices (B, side, 1) and (B, 1, side) of squares whose corners lie uniformly in 0 … span."""
-    top, left = ((draw * (room + 1)).long()[:, None, None] for draw, room in zip((vertical, horizontal), span))
+def _window(
+    vertical: Tensor, horizontal: Tensor, span: tuple[int, int], side: int
+) -> tuple[Tensor, Tensor]:
+    """Row and column indices (B, side, 1) and (B, 1, side) of squares whose corners lie uniformly
+    in 0 … span.
+    """
+    top, left = (
+        (draw * (room + 1)).long()[:, None, None]
+        for draw, room in zip((vertical, horizontal), span)
+    )
     return top + torch.arange(side)[:, None], left + torch.arange(side)
 
 
 def create(request: Request) -> ComposedDataset:
-    """The data set of a request; a canvas is made when asked for. ``image_size`` is that of the canvas."""
+    """The data set of a request; a canvas is made when asked for. ``image_size`` is that of the
+    canvas.
+    """
     entry, options = request.entry, request.options
     size = request.image_size or SIZE
     if min(size) < SIDE:
-        raise OptionError(f"image_size: received {size}; the articles are {SIDE}x{SIDE}, a canvas is no smaller")
+        raise OptionError(
+            f"image_size: received {size}; the articles are {SIDE}x{SIDE}, a canvas is no smaller"
+        )
     source = base_images(request)
     count = sample_count(request.split, getattr(options, request.split), len(source))
     key = SPLITS[request.split]
@@ -123,6 +152,7 @@ ENTRY = Entry(
     create=create,
     base="fashion-mnist",
     official=fashion_mnist.ENTRY.official,
-    notes="options: clutter, fragment, seed, train, val, test; image_size is the canvas's (default 56)",
+    notes="options: clutter, fragment, seed, train, val, test; image_size is the canvas's (default "
+    "56)",
     options=CanvasOptions,
 )

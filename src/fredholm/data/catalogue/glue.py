@@ -1,4 +1,6 @@
-"""The eight tasks of GLUE that the paper reports, from the user's own files in the official layout (Wang et al., 2018)."""
+"""The eight tasks of GLUE that the paper reports, from the user's own files in the official layout
+(Wang et al., 2018).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from fredholm.errors import DataError, OptionError, suggest
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Where a task's file holds its sentences and labels: names of the header's columns, or places where there is no header.
+    """Where a task's file holds its sentences and labels: names of the header's columns, or places
+    where there is no header.
 
-    ``classes`` are the labels as they are written, in the order of their numbers; None for a score. ``dev`` is the file that stands for
-    the test set, whose labels are not public.
+    ``classes`` are the labels as they are written, in the order of their numbers; None for a score.
+    ``dev`` is the file that stands for the test set, whose labels are not public.
     """
 
     folder: str
@@ -38,7 +41,13 @@ TASKS = {
     "mrpc": GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), "f1"),
     "stsb": GlueTask("STS-B", PAIR, "score", None, "spearman"),
     "qqp": GlueTask("QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), "f1"),
-    "mnli": GlueTask("MNLI", PAIR, "gold_label", ("entailment", "neutral", "contradiction"), dev="dev_matched.tsv"),
+    "mnli": GlueTask(
+        "MNLI",
+        PAIR,
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        dev="dev_matched.tsv",
+    ),
     "qnli": GlueTask("QNLI", ("question", "sentence"), "label", ("entailment", "not_entailment")),
     "rte": GlueTask("RTE", PAIR, "label", ("entailment", "not_entailment")),
 }
@@ -60,7 +69,8 @@ class GlueOptions:
 
 
 def read(path: Path, task: GlueTask) -> tuple[list[str], list[str]]:
-    """Texts and labels of one file of tab-separated values without quoting; two sentences become one text with ``‖`` between.
+    """Texts and labels of one file of tab-separated values without quoting; two sentences become
+    one text with ``‖`` between.
 
     Raises:
         DataError: a file that is missing, or has other columns or labels.
@@ -68,23 +78,34 @@ def read(path: Path, task: GlueTask) -> tuple[list[str], list[str]]:
     try:
         lines = read_bytes(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file") from error
-    rows = [(number, line.rstrip("\r").split("\t")) for number, line in enumerate(lines, 1) if line.strip()]
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+        ) from error
+    rows = [
+        (number, line.rstrip("\r").split("\t"))
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     wanted = [*task.sentences, task.label]
     if isinstance(task.label, str):
         header = [cell.strip("\ufeff") for cell in rows.pop(0)[1]] if rows else []
         missing = [name for name in wanted if name not in header]
         if missing:
-            raise DataError(f"{path}: the header is {header}; needs the columns {', '.join(map(str, wanted))}")
+            raise DataError(
+                f"{path}: the header is {header}; needs the columns {', '.join(map(str, wanted))}"
+            )
         wanted = [header.index(str(name)) for name in wanted]
     texts, labels = [], []
     for number, cells in rows:
         if len(cells) <= max(map(int, wanted)):
-            raise DataError(f"{path}: line {number} has {len(cells)} cells; needs {max(map(int, wanted)) + 1}")
+            raise DataError(
+                f"{path}: line {number} has {len(cells)} cells; needs {max(map(int, wanted)) + 1}"
+            )
         *sentences, label = (cells[int(place)].strip() for place in wanted)
         if not (label in task.classes if task.classes else _is_number(label)):
             raise DataError(
-                f"{path}: line {number} has the label {label!r}; needs {', '.join(task.classes or ('a number',))}"
+                f"{path}: line {number} has the label {label!r}; needs "
+                f"{', '.join(task.classes or ('a number',))}"
             )
         texts.append(BETWEEN.join(sentences))
         labels.append(label)
@@ -94,16 +115,21 @@ def read(path: Path, task: GlueTask) -> tuple[list[str], list[str]]:
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request: ``train.tsv``, of which a share validates, and the development file as the test set."""
+    """The data set of a request: ``train.tsv``, of which a share validates, and the development
+    file as the test set.
+    """
     if request.path is None:
-        raise OptionError("path: missing; glue needs the folder of the tasks' folders (CoLA, SST-2, MRPC, ...)")
+        raise OptionError(
+            "path: missing; glue needs the folder of the tasks' folders (CoLA, SST-2, MRPC, ...)"
+        )
     task = TASKS[request.options.task]
     folder = request.path / task.folder
     train_texts, train_labels = read(folder / "train.tsv", task)
     options = request.text or TextOptions()
     fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
     rest, held = stratified(
-        torch.tensor([0 if task.classes is None else task.classes.index(x) for x in train_labels]), fraction
+        torch.tensor([0 if task.classes is None else task.classes.index(x) for x in train_labels]),
+        fraction,
     )
     vocabulary = options.make_vocabulary([train_texts[i] for i in rest.tolist()])
     if request.split == "test":
@@ -115,7 +141,9 @@ def create(request: Request) -> TextDataset:
     if task.classes is None:
         scores = torch.tensor([float(x) for x in labels])
         zeros = torch.zeros(len(labels), dtype=torch.int64)
-        return TextDataset(name, split, texts, zeros, ("score",), vocabulary, length, scores, task="regression")
+        return TextDataset(
+            name, split, texts, zeros, ("score",), vocabulary, length, scores, task="regression"
+        )
     numbers = torch.tensor([task.classes.index(x) for x in labels])
     return TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
 
@@ -135,8 +163,10 @@ ENTRY = Entry(
     licence_package="none needed",
     licence_data="each task's own",
     create=create,
-    official="the folders CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI and RTE, each with train.tsv and dev.tsv (MNLI: dev_matched.tsv)",
-    notes="path: the folder; options: task; the labels of the official test sets are not public, so the development set is the test",
+    official="the folders CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI and RTE, each with train.tsv "
+    "and dev.tsv (MNLI: dev_matched.tsv)",
+    notes="path: the folder; options: task; the labels of the official test sets are not public, "
+    "so the development set is the test",
     kind="text",
     options=GlueOptions,
 )

@@ -19,7 +19,8 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 
 def find(folder: Path, part: str, kind: str) -> Path:
-    """The idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, here or in ``raw/``.
+    """The idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, here or
+    in ``raw/``.
 
     Raises:
         DataError: when there is none.
@@ -32,11 +33,14 @@ def find(folder: Path, part: str, kind: str) -> Path:
                 if candidate.is_file():
                     return candidate
     raise DataError(
-        f"{folder}: has no {stem}-idx{ndim}-ubyte (raw or .gz); needs the four official files train-* and t10k-*"
+        f"{folder}: has no {stem}-idx{ndim}-ubyte (raw or .gz); needs the four official files "
+        "train-* and t10k-*"
     )
 
 
-def read(folder: Path, part: str, classes: int) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, "n"]]:
+def read(
+    folder: Path, part: str, classes: int
+) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, "n"]]:
     """Images (N, 1, H, W) and labels of one part.
 
     Raises:

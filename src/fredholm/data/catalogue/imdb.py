@@ -1,4 +1,6 @@
-"""IMDB: 50,000 film reviews (Maas et al., 2011), the Text task of the Long Range Arena where read as bytes."""
+"""IMDB: 50,000 film reviews (Maas et al., 2011), the Text task of the Long Range Arena where read
+as bytes.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,29 @@ def read(folder: Path) -> tuple[list[str], torch.Tensor]:
         files = sorted((folder / part).glob("*.txt"))
         if not files:
             raise DataError(
-                f"{folder / part}: holds no .txt file; needs aclImdb's train/neg, train/pos, test/neg, test/pos"
+                f"{folder / part}: holds no .txt file; needs aclImdb's train/neg, train/pos, "
+                "test/neg, test/pos"
             )
         for file in files:
             try:
                 texts.append(read_bytes(file).decode("utf-8"))
             except UnicodeDecodeError as error:
-                raise DataError(f"{file}: not UTF-8 at byte {error.start:,}; it is corrupt or another file") from error
+                raise DataError(
+                    f"{file}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+                ) from error
             labels.append(label)
     return texts, torch.tensor(labels)
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request; ``val`` is a stratified slice of ``train/``, where the Arena takes the test set itself."""
+    """The data set of a request; ``val`` is a stratified slice of ``train/``, where the Arena takes
+    the test set itself.
+    """
     entry = request.entry
     if request.path is None:
-        raise DataError(f"{entry.name}: has no files of its own; give path=FOLDER, the aclImdb folder")
+        raise DataError(
+            f"{entry.name}: has no files of its own; give path=FOLDER, the aclImdb folder"
+        )
     options = request.text or TextOptions()
     texts, labels = read(request.path / "train")
     fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
@@ -52,12 +61,15 @@ def create(request: Request) -> TextDataset:
     else:
         chosen = held if request.split == "val" else rest
         texts, labels = [texts[i] for i in chosen.tolist()], labels[chosen]
-    return TextDataset(entry.name, request.split, texts, labels, CLASSES, vocabulary, options.length)
+    return TextDataset(
+        entry.name, request.split, texts, labels, CLASSES, vocabulary, options.length
+    )
 
 
 ENTRY = Entry(
     name="imdb",
-    title="IMDB film reviews (Maas et al., 2011); the Long Range Arena's Text task with tokens=bytes, max_length=4000",
+    title="IMDB film reviews (Maas et al., 2011); the Long Range Arena's Text task with "
+    "tokens=bytes, max_length=4000",
     source="your folder: aclImdb/{train,test}/{neg,pos}/*.txt",
     licence_package="yours",
     licence_data="none stated; its authors ask for a citation (Maas et al., ACL 2011)",

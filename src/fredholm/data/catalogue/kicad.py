@@ -1,4 +1,6 @@
-"""KiCad's 3-D models of electronic parts as point clouds: 26 kinds of part, split by families of similar parts."""
+"""KiCad's 3-D models of electronic parts as point clouds: 26 kinds of part, split by families of
+similar parts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True)
 class KicadOptions:
-    """``points`` of a cloud that a model reads, at most 1,024; ``split``: ``family``, or ``random`` for comparison.
+    """``points`` of a cloud that a model reads, at most 1,024; ``split``: ``family``, or ``random``
+    for comparison.
 
     Raises:
         OptionError: an impossible number, or another split.
@@ -44,7 +47,8 @@ class KicadOptions:
 
 
 def kind_of(folder: str) -> str:
-    """The class of a model: its folder's name without the pitch, and all series of Phoenix connectors as one.
+    """The class of a model: its folder's name without the pitch, and all series of Phoenix
+    connectors as one.
 
     Example:
         >>> kind_of("Connector_PinHeader_2.54mm"), kind_of("Connector_Phoenix_MC_HighVoltage")
@@ -54,7 +58,8 @@ def kind_of(folder: str) -> str:
 
 
 def family_of(name: str) -> str:
-    """Parts that differ in little but counts: the name with every number but the first length taken out.
+    """Parts that differ in little but counts: the name with every number but the first length taken
+    out.
 
     Example:
         >>> family_of("DIP-14_W7.62mm_Socket") == family_of("DIP-28_W7.62mm_Socket") != family_of("DIP-14_W10.16mm_Socket")
@@ -63,11 +68,17 @@ def family_of(name: str) -> str:
     first = _LENGTH.search(name)
     if first is None:
         return _NUMBER.sub("#", name)
-    return _NUMBER.sub("#", name[: first.start()]) + first.group() + _NUMBER.sub("#", name[first.end() :])
+    return (
+        _NUMBER.sub("#", name[: first.start()])
+        + first.group()
+        + _NUMBER.sub("#", name[first.end() :])
+    )
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
-    """Sample every model of a class with enough of them, in the order of their names: ``clouds.npy`` (float16), ``names.txt``."""
+    """Sample every model of a class with enough of them, in the order of their names:
+    ``clouds.npy`` (float16), ``names.txt``.
+    """
     rows: dict[str, np.ndarray] = {}
     with tar_stream(archive, "apt") as tar:
         for member in tar:
@@ -79,7 +90,9 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
             content = b"" if stream is None else stream.read()
             key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
             try:
-                rows[name] = sample_surface(*parse_vrml(content, name), STORED, key).astype(np.float16)
+                rows[name] = sample_surface(*parse_vrml(content, name), STORED, key).astype(
+                    np.float16
+                )
             except DataError:
                 continue  # a model of nested transforms, or an empty one; how many there are is in the entry's notes
             advance(rows[name].nbytes)
@@ -88,15 +101,19 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
         kinds[kind_of(name.partition("/")[0])].append(name)
     kept = sorted(name for names in kinds.values() if len(names) >= LEAST for name in names)
     if not kept:
-        raise DataError(f"{archive}: holds no models in folders of {LEAST} or more; it is another package")
+        raise DataError(
+            f"{archive}: holds no models in folders of {LEAST} or more; it is another package"
+        )
     np.save(folder / CLOUDS, np.stack([rows[name] for name in kept]))
     (folder / NAMES).write_text("\n".join(kept) + "\n", encoding="utf-8")
 
 
 def split_families(names: Sequence[str], shares: tuple[float, float]) -> list[int]:
-    """For each name 0 (train), 1 (val) or 2 (test): whole families, class by class, in an order fixed by their hashes.
+    """For each name 0 (train), 1 (val) or 2 (test): whole families, class by class, in an order
+    fixed by their hashes.
 
-    ``shares`` of each class go to val and test, as nearly as families allow; the largest family always trains.
+    ``shares`` of each class go to val and test, as nearly as families allow; the largest family
+    always trains.
     """
     families: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, name in enumerate(names):
@@ -106,7 +123,9 @@ def split_families(names: Sequence[str], shares: tuple[float, float]) -> list[in
     for kind, groups in families.items():
         total = sum(map(len, groups.values()))
         largest = max(sorted(groups), key=lambda family: len(groups[family]))
-        order = sorted(groups, key=lambda family: hashlib.sha256(f"{kind}/{family}".encode()).hexdigest())
+        order = sorted(
+            groups, key=lambda family: hashlib.sha256(f"{kind}/{family}".encode()).hexdigest()
+        )
         filled = [0, 0, 0]
         for family in order:
             size = len(groups[family])
@@ -125,19 +144,31 @@ def create(request: Request) -> PointDataset:
         clouds = np.load(folder / CLOUDS)
         names = (folder / NAMES).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{folder}: no sampled clouds ({error}); fetch kicad again with --force") from error
+        raise DataError(
+            f"{folder}: no sampled clouds ({error}); fetch kicad again with --force"
+        ) from error
     if clouds.shape != (len(names), STORED, 3):
-        raise DataError(f"{folder}: {clouds.shape} clouds for {len(names)} names; fetch kicad again with --force")
+        raise DataError(
+            f"{folder}: {clouds.shape} clouds for {len(names)} names; fetch kicad again with "
+            "--force"
+        )
     kinds = [kind_of(name.partition("/")[0]) for name in names]
     classes = sorted(set(kinds))
-    fraction = request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    fraction = (
+        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    )
     options = request.options
     if options.split == "family":
         parts = split_families(names, (0.8 * fraction, 0.2))
     else:
-        place = [int.from_bytes(hashlib.sha256(name.encode()).digest()[7:13], "big") / 2**48 for name in names]
+        place = [
+            int.from_bytes(hashlib.sha256(name.encode()).digest()[7:13], "big") / 2**48
+            for name in names
+        ]
         parts = [2 if p < 0.2 else 1 if p < 0.2 + 0.8 * fraction else 0 for p in place]
-    chosen = [i for i, part in enumerate(parts) if part == ("train", "val", "test").index(request.split)]
+    chosen = [
+        i for i, part in enumerate(parts) if part == ("train", "val", "test").index(request.split)
+    ]
     labels = torch.tensor([classes.index(kinds[i]) for i in chosen])
     stored = torch.from_numpy(clouds[chosen])
     return PointDataset(request.entry.name, request.split, stored, labels, classes, options.points)
@@ -159,11 +190,14 @@ ENTRY = Entry(
         derive=derive,
         derived_bytes=38_000_000,
     ),
-    official="the .wrl files of gitlab.com/kicad/libraries/kicad-packages3D have to be sampled first, which only fetch does; use "
+    official="the .wrl files of gitlab.com/kicad/libraries/kicad-packages3D have to be sampled "
+    "first, which only fetch does; use "
     "modelnet40 for other clouds",
     val_fraction=0.125,
-    notes="1,024 points sampled from each surface once, in the unit ball; 26 kinds with 60 models or more. No official split: about "
-    "70 / 10 / 20%, by families of parts that differ in counts only; options: points (default 256), split (family or random)",
+    notes="1,024 points sampled from each surface once, in the unit ball; 26 kinds with 60 models "
+    "or more. No official split: about "
+    "70 / 10 / 20%, by families of parts that differ in counts only; options: points (default "
+    "256), split (family or random)",
     kind="points",
     options=KicadOptions,
 )

@@ -17,12 +17,18 @@ TEST_FRACTION = 0.05
 
 
 def create(request: Request) -> NextTokens:
-    """The data set of a request: verses with line breaks between, the first 90% to train on, then 5% each to validate and to test."""
+    """The data set of a request: verses with line breaks between, the first 90% to train on, then
+    5% each to validate and to test.
+    """
     entry, options = request.entry, request.text or TextOptions()
-    options = replace(options, tokens=options.tokens or (None if options.vocabulary else "characters"))
+    options = replace(
+        options, tokens=options.tokens or (None if options.vocabulary else "characters")
+    )
     text = "\n".join(read_kjv(source_folder(request, lambda file: True) / KJV_FILE).values())
     fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
-    parts = {split: text[a:b] for split, (a, b) in spans(len(text), fraction, TEST_FRACTION).items()}
+    parts = {
+        split: text[a:b] for split, (a, b) in spans(len(text), fraction, TEST_FRACTION).items()
+    }
     vocabulary = options.make_vocabulary([parts["train"]])
     numbers = torch.tensor(vocabulary.encode(parts[request.split]), dtype=torch.int16)
     return NextTokens(entry.name, request.split, numbers, vocabulary, options.length)
@@ -48,12 +54,14 @@ ENTRY = Entry(
     title="The King James Bible, character by character: what comes next",
     source="Debian package bible-kjv-text 4.38",
     licence_package="free to copy, modify and distribute (Chapin); Debian's part GPL-2+",
-    licence_data="public domain (in the United Kingdom the text is under the Crown's letters patent)",
+    licence_data="public domain (in the United Kingdom the text is under the Crown's letters "
+    "patent)",
     samples={"train": 14547, "val": 808, "test": 808},
     create=create,
     package=PACKAGE,
     official=f"{KJV_FILE} of the Bible Retrieval System (1,740,565 bytes)",
     val_fraction=0.05,
-    notes="windows of max_length characters (default 256) side by side; in the text's order 90 / 5 / 5%; tokens may also be bytes or words",
+    notes="windows of max_length characters (default 256) side by side; in the text's order 90 / 5 "
+    "/ 5%; tokens may also be bytes or words",
     kind="text",
 )

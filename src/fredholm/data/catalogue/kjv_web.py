@@ -1,4 +1,6 @@
-"""Do two sentences say the same? Verses of the King James Bible beside those of the World English Bible."""
+"""Do two sentences say the same? Verses of the King James Bible beside those of the World English
+Bible.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,24 @@ def coin(place: Place) -> bool:
 
 
 def nearest_others(old: list[str], new: list[str]) -> list[int]:
-    """For each old verse of a book the new verse with the most similar words that is no translation of it, by TF-IDF's cosine.
+    """For each old verse of a book the new verse with the most similar words that is no translation
+    of it, by TF-IDF's cosine.
 
-    Verses whose old or whose new text is the same count as translations of one another. O(n²·V) for V different words.
+    Verses whose old or whose new text is the same count as translations of one another. O(n²·V) for
+    V different words.
 
     Example:
         >>> nearest_others(["a b c", "b c d", "x y"], ["a b c", "b c d", "x y"])
         [1, 0, 0]
     """
-    first, second = vectors([split_words(text) for text in (*old, *new)]).split([len(old), len(new)])
+    first, second = vectors([split_words(text) for text in (*old, *new)]).split(
+        [len(old), len(new)]
+    )
     alike = first @ second.mT
     for texts in (old, new):
-        _, name = torch.unique(torch.tensor([int.from_bytes(_digest(t), "big") for t in texts]), return_inverse=True)
+        _, name = torch.unique(
+            torch.tensor([int.from_bytes(_digest(t), "big") for t in texts]), return_inverse=True
+        )
         alike[name[:, None] == name] = -1.0
     return alike.argmax(1).tolist()
 
@@ -57,9 +65,15 @@ def nearest_others(old: list[str], new: list[str]) -> list[int]:
 def vectors(texts: list[list[str]]) -> Tensor:
     """Unit vectors of words weighted by log(n / documents with the word), (n, V)."""
     numbers: dict[str, int] = {}
-    pairs = [(i, numbers.setdefault(word, len(numbers))) for i, words in enumerate(texts) for word in words]
+    pairs = [
+        (i, numbers.setdefault(word, len(numbers)))
+        for i, words in enumerate(texts)
+        for word in words
+    ]
     rows, columns = torch.tensor(pairs).T
-    counts = torch.zeros(len(texts), len(numbers)).index_put_((rows, columns), torch.ones(len(rows)), accumulate=True)
+    counts = torch.zeros(len(texts), len(numbers)).index_put_(
+        (rows, columns), torch.ones(len(rows)), accumulate=True
+    )
     weighted = counts * (len(texts) / (counts > 0).sum(0)).log()
     return torch.nn.functional.normalize(weighted, dim=1)
 
@@ -69,7 +83,8 @@ def _digest(text: str) -> bytes:
 
 
 def read_web(folder: Path) -> dict[Place, str]:
-    """The World English Bible's verses by (book, chapter, verse), typographic quotes as ASCII ones; books beyond the 66 are left out.
+    """The World English Bible's verses by (book, chapter, verse), typographic quotes as ASCII ones;
+    books beyond the 66 are left out.
 
     Raises:
         DataError: when a file is missing, or is something else.
@@ -79,13 +94,16 @@ def read_web(folder: Path) -> dict[Place, str]:
         book, _, chapter = name.partition(".")
         if book in BOOKS:
             place = BOOKS.index(book), int(chapter)
-            verses |= {(*place, i): text.translate(QUOTES) for i, text in enumerate(texts, 1) if text}
+            verses |= {
+                (*place, i): text.translate(QUOTES) for i, text in enumerate(texts, 1) if text
+            }
     return verses
 
 
 @lru_cache(maxsize=2)
 def read_pairs(kjv: Path, web: Path) -> list[tuple[Place, str, bool]]:
-    """All pairs in the order of the books: place, the two sentences as one text, and whether they are the same verse.
+    """All pairs in the order of the books: place, the two sentences as one text, and whether they
+    are the same verse.
 
     Raises:
         DataError: when a file is missing or corrupt, or the translations share no verse.
@@ -102,12 +120,16 @@ def read_pairs(kjv: Path, web: Path) -> list[tuple[Place, str, bool]]:
         others = nearest_others([old[p] for p in places], [new[p] for p in places])
         for place, other in zip(places, others):
             same = coin(place)
-            pairs.append((place, old[place] + BETWEEN + new[place if same else places[other]], same))
+            pairs.append(
+                (place, old[place] + BETWEEN + new[place if same else places[other]], same)
+            )
     return pairs
 
 
 def folders(request: Request) -> tuple[Path, Path]:
-    """Where the King James Bible and the World English Bible lie: the user's folder, or those of two fetched sets."""
+    """Where the King James Bible and the World English Bible lie: the user's folder, or those of
+    two fetched sets.
+    """
     web = source_folder(request, lambda file: True)
     kjv = web
     if request.path is None:
@@ -117,25 +139,34 @@ def folders(request: Request) -> tuple[Path, Path]:
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request: a class for each pair, and the two verses as one text with a sign between."""
+    """The data set of a request: a class for each pair, and the two verses as one text with a sign
+    between.
+    """
     entry = request.entry
     kjv, web = folders(request)
     found = read_pairs(kjv, web)
-    parts = {name: [pair for pair in found if split_of(pair[0][0]) == name] for name in ("train", "val", "test")}
+    parts = {
+        name: [pair for pair in found if split_of(pair[0][0]) == name]
+        for name in ("train", "val", "test")
+    }
     options = request.text or TextOptions()
     vocabulary = options.make_vocabulary([text for _, text, _ in parts["train"]])
     mine = parts[request.split]
     labels = torch.tensor([int(same) for _, _, same in mine])
     texts = [text for _, text, _ in mine]
-    return TextDataset(entry.name, request.split, texts, labels, entry.classes, vocabulary, options.length)
+    return TextDataset(
+        entry.name, request.split, texts, labels, entry.classes, vocabulary, options.length
+    )
 
 
 ENTRY = Entry(
     name="kjv-web",
-    title="Paraphrase: a verse of the King James Bible and one of the World English Bible, the same or the most similar other",
+    title="Paraphrase: a verse of the King James Bible and one of the World English Bible, the "
+    "same or the most similar other",
     source="Debian packages bible-kjv-text 4.38 (fetch kjv-characters) and sword-text-web 426.0-1",
     licence_package="Debian's part GPL-2+",
-    licence_data="both translations are in the public domain; 'World English Bible' is a trademark of eBible.org",
+    licence_data="both translations are in the public domain; 'World English Bible' is a trademark "
+    "of eBible.org",
     samples={"train": 21935, "val": 4137, "test": 5023},
     classes=("another verse", "the same verse"),
     create=create,
@@ -161,8 +192,10 @@ ENTRY = Entry(
             )
         ),
     ),
-    official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module engWEB2015eb, in one folder",
-    notes="31,095 aligned verses, half of them paired with the most similar other verse of their book; split by book, so val_fraction "
+    official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module "
+    "engWEB2015eb, in one folder",
+    notes="31,095 aligned verses, half of them paired with the most similar other verse of their "
+    "book; split by book, so val_fraction "
     "plays no role; needs kjv-characters fetched as well",
     kind="text",
 )

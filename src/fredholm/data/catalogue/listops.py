@@ -1,8 +1,10 @@
-"""ListOps: nested lists of operations on digits, whose value is the class (Nangia and Bowman, 2018; Tay et al., 2021).
+"""ListOps: nested lists of operations on digits, whose value is the class (Nangia and Bowman, 2018;
+Tay et al., 2021).
 
-The grammar is that of the Long Range Arena's generator: with probability 1/4, above the deepest level, a node is one of MIN, MAX,
-MED (the median, rounded down) and SM (the sum modulo 10) of 2 to ``max_args`` nodes, otherwise a digit. Expressions whose length lies
-strictly between ``min_length`` and ``max_length`` are kept.
+The grammar is that of the Long Range Arena's generator: with probability 1/4, above the deepest
+level, a node is one of MIN, MAX, MED (the median, rounded down) and SM (the sum modulo 10) of 2 to
+``max_args`` nodes, otherwise a digit. Expressions whose length lies strictly between ``min_length``
+and ``max_length`` are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ CHECKED = 200  # rows of an official file whose value is computed again
 
 @dataclass(frozen=True)
 class ListOpsOptions:
-    """The generator's limits, samples of the splits ``train``, ``val`` and ``test``, and its ``seed``.
+    """The generator's limits, samples of the splits ``train``, ``val`` and ``test``, and its
+    ``seed``.
 
     Raises:
         OptionError: a size below 1, fewer than two arguments, or no length between the limits.
@@ -49,10 +52,13 @@ class ListOpsOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_counts(self, "min_length", "max_length", "max_depth", "max_args", "train", "val", "test")
+        check_counts(
+            self, "min_length", "max_length", "max_depth", "max_args", "train", "val", "test"
+        )
         if self.max_args < 2 or self.max_length < self.min_length + 10 or self.max_depth < 2:
             raise OptionError(
-                f"min_length {self.min_length}, max_length {self.max_length}, max_depth {self.max_depth}, max_args {self.max_args}; "
+                f"min_length {self.min_length}, max_length {self.max_length}, max_depth "
+                f"{self.max_depth}, max_args {self.max_args}; "
                 "needs lengths at least 10 apart, a depth and arguments of 2 or more"
             )
         longest = 1
@@ -60,7 +66,8 @@ class ListOpsOptions:
             longest = 2 + self.max_args * longest
         if self.min_length >= longest:
             raise OptionError(
-                f"min_length: received {self.min_length}; with max_depth {self.max_depth} and max_args {self.max_args} the longest "
+                f"min_length: received {self.min_length}; with max_depth {self.max_depth} and "
+                f"max_args {self.max_args} the longest "
                 f"expression has {longest} symbols"
             )
 
@@ -78,7 +85,9 @@ def operate(operation: int, values: Sequence[int]) -> int:
 
 
 def grow(rng: random.Random, out: list[int], options: ListOpsOptions, depth: int = 1) -> int:
-    """Append a random expression to ``out`` and return its value; one that has grown too long is cut short."""
+    """Append a random expression to ``out`` and return its value; one that has grown too long is
+    cut short.
+    """
     if depth >= options.max_depth or rng.random() > 0.25 or len(out) >= options.max_length:
         out.append(rng.randrange(10))
         return out[-1]
@@ -93,7 +102,8 @@ def grow(rng: random.Random, out: list[int], options: ListOpsOptions, depth: int
 def expression(options: ListOpsOptions, split: str, index: int) -> tuple[list[int], int]:
     """Symbols and value of a sample, a function of the options, split and index alone.
 
-    A hash of the symbols decides which split an expression may belong to, so that none occurs in two splits.
+    A hash of the symbols decides which split an expression may belong to, so that none occurs in
+    two splits.
 
     Example:
         >>> symbols, value = expression(ListOpsOptions(min_length=4, max_length=16), "train", 5)
@@ -140,12 +150,18 @@ def value_of(symbols: Sequence[int]) -> int:
 def _made(options: ListOpsOptions, split: str) -> dict[str, Tensor]:
     found = [expression(options, split, i) for i in range(getattr(options, split))]
     rows = Rows.of([torch.tensor(symbols, dtype=torch.uint8) for symbols, _ in found])
-    return {"symbols": rows.symbols, "ends": rows.ends, "labels": torch.tensor([value for _, value in found])}
+    return {
+        "symbols": rows.symbols,
+        "ends": rows.ends,
+        "labels": torch.tensor([value for _, value in found]),
+    }
 
 
 def _dataset(request: Request, rows: Rows, labels: Tensor, longest: int) -> TokenDataset:
     entry, tokens = request.entry, len(SYMBOLS) + 1
-    return TokenDataset(entry.name, request.split, labels, entry.classes, rows, tokens=tokens, max_length=longest)
+    return TokenDataset(
+        entry.name, request.split, labels, entry.classes, rows, tokens=tokens, max_length=longest
+    )
 
 
 def create(request: Request) -> TokenDataset:
@@ -158,7 +174,8 @@ def create(request: Request) -> TokenDataset:
 
 
 def read(path: Path) -> tuple[Rows, Tensor]:
-    """Expressions and values of an official file: a header, then lines of expression and value, divided by a tab.
+    """Expressions and values of an official file: a header, then lines of expression and value,
+    divided by a tab.
 
     Round brackets, which show the official generator's binary tree, are passed over.
 
@@ -174,11 +191,16 @@ def read(path: Path) -> tuple[Rows, Tensor]:
         words = cells[0].replace("(", " ").replace(")", " ").split()
         unknown = [word for word in words if word not in numbers]
         if len(cells) != 2 or not cells[1].strip().isdigit() or unknown or not words:
-            raise DataError(f"{path}: line {count + 1} is {line[:60]!r}; needs an expression, a tab and its value")
+            raise DataError(
+                f"{path}: line {count + 1} is {line[:60]!r}; needs an expression, a tab and its "
+                "value"
+            )
         rows.append(torch.tensor([numbers[word] for word in words], dtype=torch.uint8))
         labels.append(int(cells[1]))
         if len(rows) <= CHECKED and value_of(rows[-1].tolist()) != labels[-1]:
-            raise DataError(f"{path}: line {count + 1} says {labels[-1]}; its expression's value is another")
+            raise DataError(
+                f"{path}: line {count + 1} says {labels[-1]}; its expression's value is another"
+            )
     if not rows:
         raise DataError(f"{path}: holds no expression; it is truncated")
     return Rows.of(rows), torch.tensor(labels)
@@ -188,13 +210,18 @@ def create_official(request: Request) -> TokenDataset:
     """The data set of a request from the user's folder."""
     if request.path is None:
         raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with {', '.join(FILES.values())}"
+            f"{request.entry.name}: has no files of its own; give path=FOLDER with "
+            f"{', '.join(FILES.values())}"
         )
     rows, labels = read(request.path / FILES[request.split])
-    return _dataset(request, rows, labels, 2000 if int(rows.lengths.max()) <= 2000 else int(rows.lengths.max()))
+    return _dataset(
+        request, rows, labels, 2000 if int(rows.lengths.max()) <= 2000 else int(rows.lengths.max())
+    )
 
 
-def _entry(name: str, title: str, source: str, make: Callable[[Request], TokenDataset], **more) -> Entry:
+def _entry(
+    name: str, title: str, source: str, make: Callable[[Request], TokenDataset], **more
+) -> Entry:
     return Entry(
         name=name,
         title=title,
@@ -214,7 +241,8 @@ ENTRY = _entry(
     licence_package="none needed",
     licence_data="none needed",
     samples={"train": 96000, "val": 2000, "test": 2000},
-    notes="options: min_length, max_length, max_depth, max_args, train, val, test, seed; 15 symbols, closing brackets among them",
+    notes="options: min_length, max_length, max_depth, max_args, train, val, test, seed; 15 "
+    "symbols, closing brackets among them",
     embedded=lambda: Path(__file__).parent,
     options=ListOpsOptions,
 )

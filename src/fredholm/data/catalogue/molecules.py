@@ -1,4 +1,6 @@
-"""Solubility of 1,282 organic molecules in three classes, as graphs of atoms and bonds; and any set in the layout of the TU graph sets."""
+"""Solubility of 1,282 organic molecules in three classes, as graphs of atoms and bonds; and any set
+in the layout of the TU graph sets.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +33,37 @@ class GraphOptions:
     eigenvectors: int = 4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.eigenvectors, int) or isinstance(self.eigenvectors, bool) or self.eigenvectors < 1:
-            raise OptionError(f"eigenvectors: received {self.eigenvectors!r}; needs an integer of 1 or more")
+        if (
+            not isinstance(self.eigenvectors, int)
+            or isinstance(self.eigenvectors, bool)
+            or self.eigenvectors < 1
+        ):
+            raise OptionError(
+                f"eigenvectors: received {self.eigenvectors!r}; needs an integer of 1 or more"
+            )
 
 
 def read_sdf(path: Path, field: str) -> list[tuple[Graph, str]]:
     """Molecules of an SD file (V2000) and the text of one of their data fields.
 
-    A node's features: its element (nine and any other), charge, how many bonds of each order it has. Hydrogens that the file leaves out
-    stay out.
+    A node's features: its element (nine and any other), charge, how many bonds of each order it
+    has. Hydrogens that the file leaves out stay out.
 
     Raises:
         DataError: a molecule in another format, or without the field.
     """
     text = read_bytes(path).decode("utf-8", errors="replace")
     found = []
-    for number, record in enumerate(filter(str.strip, text.replace("\r\n", "\n").split("$$$$\n")), 1):
+    for number, record in enumerate(
+        filter(str.strip, text.replace("\r\n", "\n").split("$$$$\n")), 1
+    ):
         lines = record.split("\n")
         try:
             found.append((_molecule(lines), _field(lines, field)))
         except (ValueError, IndexError) as error:
-            raise DataError(f"{path}: molecule {number} is no V2000 record with {field!r} ({error})") from error
+            raise DataError(
+                f"{path}: molecule {number} is no V2000 record with {field!r} ({error})"
+            ) from error
     if not found:
         raise DataError(f"{path}: holds no molecule; it is truncated or of another format")
     return found
@@ -91,15 +103,21 @@ def create(request: Request) -> GraphDataset:
     molecules = read_sdf(folder / f"solubility.{part}.sdf", "SOL_classification")
     words = [text.rpartition(" ")[2] for _, text in molecules]
     if not set(words) <= set(CLASSES):
-        raise DataError(f"{folder}: classes {sorted(set(words) - set(CLASSES))}; needs {', '.join(CLASSES)}")
+        raise DataError(
+            f"{folder}: classes {sorted(set(words) - set(CLASSES))}; needs {', '.join(CLASSES)}"
+        )
     labels = torch.tensor([CLASSES.index(word) for word in words])
     return _split(request, [graph for graph, _ in molecules], labels, CLASSES)
 
 
-def _split(request: Request, graphs: list[Graph], labels: Tensor, classes: tuple[str, ...]) -> GraphDataset:
+def _split(
+    request: Request, graphs: list[Graph], labels: Tensor, classes: tuple[str, ...]
+) -> GraphDataset:
     chosen = torch.arange(len(graphs))
     if request.split != "test":
-        fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        fraction = (
+            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        )
         rest, held = stratified(labels, fraction)
         chosen = held if request.split == "val" else rest
     return GraphDataset(
@@ -113,8 +131,9 @@ def _split(request: Request, graphs: list[Graph], labels: Tensor, classes: tuple
 
 
 def read_tu(folder: Path) -> tuple[list[Graph], Tensor, tuple[str, ...]]:
-    """Graphs, class numbers and class names of a folder ``NAME_A.txt``, ``NAME_graph_indicator.txt``, ``NAME_graph_labels.txt``, and
-    ``NAME_node_labels.txt`` or ``NAME_node_attributes.txt`` or both (TU Dortmund's graph sets).
+    """Graphs, class numbers and class names of a folder ``NAME_A.txt``,
+    ``NAME_graph_indicator.txt``, ``NAME_graph_labels.txt``, and ``NAME_node_labels.txt`` or
+    ``NAME_node_attributes.txt`` or both (TU Dortmund's graph sets).
 
     Without either a node's feature is 1.
 
@@ -130,11 +149,15 @@ def read_tu(folder: Path) -> tuple[list[Graph], Tensor, tuple[str, ...]]:
         path = folder / f"{stem}_{what}.txt"
         try:
             rows = [
-                [float(x) for x in line.split(",")] for line in read_bytes(path).decode().splitlines() if line.strip()
+                [float(x) for x in line.split(",")]
+                for line in read_bytes(path).decode().splitlines()
+                if line.strip()
             ]
             return torch.tensor(rows, dtype=torch.float64)
         except ValueError as error:
-            raise DataError(f"{path}: {error}; needs numbers divided by commas, as many in each line") from error
+            raise DataError(
+                f"{path}: {error}; needs numbers divided by commas, as many in each line"
+            ) from error
 
     edges, owner, labels = table("A"), table("graph_indicator"), table("graph_labels")
     owner, edges = owner[:, 0].long() - 1, edges.long().T.reshape(2, -1) - 1
@@ -146,14 +169,24 @@ def read_tu(folder: Path) -> tuple[list[Graph], Tensor, tuple[str, ...]]:
         parts.append(table("node_attributes").float())
     parts = parts or [torch.ones(len(owner), 1)]
     n = len(labels)
-    if any(len(part) != len(owner) for part in parts) or len(owner) == 0 or int(owner.max()) != n - 1:
+    if (
+        any(len(part) != len(owner) for part in parts)
+        or len(owner) == 0
+        or int(owner.max()) != n - 1
+    ):
         raise DataError(
-            f"{folder}: {len(owner)} nodes of {n} graphs do not fit; files of different sets, or a truncated one"
+            f"{folder}: {len(owner)} nodes of {n} graphs do not fit; files of different sets, or a "
+            "truncated one"
         )
     if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= len(owner)):
-        raise DataError(f"{folder}: edges of nodes that do not exist; files of different sets, or a truncated one")
+        raise DataError(
+            f"{folder}: edges of nodes that do not exist; files of different sets, or a truncated "
+            "one"
+        )
     if bool((owner.diff() < 0).any()) or bool((owner[edges[0]] != owner[edges[1]]).any()):
-        raise DataError(f"{folder}: nodes out of the order of their graphs, or edges between graphs")
+        raise DataError(
+            f"{folder}: nodes out of the order of their graphs, or edges between graphs"
+        )
     features, start = torch.cat(parts, 1), torch.searchsorted(owner, torch.arange(n + 1))
     of = owner[edges[0]]
     order = of.argsort(stable=True)
@@ -166,9 +199,13 @@ def read_tu(folder: Path) -> tuple[list[Graph], Tensor, tuple[str, ...]]:
 
 
 def create_tu(request: Request) -> GraphDataset:
-    """A user's graph set; it has no official split: 10% of each class are ``test``, the first fold of ten."""
+    """A user's graph set; it has no official split: 10% of each class are ``test``, the first fold
+    of ten.
+    """
     if request.path is None:
-        raise OptionError(f"{request.entry.name}: path is missing; needs the folder of NAME_A.txt: path=FOLDER")
+        raise OptionError(
+            f"{request.entry.name}: path is missing; needs the folder of NAME_A.txt: path=FOLDER"
+        )
     graphs, labels, classes = read_tu(request.path)
     rest, held = stratified(labels, 0.1, seed=0)
     chosen = held if request.split == "test" else rest
@@ -195,8 +232,16 @@ ENTRY = Entry(
         archive_bytes=497802,
         archive_sha256="76ad6405aeabd698bd0d8e65d00bab03f751900e13eed38f836d1ab95583a958",
         files=(
-            _file("solubility.train.sdf", 1376487, "184a7df425f4a5403d8572c7cf898d259801332f0b7f4fcfab91ccb9aba2994e"),
-            _file("solubility.test.sdf", 245735, "71fbac86a75146b2f7a142f8939c159435d20813fbc0022f9fce0510f0e7ee02"),
+            _file(
+                "solubility.train.sdf",
+                1376487,
+                "184a7df425f4a5403d8572c7cf898d259801332f0b7f4fcfab91ccb9aba2994e",
+            ),
+            _file(
+                "solubility.test.sdf",
+                245735,
+                "71fbac86a75146b2f7a142f8939c159435d20813fbc0022f9fce0510f0e7ee02",
+            ),
         ),
     ),
     official="solubility.train.sdf and solubility.test.sdf of RDKit's documentation",
@@ -207,8 +252,10 @@ ENTRY = Entry(
 )
 TU_FOLDER = Entry(
     name="tu-folder",
-    title="Labelled graphs from your own folder in the layout of TU Dortmund's sets, such as MUTAG or PROTEINS",
-    source="your folder: NAME_A.txt, NAME_graph_indicator.txt, NAME_graph_labels.txt, NAME_node_labels.txt",
+    title="Labelled graphs from your own folder in the layout of TU Dortmund's sets, such as MUTAG "
+    "or PROTEINS",
+    source="your folder: NAME_A.txt, NAME_graph_indicator.txt, NAME_graph_labels.txt, "
+    "NAME_node_labels.txt",
     licence_package="yours",
     licence_data="yours",
     create=create_tu,

@@ -1,4 +1,6 @@
-"""Questions on mosaics of four articles of clothing: pictures and templated questions from Fashion-MNIST, with 16 answers."""
+"""Questions on mosaics of four articles of clothing: pictures and templated questions from
+Fashion-MNIST, with 16 answers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ KINDS = ("cell", "count", "existence", "right-of")
 
 @dataclass(frozen=True)
 class MosaicOptions:
-    """Samples of each split; ``kinds`` of questions (all four by default); ``seed`` of the generator; ``cell``: pixels of a cell's side.
+    """Samples of each split; ``kinds`` of questions (all four by default); ``seed`` of the
+    generator; ``cell``: pixels of a cell's side.
 
     Raises:
         OptionError: an unknown kind, or a number below 1.
@@ -52,7 +55,8 @@ def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
     - cell: which article is at a place;
     - count: how many of an article that is there (1 to 4);
     - existence: whether an article is there, yes and no equally often;
-    - right-of: what is to the right of an article that stands once, in the left column; where there is none, a cell is asked.
+    - right-of: what is to the right of an article that stands once, in the left column; where there
+      is none, a cell is asked.
 
     Example:
         >>> ask([8, 5, 8, 9], "count", 1)[1] in ("1", "2"), ask([1, 2, 3, 4], "right-of", 0)[1] in ("pullover", "coat")
@@ -73,7 +77,9 @@ def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
         return f"what is in the {PLACES[place]} ?", NAMES[cells[place]]
     if kind == "count":
         chosen = cells[draw(4, 3)]
-        return f"how many articles of the kind {NAMES[chosen]} are there ?", str(cells.count(chosen))
+        return f"how many articles of the kind {NAMES[chosen]} are there ?", str(
+            cells.count(chosen)
+        )
     there = sorted(set(cells))
     if draw(2, 4):
         return f"is there a {NAMES[there[draw(len(there), 5)]]} ?", "yes"
@@ -83,12 +89,17 @@ def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
 
 def vocabulary() -> Vocabulary:
     """The words of all templates."""
-    templates = ("what is to the right of the in upper lower left how many articles kind are there a ?", *NAMES)
+    templates = (
+        "what is to the right of the in upper lower left how many articles kind are there a ?",
+        *NAMES,
+    )
     return Vocabulary.of_words([" ".join(templates)], 1)
 
 
 def create(request: Request) -> QuestionDataset:
-    """The data set of a request; test mosaics are made of test pictures, validation ones of pictures that do not train."""
+    """The data set of a request; test mosaics are made of test pictures, validation ones of
+    pictures that do not train.
+    """
     options, split = request.options, request.split
     source = base_images(request)
     pixels, kinds = source.images, source.labels
@@ -133,7 +144,8 @@ ENTRY = Entry(
     classes=ANSWERS,
     create=create,
     official=fashion_mnist.ENTRY.official,
-    notes="questions come from four templates (cell, count, existence, right-of); options: train, val, test, kinds, seed, cell (28)",
+    notes="questions come from four templates (cell, count, existence, right-of); options: train, "
+    "val, test, kinds, seed, cell (28)",
     kind="question",
     options=MosaicOptions,
     base="fashion-mnist",

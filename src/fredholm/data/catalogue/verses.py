@@ -1,4 +1,6 @@
-"""Verses: the pairs of ``kjv-web`` as two sequences of bytes, a runnable stand-in for the Long Range Arena's Retrieval task."""
+"""Verses: the pairs of ``kjv-web`` as two sequences of bytes, a runnable stand-in for the Long
+Range Arena's Retrieval task.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,22 @@ from fredholm.data.tokens import Rows, TokenDataset
 def create(request: Request) -> TokenDataset:
     """The data set of a request: the two verses of each pair, and whether they are the same."""
     kjv, web = kjv_web.folders(replace(request, entry=kjv_web.ENTRY))
-    found = [pair for pair in kjv_web.read_pairs(kjv, web) if kjv_web.split_of(pair[0][0]) == request.split]
+    found = [
+        pair
+        for pair in kjv_web.read_pairs(kjv, web)
+        if kjv_web.split_of(pair[0][0]) == request.split
+    ]
     first, second = zip(*(text.split(kjv_web.BETWEEN) for _, text, _ in found))
     labels, length = torch.tensor([int(same) for _, _, same in found]), request.options.max_length
-    return pair_dataset(request, Rows.of_texts(first, length), Rows.of_texts(second, length), labels, length)
+    return pair_dataset(
+        request, Rows.of_texts(first, length), Rows.of_texts(second, length), labels, length
+    )
 
 
 ENTRY = Entry(
     name="verses",
-    title="KJV/WEB: do two verses render the same text? A stand-in for the Long Range Arena's Retrieval task, bytes of both",
+    title="KJV/WEB: do two verses render the same text? A stand-in for the Long Range Arena's "
+    "Retrieval task, bytes of both",
     source=kjv_web.ENTRY.source,
     licence_package=kjv_web.ENTRY.licence_package,
     licence_data=kjv_web.ENTRY.licence_data,

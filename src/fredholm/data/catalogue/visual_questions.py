@@ -1,4 +1,6 @@
-"""VQA v2 and NLVR2 in their official files, from a user's own folder: questions on photographs, and sentences about pairs of them."""
+"""VQA v2 and NLVR2 in their official files, from a user's own folder: questions on photographs, and
+sentences about pairs of them.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclass(frozen=True)
 class VisualOptions:
-    """``answers``: how many of the most frequent training answers are classes (of VQA; the paper's 3,129); ``max_length`` of a text;
-    ``image_size`` of the square pictures; ``min_count`` of a word.
+    """``answers``: how many of the most frequent training answers are classes (of VQA; the paper's
+    3,129); ``max_length`` of a text; ``image_size`` of the square pictures; ``min_count`` of a
+    word.
 
     Raises:
         OptionError: a number below 1.
@@ -49,7 +52,8 @@ class VisualOptions:
 
 
 def plain(answer: str) -> str:
-    """An answer without capitals, articles and signs at its ends, as the official evaluation compares them (in short).
+    """An answer without capitals, articles and signs at its ends, as the official evaluation
+    compares them (in short).
 
     Example:
         >>> plain("The Red Bus.")
@@ -82,7 +86,9 @@ def read_vqa(folder: Path, year: str) -> list[tuple[str, Path, Counter]]:
         given = {a["question_id"]: a for a in _json(annotations)["annotations"]}
         rows = []
         for question in _json(questions)["questions"]:
-            answers = Counter(plain(answer["answer"]) for answer in given[question["question_id"]]["answers"])
+            answers = Counter(
+                plain(answer["answer"]) for answer in given[question["question_id"]]["answers"]
+            )
             picture = folder / year / f"COCO_{year}_{question['image_id']:012d}.jpg"
             rows.append((question["question"], picture, answers))
     except (KeyError, TypeError, ValueError) as error:
@@ -95,10 +101,12 @@ def read_vqa(folder: Path, year: str) -> list[tuple[str, Path, Counter]]:
 
 
 def read_nlvr2(folder: Path, part: str) -> list[tuple[str, tuple[Path, Path], int]]:
-    """Sentence, its two pictures, and whether it is true, of ``train``, ``dev`` or ``test1`` (one JSON object a line).
+    """Sentence, its two pictures, and whether it is true, of ``train``, ``dev`` or ``test1`` (one
+    JSON object a line).
 
-    Pictures are ``images/train/DIRECTORY/IDENTIFIER-img0.png`` or, for dev and test1, ``PART/IDENTIFIER-img0.png``; the identifier of a
-    sentence ends in the number of the sentence, that of its pictures does not.
+    Pictures are ``images/train/DIRECTORY/IDENTIFIER-img0.png`` or, for dev and test1,
+    ``PART/IDENTIFIER-img0.png``; the identifier of a sentence ends in the number of the sentence,
+    that of its pictures does not.
 
     Raises:
         DataError: a missing file, or a line with other fields.
@@ -110,11 +118,19 @@ def read_nlvr2(folder: Path, part: str) -> list[tuple[str, tuple[Path, Path], in
         try:
             row = json.loads(line)
             pair = row["identifier"].rpartition("-")[0]
-            place = folder / "images" / "train" / str(row["directory"]) if "directory" in row else folder / part
+            place = (
+                folder / "images" / "train" / str(row["directory"])
+                if "directory" in row
+                else folder / part
+            )
             label = ("false", "true").index(str(row["label"]).lower())
-            rows.append((row["sentence"], (place / f"{pair}-img0.png", place / f"{pair}-img1.png"), label))
+            rows.append(
+                (row["sentence"], (place / f"{pair}-img0.png", place / f"{pair}-img1.png"), label)
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}: line {number} has no sentence, identifier and label ({error!r})") from error
+            raise DataError(
+                f"{path}: line {number} has no sentence, identifier and label ({error!r})"
+            ) from error
     if not rows:
         raise DataError(f"{path}: holds no sentence")
     return rows
@@ -134,33 +150,48 @@ def _reader(files: Sequence[Sequence[Path]], size: int) -> Callable[[Tensor], Te
 
 def _root(request: Request) -> Path:
     if request.path is None:
-        raise OptionError(f"{request.entry.name}: path is missing; needs the folder of the official files: path=FOLDER")
+        raise OptionError(
+            f"{request.entry.name}: path is missing; needs the folder of the official files: "
+            "path=FOLDER"
+        )
     return request.path
 
 
 def _held(request: Request, n: int) -> tuple[list[int], list[int]]:
     """Rows that train, and rows for validation."""
-    fraction = request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    fraction = (
+        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
+    )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(SPLIT_SEED)).tolist()
     cut = n - round(fraction * n)
     return sorted(order[:cut]), sorted(order[cut:])
 
 
 def create_vqa(request: Request) -> QuestionDataset:
-    """VQA v2: ``train2014`` trains, a part of it validates, ``val2014``, whose answers are public, is the test set."""
+    """VQA v2: ``train2014`` trains, a part of it validates, ``val2014``, whose answers are public,
+    is the test set.
+    """
     folder, options = _root(request), request.options
     train = read_vqa(folder, "train2014")
     frequent = Counter()
     for _, _, answers in train:
         frequent.update([max(answers, key=lambda a: (answers[a], a))] if answers else [])
-    classes = [a for a, _ in sorted(frequent.items(), key=lambda item: (-item[1], item[0]))[: options.answers]]
+    classes = [
+        a
+        for a, _ in sorted(frequent.items(), key=lambda item: (-item[1], item[0]))[
+            : options.answers
+        ]
+    ]
     numbers = {answer: place for place, answer in enumerate(classes)}
     rest, held = _held(request, len(train))
     vocabulary = Vocabulary.of_words([train[i][0] for i in rest], options.min_count)
     rows = read_vqa(folder, "val2014") if request.split == "test" else train
     chosen = {"train": rest, "val": held}.get(request.split, range(len(rows)))
     rows = [rows[i] for i in chosen]
-    scores = [{numbers[a]: soft_score(c) for a, c in answers.items() if a in numbers} for _, _, answers in rows]
+    scores = [
+        {numbers[a]: soft_score(c) for a, c in answers.items() if a in numbers}
+        for _, _, answers in rows
+    ]
     read = _reader([[file] for _, file, _ in rows], options.image_size)
     return QuestionDataset(
         request.entry.name,
@@ -178,7 +209,9 @@ def create_vqa(request: Request) -> QuestionDataset:
 
 
 def create_nlvr2(request: Request) -> QuestionDataset:
-    """NLVR2: ``train.json`` trains, ``dev.json`` validates, ``test1.json`` is the test set; two pictures a sentence."""
+    """NLVR2: ``train.json`` trains, ``dev.json`` validates, ``test1.json`` is the test set; two
+    pictures a sentence.
+    """
     folder, options = _root(request), request.options
     train = read_nlvr2(folder, "train")
     vocabulary = Vocabulary.of_words([sentence for sentence, _, _ in train], options.min_count)
@@ -200,7 +233,9 @@ def create_nlvr2(request: Request) -> QuestionDataset:
     )
 
 
-def _entry(name: str, title: str, create, official: str, licence: str, classes: tuple[str, ...]) -> Entry:
+def _entry(
+    name: str, title: str, create, official: str, licence: str, classes: tuple[str, ...]
+) -> Entry:
     return Entry(
         name=name,
         title=title,
@@ -212,7 +247,8 @@ def _entry(name: str, title: str, create, official: str, licence: str, classes: 
         std=STD,
         create=create,
         official=official,
-        notes="needs path=; words of the training questions are the vocabulary (the paper's text encoder has WordPiece); options: answers, "
+        notes="needs path=; words of the training questions are the vocabulary (the paper's text "
+        "encoder has WordPiece); options: answers, "
         "max_length (32), image_size (224), min_count (2)",
         kind="question",
         options=VisualOptions,
@@ -223,7 +259,8 @@ VQA = _entry(
     "vqa-v2",
     "VQA v2: open questions on photographs (Goyal et al., 2017)",
     create_vqa,
-    "v2_OpenEnded_mscoco_{train,val}2014_questions.json, v2_mscoco_{train,val}2014_annotations.json, train2014/ and val2014/",
+    "v2_OpenEnded_mscoco_{train,val}2014_questions.json, "
+    "v2_mscoco_{train,val}2014_annotations.json, train2014/ and val2014/",
     "CC BY 4.0 (annotations); Flickr's terms (COCO pictures)",
     (),
 )

@@ -20,7 +20,9 @@ class _Field(nn.Module):
         self.evolution, self.domain = evolution, domain
 
     def forward(self, t: Tensor, u: Tensor) -> Tensor:
-        return self.evolution.rate(u, self.domain, min(max(float(t.detach()), 0.0), self.evolution.horizon))
+        return self.evolution.rate(
+            u, self.domain, min(max(float(t.detach()), 0.0), self.evolution.horizon)
+        )
 
 
 def solve(
@@ -34,14 +36,17 @@ def solve(
     atol: float = 1e-8,
     **options: Any,
 ) -> Tensor:
-    """u(T) of the unsplit equation by torchdiffeq: the optimise-then-discretise way of the control problem.
+    """u(T) of the unsplit equation by torchdiffeq: the optimise-then-discretise way of the control
+    problem.
 
-    With ``adjoint`` the backward pass integrates the adjoint equation backwards in time and keeps no states: memory O(1) in the
-    number of steps, and gradients that equal those of the forward pass up to the tolerances only. Evolutions themselves are
-    trained discretise-then-optimise, with exact gradients.
+    With ``adjoint`` the backward pass integrates the adjoint equation backwards in time and keeps
+    no states: memory O(1) in the number of steps, and gradients that equal those of the forward
+    pass up to the tolerances only. Evolutions themselves are trained discretise-then-optimise, with
+    exact gradients.
 
     Args:
-        evolution: without hard constraints. Interpolated controls (``controls="linear"``) suit adaptive steps best.
+        evolution: without hard constraints. Interpolated controls (``controls="linear"``) suit
+            adaptive steps best.
         adjoint: integrate the adjoint equation; otherwise differentiate through the solver.
         method, rtol, atol, options: of ``torchdiffeq.odeint``.
 
@@ -51,9 +56,13 @@ def solve(
 
     Reference: continuous transformer, Eq. 13, 14; Chen et al. 2018.
     """
-    torchdiffeq: Any = require("torchdiffeq", "ode", "solving an evolution by an adaptive or adjoint solver")
+    torchdiffeq: Any = require(
+        "torchdiffeq", "ode", "solving an evolution by an adaptive or adjoint solver"
+    )
     u, domain = evolution.enter(u, domain)
     time = torch.tensor([0.0, evolution.horizon], device=u.device, dtype=torch.float64)
     field = _Field(evolution, domain)
     solver = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
-    return evolution.leave(solver(field, u, time, method=method, rtol=rtol, atol=atol, **options)[-1], domain)
+    return evolution.leave(
+        solver(field, u, time, method=method, rtol=rtol, atol=atol, **options)[-1], domain
+    )

@@ -1,4 +1,6 @@
-r"""Constraints as terms, :math:`-\partial I_S(u)`: hard ones are projections, soft ones the penalty of Moreau and Yosida."""
+r"""Constraints as terms, :math:`-\partial I_S(u)`: hard ones are projections, soft ones the penalty
+of Moreau and Yosida.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ class Constraint(Term):
 
     .. math:: -\nabla\,\tfrac{1}{2\mu}\mathrm{dist}(u, S)^2 = -(u - P_S u)/\mu
 
-    Hard (``penalty=None``): :math:`v - u \in \partial I_S(u)` says that u is the projection of v on S, whatever the time step. Soft:
-    with :math:`\lambda = h/\mu`, the implicit substep is the resolvent :math:`(v + \lambda P_S v)/(1 + \lambda)` and the exact one
-    :math:`P_S v + e^{-\lambda}(v - P_S v)`, because v moves straight towards its projection, which stays where it is.
+    Hard (``penalty=None``): :math:`v - u \in \partial I_S(u)` says that u is the projection of v on
+    S, whatever the time step. Soft: with :math:`\lambda = h/\mu`, the implicit substep is the
+    resolvent :math:`(v + \lambda P_S v)/(1 + \lambda)` and the exact one
+    :math:`P_S v + e^{-\lambda}(v - P_S v)`, because v moves straight towards its projection, which
+    stays where it is.
 
-    The printed sign, :math:`+\partial I_S`, would push away from S: a penalty of that sign diverges.
+    The printed sign, :math:`+\partial I_S`, would push away from S: a penalty of that sign
+    diverges.
     """
 
     serves: ClassVar[tuple[str, ...]] = ("implicit", "exact", *EXPLICIT)
@@ -32,7 +37,8 @@ class Constraint(Term):
     def __init__(self, dim: int | None, penalty: float | None, substep: str):
         if penalty is not None and not penalty > 0:
             raise OptionError(
-                f"a penalty μ is a positive number (smaller is stiffer) or None for a hard set, got {penalty}"
+                "a penalty μ is a positive number (smaller is stiffer) or None for a hard set, "
+                f"got {penalty}"
             )
         self.penalty = penalty
         super().__init__(dim, substep)
@@ -41,7 +47,8 @@ class Constraint(Term):
         if self.penalty is None and substep in EXPLICIT:
             why = "a hard constraint has no rate, its subdifferential is a set"
             raise SubstepError(
-                f"{type(self).__name__} cannot serve substep={substep!r}: {why}; use implicit, or a penalty=..."
+                f"{type(self).__name__} cannot serve substep={substep!r}: {why}; use implicit, or "
+                "a penalty=..."
             )
         return super().check(substep)
 
@@ -74,17 +81,20 @@ class Constraint(Term):
 
 
 class MomentConstraint(Constraint):
-    r"""The set S1 of functions with mean σ1 and standard deviation σ2 over the features: layer normalisation is its projection,
+    r"""The set S1 of functions with mean σ1 and standard deviation σ2 over the features: layer
+    normalisation is its projection,
 
     .. math:: P(v)(x, y) = \sigma_2 \frac{v(x, y) - \alpha(x)}{\sqrt{\beta(x) + \varepsilon}} + \sigma_1,
 
-    with α, β the mean and variance of v(x, ·). It is the exact projection for ε = 0; ε > 0 keeps it smooth where v is constant.
-    (All of S1 is equally near to a constant; for ε = 0 it is sent to σ1.)
+    with α, β the mean and variance of v(x, ·). It is the exact projection for ε = 0; ε > 0 keeps it
+    smooth where v is constant. (All of S1 is equally near to a constant; for ε = 0 it is sent to
+    σ1.)
 
     Args:
         dim: width of u.
-        affine: ``"vector"``: weight σ2(y) and bias σ1(y), as in a layer normalisation (then no projection, but one followed by a
-            map of the features); ``"scalar"``: two learned numbers; ``"none"``: the numbers given.
+        affine: ``"vector"``: weight σ2(y) and bias σ1(y), as in a layer normalisation (then no
+            projection, but one followed by a map of the features); ``"scalar"``: two learned
+            numbers; ``"none"``: the numbers given.
         mean, std: σ1 and σ2, or where they start.
         bias: whether σ1 is learned as well; a vector-affine constraint without it has σ1 = 0.
         eps: ε.
@@ -114,7 +124,9 @@ class MomentConstraint(Constraint):
         if affine not in ("vector", "scalar", "none"):
             raise OptionError(f"affine is 'vector', 'scalar' or 'none', got {affine!r}")
         if affine == "vector" and penalty is not None:
-            raise OptionError("a penalty needs a set of functions with given moments: affine='scalar' or 'none'")
+            raise OptionError(
+                "a penalty needs a set of functions with given moments: affine='scalar' or 'none'"
+            )
         if affine != "vector" and not std > 0:
             raise OptionError(f"a standard deviation is positive, got std={std}")
         if not eps >= 0:
@@ -122,7 +134,9 @@ class MomentConstraint(Constraint):
         self.affine, self.eps, self.mean, self.std = affine, eps, mean, std
         shape = (dim,) if affine == "vector" else ()
         self.weight = nn.Parameter(torch.full(shape, float(std))) if affine != "none" else None
-        self.bias = nn.Parameter(torch.full(shape, float(mean))) if affine != "none" and bias else None
+        self.bias = (
+            nn.Parameter(torch.full(shape, float(mean))) if affine != "none" and bias else None
+        )
 
     def standardise(self, u: Tensor) -> Tensor:
         """u with mean 0 and variance 1 over the features, but for ε: what comes before the affine."""
@@ -136,7 +150,9 @@ class MomentConstraint(Constraint):
         """(σ1, σ2): numbers, learned numbers, or vectors."""
         if self.weight is None:
             return self.mean, self.std
-        return (self.mean if self.affine == "scalar" else 0.0) if self.bias is None else self.bias, self.weight
+        return (
+            self.mean if self.affine == "scalar" else 0.0
+        ) if self.bias is None else self.bias, self.weight
 
     def project(self, u: Tensor) -> Tensor:
         if self.affine == "vector" and self.eps > 0:
@@ -145,7 +161,8 @@ class MomentConstraint(Constraint):
         return self.standardise(u) * std + mean
 
     def distance(self, u: Tensor) -> Tensor:
-        r"""Distance of :math:`u` to the functions of mean σ1 and standard deviation σ2, a mean over points, in the L² norm of the features.
+        r"""Distance of :math:`u` to the functions of mean σ1 and standard deviation σ2, a mean over
+        points, in the L² norm of the features.
 
         With vector moments, which define no set, to those of mean 0 and standard deviation 1.
         """
@@ -167,7 +184,9 @@ class PositivityConstraint(Constraint):
         tensor([0., 2.])
     """
 
-    def __init__(self, dim: int | None = None, *, penalty: float | None = None, substep: str = "auto"):
+    def __init__(
+        self, dim: int | None = None, *, penalty: float | None = None, substep: str = "auto"
+    ):
         super().__init__(dim, penalty, substep)
 
     def project(self, u: Tensor) -> Tensor:

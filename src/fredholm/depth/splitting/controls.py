@@ -11,10 +11,16 @@ from ...errors import OptionError, suggest
 
 @dataclass(frozen=True)
 class Controls:
-    """How K knots of parameters become θ(t) on [0, T]. One knot is a control shared by all times (an autonomous equation)."""
+    """How K knots of parameters become θ(t) on [0, T]. One knot is a control shared by all times
+    (an autonomous equation).
+    """
 
-    def locate(self, t: float, horizon: float, knots: int, *, before: bool = False) -> tuple[int, int, float]:
-        """(i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or ``before`` it."""
+    def locate(
+        self, t: float, horizon: float, knots: int, *, before: bool = False
+    ) -> tuple[int, int, float]:
+        """(i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or ``before``
+        it.
+        """
         raise NotImplementedError
 
 
@@ -27,7 +33,9 @@ class Constant(Controls):
         (2, 2, 0.0)
     """
 
-    def locate(self, t: float, horizon: float, knots: int, *, before: bool = False) -> tuple[int, int, float]:
+    def locate(
+        self, t: float, horizon: float, knots: int, *, before: bool = False
+    ) -> tuple[int, int, float]:
         s = t / horizon * knots
         k = min(max(ceil(s - 1e-9) - 1 if before else floor(s + 1e-9), 0), knots - 1)
         return k, k, 0.0
@@ -37,14 +45,17 @@ class Constant(Controls):
 class Linear(Controls):
     """Linear between the midpoints (k + ½)T/K of the cells, constant beyond the outer ones.
 
-    With K steps of the Lie scheme every control is read at a midpoint, so that the result equals the piecewise constant one.
+    With K steps of the Lie scheme every control is read at a midpoint, so that the result equals
+    the piecewise constant one.
 
     Example:
         >>> Linear().locate(2.0, 4.0, 4)
         (1, 2, 0.5)
     """
 
-    def locate(self, t: float, horizon: float, knots: int, *, before: bool = False) -> tuple[int, int, float]:
+    def locate(
+        self, t: float, horizon: float, knots: int, *, before: bool = False
+    ) -> tuple[int, int, float]:
         s = min(max(t / horizon * knots - 0.5, 0.0), knots - 1.0)
         k = min(floor(s + 1e-9), max(knots - 2, 0))
         w = s - k

@@ -1,4 +1,6 @@
-"""Convolutions along the grid of tokens: a term, an attention whose queries and keys are convolved, and fewer tokens."""
+"""Convolutions along the grid of tokens: a term, an attention whose queries and keys are convolved,
+and fewer tokens.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ _BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 
 class ConvolutionTerm(Term):
-    r"""Term IV along the tokens: :math:`A(u)(x) = (W^C * u)(x) + b^C`, the domain a regular grid, zero beyond its edge.
+    r"""Term IV along the tokens: :math:`A(u)(x) = (W^C * u)(x) + b^C`, the domain a regular grid,
+    zero beyond its edge.
 
-    On a causal line the taps reach back only. A convolution of fixed taps is tied to its grid: on a finer one it is another operator.
+    On a causal line the taps reach back only. A convolution of fixed taps is tied to its grid: on a
+    finer one it is another operator.
 
     Args:
         dim: width of u.
@@ -48,7 +52,10 @@ class ConvolutionTerm(Term):
     ):
         super().__init__(dim, substep)
         if axes not in _CONVOLUTIONS or kernel_size < 1 or kernel_size % 2 == 0:
-            raise OptionError(f"a convolution has 1 to 3 axes and odd taps, got axes={axes}, kernel_size={kernel_size}")
+            raise OptionError(
+                f"a convolution has 1 to 3 axes and odd taps, got axes={axes}, "
+                f"kernel_size={kernel_size}"
+            )
         self.axes, self.kernel_size, self.norm = axes, kernel_size, norm
         groups = dim if depthwise else 1
         self.convolution = _CONVOLUTIONS[axes](dim, dim, kernel_size, groups=groups, bias=bias)
@@ -61,7 +68,9 @@ class ConvolutionTerm(Term):
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         shape = grid_of(domain, self.axes, "ConvolutionTerm")
         if domain.pairs is not None or (domain.causal and self.axes > 1):
-            raise DomainError("ConvolutionTerm serves grids without pairs, and causal order on a line only")
+            raise DomainError(
+                "ConvolutionTerm serves grids without pairs, and causal order on a line only"
+            )
         reach = self.kernel_size - 1
         pad = (reach, 0) if domain.causal else (reach // 2, reach // 2) * self.axes
         if self.norm is not None:
@@ -72,11 +81,13 @@ class ConvolutionTerm(Term):
 
 
 class ConvolutionalAttention(nn.Module):
-    r"""Softmax attention whose queries, keys and values are filtered along the grid before they are projected:
+    r"""Softmax attention whose queries, keys and values are filtered along the grid before they are
+    projected:
 
     .. math:: Q = W^Q\,\mathrm{BN}(w^Q * u),\quad K = W^K\,\mathrm{BN}(w^K * u),\quad V = W^V\,\mathrm{BN}(w^V * u),
 
-    with depthwise filters w. Keys and values may live on a coarser grid (``stride``). An operator for :class:`OperatorTerm`.
+    with depthwise filters w. Keys and values may live on a coarser grid (``stride``). An operator
+    for :class:`OperatorTerm`.
 
     Args:
         dim, heads: width of u, number of heads.
@@ -86,7 +97,8 @@ class ConvolutionalAttention(nn.Module):
         batch_norm: BN after each filter; without it the filters alone.
         scale: of the scores, by default :math:`d_h^{-1/2}`.
 
-    Shape: (B, N, dim) on a regular grid of N points with equal masses, no padding, order or pairs, to (B, N, dim).
+    Shape: (B, N, dim) on a regular grid of N points with equal masses, no padding, order or pairs,
+    to (B, N, dim).
 
     Reference: Wu et al. 2021, §3.2; continuous transformer, §6.2, with tokens as positions.
 
@@ -111,34 +123,51 @@ class ConvolutionalAttention(nn.Module):
         width = head_width(dim, heads)
         if axes not in _CONVOLUTIONS or kernel_size % 2 == 0 or stride < 1:
             got = f"axes={axes}, kernel_size={kernel_size}, stride={stride}"
-            raise OptionError(f"a convolution has 1 to 3 axes, odd taps and a stride of at least 1, got {got}")
+            raise OptionError(
+                f"a convolution has 1 to 3 axes, odd taps and a stride of at least 1, got {got}"
+            )
         self.dim, self.heads, self.axes, self.stride = dim, heads, axes, stride
         self.scale = width**-0.5 if scale is None else scale
 
         def filtered(step: int) -> nn.Sequential:
-            filters = _CONVOLUTIONS[axes](dim, dim, kernel_size, step, kernel_size // 2, groups=dim, bias=False)
+            filters = _CONVOLUTIONS[axes](
+                dim, dim, kernel_size, step, kernel_size // 2, groups=dim, bias=False
+            )
             return nn.Sequential(filters, *([_BATCH_NORMS[axes](dim)] if batch_norm else []))
 
-        self.filters = nn.ModuleDict({"query": filtered(1), "key": filtered(stride), "value": filtered(stride)})
+        self.filters = nn.ModuleDict(
+            {"query": filtered(1), "key": filtered(stride), "value": filtered(stride)}
+        )
         self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
         self.projection = nn.Linear(dim, dim)
 
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
         grid = to_grid(u, grid_of(domain, self.axes, "ConvolutionalAttention"))
-        if domain.valid is not None or domain.causal or domain.pairs is not None or not MEASURES[domain.kind][0]:
-            raise DomainError("ConvolutionalAttention needs a grid of equal masses without padding, order or pairs")
+        if (
+            domain.valid is not None
+            or domain.causal
+            or domain.pairs is not None
+            or not MEASURES[domain.kind][0]
+        ):
+            raise DomainError(
+                "ConvolutionalAttention needs a grid of equal masses without padding, order or "
+                "pairs"
+            )
         query, key, value = (
             split_heads(layer(from_grid(self.filters[name](grid))), self.heads)
             for name, layer in (("query", self.query), ("key", self.key), ("value", self.value))
         )
-        return self.projection(merge_heads(F.scaled_dot_product_attention(query, key, value, scale=self.scale)))
+        return self.projection(
+            merge_heads(F.scaled_dot_product_attention(query, key, value, scale=self.scale))
+        )
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, stride={self.stride}"
 
 
 class ConvolutionalEmbedding(nn.Module):
-    """Fewer tokens of another width: a strided convolution along the grid and a layer normalisation, between two evolutions.
+    """Fewer tokens of another width: a strided convolution along the grid and a layer
+    normalisation, between two evolutions.
 
     Shape: u (B, N, in_dim) on a grid to (u', domain'), (B, N', out_dim) on the coarser grid.
 
@@ -166,12 +195,16 @@ class ConvolutionalEmbedding(nn.Module):
         self.convolution = _CONVOLUTIONS[axes](in_dim, out_dim, kernel_size, stride, around)
         self.norm = nn.LayerNorm(out_dim)
 
-    def forward(self, u: Float[Tensor, "b n i"], domain: Domain) -> tuple[Float[Tensor, "b m o"], Domain]:
+    def forward(
+        self, u: Float[Tensor, "b n i"], domain: Domain
+    ) -> tuple[Float[Tensor, "b m o"], Domain]:
         shape = grid_of(domain, self.axes, "ConvolutionalEmbedding")
         if domain.valid is not None or domain.causal or domain.pairs is not None:
             raise DomainError("ConvolutionalEmbedding needs a grid without padding, order or pairs")
         out = self.convolution(to_grid(u, shape))
-        coarse = Domain.grid(*out.shape[2:], device=domain.positions.device, dtype=domain.positions.dtype)
+        coarse = Domain.grid(
+            *out.shape[2:], device=domain.positions.device, dtype=domain.positions.dtype
+        )
         return self.norm(from_grid(out)), coarse
 
 
@@ -179,7 +212,10 @@ def grid_of(domain: Domain, axes: int, who: str) -> tuple[int, ...]:
     """The extents of a domain that is a regular grid of so many axes, or a DomainError."""
     if domain.shape is None or len(domain.shape) != axes:
         got = "no grid" if domain.shape is None else f"the grid {domain.shape}"
-        raise DomainError(f"{who} needs a regular grid of {axes} axes, such as Domain.grid(...); the domain is {got}")
+        raise DomainError(
+            f"{who} needs a regular grid of {axes} axes, such as Domain.grid(...); the domain is "
+            f"{got}"
+        )
     return domain.shape
 
 

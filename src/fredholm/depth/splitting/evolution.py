@@ -27,7 +27,8 @@ class Substep:
         step: number of the step, from 0.
         time, length: the interval [time, time + length] that the term acted over.
         index: number of the term, from 0.
-        name: the term's class, or the name of a state inside the substep (``layer 1``, ``relaxation``).
+        name: the term's class, or the name of a state inside the substep (``layer 1``,
+            ``relaxation``).
         term: the term, with the parameters of its nearest knot.
         before, after: u (B, N, D).
     """
@@ -46,25 +47,33 @@ Observer = Callable[[Substep], None]
 
 
 class Evolution(nn.Module):
-    r"""The solution map :math:`u(0) \mapsto u(T)` of :math:`u_t = \sum_k A_k(u; \theta_k(t))` by operator splitting.
+    r"""The solution map :math:`u(0) \mapsto u(T)` of :math:`u_t = \sum_k A_k(u; \theta_k(t))` by
+    operator splitting.
 
-    Depth is a numerical choice: the controls θ live at K knots, and ``forward(u, domain, steps=...)`` takes any number of steps
-    :math:`\Delta t = T / N_t`. With N_t = T = K and the Lie scheme the steps are the layers of an ordinary encoder.
+    Depth is a numerical choice: the controls θ live at K knots, and ``forward(u, domain,
+    steps=...)`` takes any number of steps
+    :math:`\Delta t = T / N_t`. With N_t = T = K and the Lie scheme the steps are the layers of an
+    ordinary encoder.
 
     Args:
-        knots: one sequence of terms a knot, the same kinds and shapes in each; a single sequence of terms is one shared knot.
-        scheme: a :class:`Scheme` or a name. It has no parameters and may be replaced: ``evolution.scheme = Strang()``.
+        knots: one sequence of terms a knot, the same kinds and shapes in each; a single sequence of
+            terms is one shared knot.
+        scheme: a :class:`Scheme` or a name. It has no parameters and may be replaced:
+            ``evolution.scheme = Strang()``.
         controls: ``"constant"`` or ``"linear"`` in time, or :class:`Controls`.
         horizon: T, by default the number of knots.
         steps: N_t when ``forward`` is not told, by default T rounded, at least 1.
-        norm: a map of the features after the last step (the final norm of a pre-norm encoder), or None.
+        norm: a map of the features after the last step (the final norm of a pre-norm encoder), or
+            None.
 
-    Shape: u (B, N, D) on ``domain`` (N points, default a line) to (B, N, D). Padded points may hold anything; outputs there are zero.
+    Shape: u (B, N, D) on ``domain`` (N points, default a line) to (B, N, D). Padded points may hold
+    anything; outputs there are zero.
 
     Cost: steps × the scheme's substeps × the terms' own cost.
 
     Raises:
-        OptionError: T ≤ 0, fewer than one step, knots that differ, terms of different width, a scheme that does not fit.
+        OptionError: T ≤ 0, fewer than one step, knots that differ, terms of different width, a
+            scheme that does not fit.
         SubstepError: a term that cannot serve the substep asked of it.
         ShapeError: u and the domain do not fit.
 
@@ -101,7 +110,7 @@ class Evolution(nn.Module):
         self.norm = norm
         self._check(self.scheme, self.steps)
 
-    # --- evaluation ---------------------------------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -121,7 +130,9 @@ class Evolution(nn.Module):
             u = scheme.step(self.flows(domain, scheme, n, observer), u, n * dt, dt)
         return self.leave(u, domain)
 
-    def step(self, u: Tensor, domain: Domain, t: float, dt: float, *, observer: Observer | None = None) -> Tensor:
+    def step(
+        self, u: Tensor, domain: Domain, t: float, dt: float, *, observer: Observer | None = None
+    ) -> Tensor:
         """One step from time t to t + dt, without the final norm.
 
         Raises:
@@ -137,7 +148,8 @@ class Evolution(nn.Module):
         return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
 
     def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
-        r"""The whole right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard constraint has none and raises SubstepError.
+        r"""The whole right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard constraint has none
+        and raises SubstepError.
 
         Where the controls jump at t, they are read after the jump, or ``before`` it.
         """
@@ -147,7 +159,9 @@ class Evolution(nn.Module):
     def integrate(
         self, u: Tensor, domain: Domain | None = None, *, steps: int, method: str = "rk4"
     ) -> Float[Tensor, "b n d"]:
-        """The same equation unsplit: an explicit Runge-Kutta method on the whole right-hand side, to compare with."""
+        """The same equation unsplit: an explicit Runge-Kutta method on the whole right-hand side,
+        to compare with.
+        """
         if method not in EXPLICIT:
             raise SubstepError(f"integrate knows the methods {', '.join(EXPLICIT)}, got {method!r}")
         _positive_steps(steps)
@@ -157,20 +171,34 @@ class Evolution(nn.Module):
             u = _unsplit(self, u, domain, n * dt, dt, method)
         return self.leave(u, domain)
 
-    # --- parts --------------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
     @property
     def terms(self) -> list[Term]:
         """The terms of the first knot."""
         return list(self.knots[0])
 
-    def flows(self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None) -> list[Flow]:
+    def flows(
+        self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
+    ) -> list[Flow]:
         """One flow a term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
         return [
-            partial(self._flow, domain, k, scheme.resolve(term), step, observer) for k, term in enumerate(self.knots[0])
+            partial(self._flow, domain, k, scheme.resolve(term), step, observer)
+            for k, term in enumerate(self.knots[0])
         ]
 
-    def _flow(self, domain, k, substep, number, observer, u: Tensor, t: float, dt: float, speed: float = 1.0) -> Tensor:
+    def _flow(
+        self,
+        domain,
+        k,
+        substep,
+        number,
+        observer,
+        u: Tensor,
+        t: float,
+        dt: float,
+        speed: float = 1.0,
+    ) -> Tensor:
         middle = t + dt / 2  # a control read at the midpoint keeps a second-order scheme at order 2
         after = self._act(k, middle, u, domain, speed * dt, substep)
         if observer is not None:
@@ -185,7 +213,16 @@ class Evolution(nn.Module):
                 observer(told(type(term).__name__, term, u, after))
         return after
 
-    def _act(self, k: int, t: float, u: Tensor, domain: Domain, h: float, substep: str, before: bool = False) -> Tensor:
+    def _act(
+        self,
+        k: int,
+        t: float,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+        substep: str,
+        before: bool = False,
+    ) -> Tensor:
         i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
         term = self.knots[i][k]
         if i == j:
@@ -206,9 +243,13 @@ class Evolution(nn.Module):
         if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
             raise ShapeError(f"u must have shape (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
         if domain is None:
-            domain = Domain.line(u.shape[1], device=u.device, dtype=torch.promote_types(u.dtype, torch.float32))
+            domain = Domain.line(
+                u.shape[1], device=u.device, dtype=torch.promote_types(u.dtype, torch.float32)
+            )
         if domain.size != u.shape[1]:
-            raise ShapeError(f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal")
+            raise ShapeError(
+                f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
+            )
         return _clean(u, domain), domain
 
     def leave(self, u: Tensor, domain: Domain) -> Tensor:
@@ -219,9 +260,18 @@ class Evolution(nn.Module):
         return f"scheme={self.scheme}, controls={self.controls}, horizon={self.horizon:g}, steps={self.steps}"
 
 
-def _unsplit(evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str) -> Tensor:
-    """One Runge-Kutta step of the whole equation; controls are read at each stage's own time, inside the step."""
-    times = {"euler": (0.0,), "midpoint": (0.0, 0.5), "heun": (0.0, 1.0), "rk4": (0.0, 0.5, 0.5, 1.0)}[method]
+def _unsplit(
+    evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str
+) -> Tensor:
+    """One Runge-Kutta step of the whole equation; controls are read at each stage's own time,
+    inside the step.
+    """
+    times = {
+        "euler": (0.0,),
+        "midpoint": (0.0, 0.5),
+        "heun": (0.0, 1.0),
+        "rk4": (0.0, 0.5, 0.5, 1.0),
+    }[method]
     stages = iter(times)
 
     def rate(v: Tensor) -> Tensor:
@@ -243,11 +293,16 @@ def _check_knots(groups: list[Any]) -> int | None:
     for group in groups:
         for term in group:
             if not isinstance(term, Term):
-                raise OptionError(f"knots hold terms, got {type(term).__name__}; wrap an operator in OperatorTerm")
+                raise OptionError(
+                    f"knots hold terms, got {type(term).__name__}; wrap an operator in OperatorTerm"
+                )
     kinds = [[_kind(term) for term in group] for group in groups]
     for number, kind in enumerate(kinds):
         if kind != kinds[0]:
-            raise OptionError(f"all knots need the same terms of the same shapes; knot {number} differs from knot 0")
+            raise OptionError(
+                f"all knots need the same terms of the same shapes; knot {number} differs from "
+                "knot 0"
+            )
     widths = {term.dim for term in groups[0] if term.dim is not None}
     if len(widths) > 1:
         listed = ", ".join(f"{type(t).__name__} {t.dim}" for t in groups[0] if t.dim is not None)

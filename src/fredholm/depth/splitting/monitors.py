@@ -1,4 +1,6 @@
-"""What happens along an evolution: moments, distance to the constraints, energy, growth of differences."""
+"""What happens along an evolution: moments, distance to the constraints, energy, growth of
+differences.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from .evolution import Evolution, Substep
 
 
 def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
-    r""":math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` a sample, (B,): the features' mean square, integrated over the domain.
+    r""":math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` a sample, (B,): the features' mean
+    square, integrated over the domain.
 
     Example:
         >>> energy(torch.ones(2, 3, 4), Domain.line(3)).tolist()
@@ -22,7 +25,9 @@ def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
     square = u.square().mean(-1)
     if domain is None:
         return square.mean(-1) / 2
-    masses = domain.measure if domain.valid is None else torch.where(domain.valid, domain.measure, 0.0)
+    masses = (
+        domain.measure if domain.valid is None else torch.where(domain.valid, domain.measure, 0.0)
+    )
     weights = (masses / masses.sum(-1, keepdim=True)).to(u.dtype)
     if domain.valid is not None:
         square = torch.where(domain.valid, square, 0.0)
@@ -33,9 +38,10 @@ def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
 class Monitor:
     """An observer that keeps one row a substep: ``evolution(u, domain, observer=Monitor(domain))``.
 
-    A row holds ``step``, ``time``, ``name``, ``energy``, the errors of ``mean`` and ``variance`` against S1, and ``distance`` to it:
-    the means over the real points. After a moment constraint these are taken before its affine map, because a normalisation followed
-    by one is no projection; there they show what ε leaves. ``negative`` is the share of negative values.
+    A row holds ``step``, ``time``, ``name``, ``energy``, the errors of ``mean`` and ``variance``
+    against S1, and ``distance`` to it: the means over the real points. After a moment constraint
+    these are taken before its affine map, because a normalisation followed by one is no projection;
+    there they show what ε leaves. ``negative`` is the share of negative values.
 
     Args:
         domain: of the evolution, for its measure and padding.
@@ -83,9 +89,15 @@ class Monitor:
 
 @torch.no_grad()
 def growth(
-    evolution: Evolution, u: Tensor, domain: Domain | None = None, *, perturbation: Tensor, steps: int | None = None
+    evolution: Evolution,
+    u: Tensor,
+    domain: Domain | None = None,
+    *,
+    perturbation: Tensor,
+    steps: int | None = None,
 ) -> list[float]:
-    r"""Growth of a difference, :math:`\|u^n - v^n\| / \|u^0 - v^0\|` for n = 1, ..., N_t, where v starts at u + ``perturbation``.
+    r"""Growth of a difference, :math:`\|u^n - v^n\| / \|u^0 - v^0\|` for n = 1, ..., N_t, where v
+    starts at u + ``perturbation``.
 
     Values that stay bounded as the steps multiply say that the scheme is stable on these inputs.
 

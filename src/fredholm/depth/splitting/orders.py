@@ -42,11 +42,13 @@ def convergence(
     """The order with which a scheme approaches the solution of the evolution's equation.
 
     Args:
-        evolution: without hard constraints, whose projections have no rate; else pass a reference of your own.
+        evolution: without hard constraints, whose projections have no rate; else pass a reference
+            of your own.
         u, domain: initial value; float64 is advised.
         scheme: by default the evolution's own.
         steps: at least two numbers of steps.
-        reference: u(T); by default ``evolution.integrate`` with twice the most steps, a Runge-Kutta method of order 4.
+        reference: u(T); by default ``evolution.integrate`` with twice the most steps, a Runge-Kutta
+            method of order 4.
 
     Reference: continuous transformer, App. C, which claims order 1 for all three.
 
@@ -64,7 +66,13 @@ def convergence(
     if reference is None:
         reference = evolution.integrate(u, domain, steps=2 * steps[-1])
     scale = reference.norm()
-    errors = [float((evolution(u, domain, steps=n, scheme=scheme) - reference).norm() / scale) for n in steps]
-    x, y = torch.tensor(steps, dtype=torch.float64).log(), torch.tensor(errors, dtype=torch.float64).log()
+    errors = [
+        float((evolution(u, domain, steps=n, scheme=scheme) - reference).norm() / scale)
+        for n in steps
+    ]
+    x, y = (
+        torch.tensor(steps, dtype=torch.float64).log(),
+        torch.tensor(errors, dtype=torch.float64).log(),
+    )
     x, y = x - x.mean(), y - y.mean()
     return Convergence(steps, tuple(errors), float(-(x * y).sum() / x.square().sum()))

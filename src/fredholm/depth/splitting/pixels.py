@@ -1,4 +1,6 @@
-"""Section 6 as it is printed: a token's features are an image, and all maps of the features are convolutions."""
+"""Section 6 as it is printed: a token's features are an image, and all maps of the features are
+convolutions.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,15 @@ from .term import Term
 
 
 class PixelAttention(nn.Module):
-    r"""Attention between tokens whose features are images, with convolutions for queries, keys and values:
+    r"""Attention between tokens whose features are images, with convolutions for queries, keys and
+    values:
 
     .. math:: Q_h = W^Q_h * u(x, \cdot),\quad \gamma_h = \mathrm{softmax}\big(\langle Q_h, K_h\rangle / \sqrt{|\Omega_y|}\big),\quad
         A(u) = \sum_h \int \gamma_h(x, x')\,(W^V_h * u)(x', \cdot)\,d\mu(x')
 
-    The tokens are an image's channels, so this mixes channels; the vision transformer with convolutions, whose tokens are
-    positions, is :class:`ConvolutionalAttention`. An operator for :class:`OperatorTerm`.
+    The tokens are an image's channels, so this mixes channels; the vision transformer with
+    convolutions, whose tokens are positions, is :class:`ConvolutionalAttention`. An operator for
+    :class:`OperatorTerm`.
 
     Args:
         image: (height, width) of a token's features; dim = height · width.
@@ -49,7 +53,8 @@ class PixelAttention(nn.Module):
 
 
 class PixelConvolutionTerm(Term):
-    r"""Term IV as printed: :math:`A(u)(x, \cdot) = W^C * u(x, \cdot) + b^C`, a convolution of every token's image.
+    r"""Term IV as printed: :math:`A(u)(x, \cdot) = W^C * u(x, \cdot) + b^C`, a convolution of every
+    token's image.
 
     Reference: continuous transformer, Eq. 57, 58.
 
@@ -58,7 +63,14 @@ class PixelConvolutionTerm(Term):
         torch.Size([1, 3, 16])
     """
 
-    def __init__(self, image: tuple[int, int], kernel_size: int = 3, *, bias: bool = True, substep: str = "auto"):
+    def __init__(
+        self,
+        image: tuple[int, int],
+        kernel_size: int = 3,
+        *,
+        bias: bool = True,
+        substep: str = "auto",
+    ):
         super().__init__(_pixels(image, kernel_size), substep)
         self.image = image
         self.convolution = nn.Conv2d(1, 1, kernel_size, padding=kernel_size // 2, bias=bias)
@@ -69,5 +81,7 @@ class PixelConvolutionTerm(Term):
 
 def _pixels(image: tuple[int, int], kernel_size: int) -> int:
     if min(image) < 1 or kernel_size < 1 or kernel_size % 2 == 0:
-        raise OptionError(f"an image has positive sides and its filters odd taps, got {image} and {kernel_size}")
+        raise OptionError(
+            f"an image has positive sides and its filters odd taps, got {image} and {kernel_size}"
+        )
     return image[0] * image[1]

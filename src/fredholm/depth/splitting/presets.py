@@ -27,9 +27,10 @@ def encoder_terms(
 ) -> list[Term]:
     r"""Terms of one encoder layer, one knot of an :class:`Evolution`.
 
-    ``norm="post"``: operator, projection on S1, network, projection on S1; at Δt = 1 the layer of Vaswani et al.
-    ``norm="pre"``: :math:`T(\mathrm{LN}\,u)` and :math:`N(\mathrm{LN}\,u)`; at Δt = 1 the layer of a vision transformer.
-    ``norm="none"``: operator and network alone, a smooth equation where the activation is smooth.
+    ``norm="post"``: operator, projection on S1, network, projection on S1; at Δt = 1 the layer of
+    Vaswani et al. ``norm="pre"``: :math:`T(\mathrm{LN}\,u)` and :math:`N(\mathrm{LN}\,u)`; at Δt =
+    1 the layer of a vision transformer. ``norm="none"``: operator and network alone, a smooth
+    equation where the activation is smooth.
 
     Args:
         dim, heads, hidden: widths of u and of the network, heads of the operator.
@@ -49,12 +50,20 @@ def encoder_terms(
 
     if not bias and "bias" in operator_options(operator):
         options["bias"] = False
-    attention = OperatorTerm.of(operator, dim, heads, norm=before(), dropout=dropout, drop_path=drop_path, **options)
+    attention = OperatorTerm.of(
+        operator, dim, heads, norm=before(), dropout=dropout, drop_path=drop_path, **options
+    )
     projection = getattr(attention.operator, "projection", None)
     if not bias and isinstance(projection, nn.Linear):
         projection.register_parameter("bias", None)
     network = FeedForwardTerm(
-        dim, hidden, activation=activation, bias=bias, norm=before(), dropout=dropout, drop_path=drop_path
+        dim,
+        hidden,
+        activation=activation,
+        bias=bias,
+        norm=before(),
+        dropout=dropout,
+        drop_path=drop_path,
     )
     if norm != "post":
         return [attention, network]

@@ -20,7 +20,8 @@ class Scheme:
     """A way of composing the flows of terms. Subclasses are frozen dataclasses without parameters.
 
     Attributes:
-        order: order of accuracy, given substeps of that order; a term's ``"auto"`` substep follows it.
+        order: order of accuracy, given substeps of that order; a term's ``"auto"`` substep follows
+            it.
     """
 
     order: ClassVar[int] = 1
@@ -42,7 +43,8 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Lie(Scheme):
-    r"""Sequential splitting, :math:`u^{n+1} = \Phi_K(\Delta t) \cdots \Phi_1(\Delta t)\,u^n`: order 1, one substep a term.
+    r"""Sequential splitting, :math:`u^{n+1} = \Phi_K(\Delta t) \cdots \Phi_1(\Delta t)\,u^n`: order
+    1, one substep a term.
 
     Reference: continuous transformer, Eq. 74.
     """
@@ -55,9 +57,11 @@ class Lie(Scheme):
 
 @dataclass(frozen=True)
 class Relaxed(Lie):
-    r"""The paper's :math:`4 + J` substeps, with the relaxation :math:`\tfrac12(N(u) + u)` in place of the network's own step.
+    r"""The paper's :math:`4 + J` substeps, with the relaxation :math:`\tfrac12(N(u) + u)` in place
+    of the network's own step.
 
-    A step of 1 is one layer of the post-norm encoder. The relaxation halves term III, so it approximates nothing as
+    A step of 1 is one layer of the post-norm encoder. The relaxation halves term III, so it
+    approximates nothing as
     :math:`\Delta t \to 0`: any other step is refused.
 
     Reference: continuous transformer, Eq. 16-21.
@@ -66,7 +70,8 @@ class Relaxed(Lie):
     def check_step(self, dt: float) -> None:
         if abs(dt - 1.0) > 1e-9:
             raise OptionError(
-                f"Relaxed is exact recovery and takes steps of 1, got {dt:g}; for other steps use Lie, which adds dt·N(u)"
+                f"Relaxed is exact recovery and takes steps of 1, got {dt:g}; for other steps use "
+                "Lie, which adds dt·N(u)"
             )
 
     def resolve(self, term) -> str:
@@ -75,11 +80,13 @@ class Relaxed(Lie):
 
 @dataclass(frozen=True)
 class Strang(Scheme):
-    r"""Symmetric splitting, half steps of all terms but the last there and back: order 2, 2K - 1 substeps.
+    r"""Symmetric splitting, half steps of all terms but the last there and back: order 2, 2K - 1
+    substeps.
 
     .. math:: \Phi_1(\tau) \cdots \Phi_{K-1}(\tau)\,\Phi_K(2\tau)\,\Phi_{K-1}(\tau) \cdots \Phi_1(\tau),\qquad \tau = \Delta t / 2
 
-    The substeps must be of order 2 themselves (``midpoint``, ``heun``, ``exact``, ...); ``euler`` caps it at 1.
+    The substeps must be of order 2 themselves (``midpoint``, ``heun``, ``exact``, ...); ``euler``
+    caps it at 1.
     """
 
     order: ClassVar[int] = 2
@@ -96,7 +103,8 @@ class Strang(Scheme):
 
 @dataclass(frozen=True)
 class Parallel(Scheme):
-    r"""Parallel splitting: every term starts from :math:`u^n` at K times its rate, and the results are averaged; order 1.
+    r"""Parallel splitting: every term starts from :math:`u^n` at K times its rate, and the results
+    are averaged; order 1.
 
     .. math:: u^{n+1} = \tfrac1K \sum_k v_k(t^{n+1}),\qquad v_k' = K A_k(v_k),\quad v_k(t^n) = u^n
 
@@ -112,7 +120,8 @@ class Hybrid(Scheme):
     """Groups of terms one after the other, the terms of a group in parallel; order 1.
 
     Args:
-        groups: indices of the terms, every term once: ``((0, 1), (2,))`` runs terms 0 and 1 in parallel, then term 2.
+        groups: indices of the terms, every term once: ``((0, 1), (2,))`` runs terms 0 and 1 in
+            parallel, then term 2.
 
     Reference: continuous transformer, App. C.
     """
@@ -122,7 +131,10 @@ class Hybrid(Scheme):
     def check(self, terms: int) -> None:
         named = sorted(k for group in self.groups for k in group)
         if named != list(range(terms)) or not all(self.groups):
-            raise OptionError(f"Hybrid names each of the terms 0 to {terms - 1} once, in groups, got {self.groups}")
+            raise OptionError(
+                f"Hybrid names each of the terms 0 to {terms - 1} once, in groups, got "
+                f"{self.groups}"
+            )
 
     def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
         for group in self.groups:
@@ -137,11 +149,17 @@ def _together(flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
     return torch.stack([flow(u, t, dt, speed) for flow in flows]).mean(0)
 
 
-SCHEMES: dict[str, Callable[[], Scheme]] = {"lie": Lie, "strang": Strang, "parallel": Parallel, "relaxed": Relaxed}
+SCHEMES: dict[str, Callable[[], Scheme]] = {
+    "lie": Lie,
+    "strang": Strang,
+    "parallel": Parallel,
+    "relaxed": Relaxed,
+}
 
 
 def resolve_scheme(scheme: Scheme | str) -> Scheme:
-    """A scheme from its name: ``lie``, ``strang``, ``parallel`` or ``relaxed``; a Scheme is returned as it is.
+    """A scheme from its name: ``lie``, ``strang``, ``parallel`` or ``relaxed``; a Scheme is
+    returned as it is.
 
     Example:
         >>> resolve_scheme("strang")
@@ -151,6 +169,7 @@ def resolve_scheme(scheme: Scheme | str) -> Scheme:
         return scheme
     if scheme not in SCHEMES:
         raise OptionError(
-            f"unknown scheme {scheme!r}{suggest(scheme, SCHEMES)}, or pass a Scheme such as Hybrid(groups=...)"
+            f"unknown scheme {scheme!r}{suggest(scheme, SCHEMES)}, or pass a Scheme such as "
+            "Hybrid(groups=...)"
         )
     return SCHEMES[scheme]()

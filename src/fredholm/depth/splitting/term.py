@@ -54,10 +54,12 @@ EXPLICIT: dict[str, tuple[Callable[[Rate, Tensor, float], Tensor], int]] = {
 
 
 class Term(nn.Module):
-    r"""One term :math:`A` of :math:`u_t = \sum_k A_k(u; \theta_k(t))`, and how it is advanced alone over a time h.
+    r"""One term :math:`A` of :math:`u_t = \sum_k A_k(u; \theta_k(t))`, and how it is advanced alone
+    over a time h.
 
-    A subclass defines :meth:`rate`, from which the explicit substeps follow (``euler``, ``midpoint``, ``heun``, ``rk4``), and a
-    method for every other substep that it lists in ``serves``: ``implicit``, ``trapezoid``, ``exact``, ...
+    A subclass defines :meth:`rate`, from which the explicit substeps follow (``euler``,
+    ``midpoint``, ``heun``, ``rk4``), and a method for every other substep that it lists in
+    ``serves``: ``implicit``, ``trapezoid``, ``exact``, ...
 
     Args:
         dim: width of u, or None where any width will do.
@@ -86,7 +88,8 @@ class Term(nn.Module):
             return substep
         reason = self.refusal(substep) or f"no substep of that name{suggest(substep, self.serves)}"
         raise SubstepError(
-            f"{type(self).__name__} cannot serve substep={substep!r}: {reason}; it serves {', '.join(self.serves)}"
+            f"{type(self).__name__} cannot serve substep={substep!r}: {reason}; it serves "
+            f"{', '.join(self.serves)}"
         )
 
     def refusal(self, substep: str) -> str | None:

@@ -1,4 +1,6 @@
-"""Smooth terms: an operator over the tokens, networks and linear maps over the features, convolutions over the grid."""
+"""Smooth terms: an operator over the tokens, networks and linear maps over the features,
+convolutions over the grid.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class OperatorTerm(Term):
-    r"""Term I: an integral operator, :math:`A(u) = T(\mathrm{LN}\,u)` or :math:`A(u) = T u`, without a skip of its own.
+    r"""Term I: an integral operator, :math:`A(u) = T(\mathrm{LN}\,u)` or :math:`A(u) = T u`,
+    without a skip of its own.
 
     Args:
-        operator: maps (B, N, D) on a domain to (B, N, D); any registered operator, or a module of one's own.
+        operator: maps (B, N, D) on a domain to (B, N, D); any registered operator, or a module of
+            one's own.
         dim: D; by default ``operator.dim``.
-        norm: None, or a map of the features before the operator (the pre-norm scheme), such as ``nn.LayerNorm(dim)``.
+        norm: None, or a map of the features before the operator (the pre-norm scheme), such as
+            ``nn.LayerNorm(dim)``.
         dropout, drop_path: of the rate, in training.
 
     An implicit substep would solve a nonlinear system in all tokens at once, and is refused.
@@ -62,7 +67,16 @@ class OperatorTerm(Term):
 
     @classmethod
     def of(
-        cls, name: str, dim: int, heads: int = 1, *, norm=None, dropout=0.0, drop_path=0.0, substep="auto", **options
+        cls,
+        name: str,
+        dim: int,
+        heads: int = 1,
+        *,
+        norm=None,
+        dropout=0.0,
+        drop_path=0.0,
+        substep="auto",
+        **options,
     ):
         """The term of a registered operator; ``options`` go to the operator."""
         operator = create_operator(name, dim, heads, **options)
@@ -74,11 +88,14 @@ class OperatorTerm(Term):
         return None
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        return self.drop_path(self.dropout(self.operator(u if self.norm is None else self.norm(u), domain)))
+        return self.drop_path(
+            self.dropout(self.operator(u if self.norm is None else self.norm(u), domain))
+        )
 
 
 class FeedForwardTerm(Term):
-    r"""Term III as one operator: :math:`A(u) = N(u)` or :math:`N(\mathrm{LN}\,u)`, N a pointwise network d → d_ff → ... → d, no skip.
+    r"""Term III as one operator: :math:`A(u) = N(u)` or :math:`N(\mathrm{LN}\,u)`, N a pointwise
+    network d → d_ff → ... → d, no skip.
 
     Args:
         dim: d.
@@ -114,7 +131,10 @@ class FeedForwardTerm(Term):
     ):
         super().__init__(dim, substep)
         if isinstance(activation, str) and activation not in ACTIVATIONS:
-            raise OptionError(f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}, or pass a module")
+            raise OptionError(
+                f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}, or pass a "
+                "module"
+            )
         widths = (dim, *((hidden,) if isinstance(hidden, int) else hidden), dim)
         if min(widths) < 1:
             raise OptionError(f"widths of a network are positive, got {widths}")
@@ -133,7 +153,11 @@ class FeedForwardTerm(Term):
         return None
 
     def _activate(self, u: Tensor) -> Tensor:
-        return ACTIVATIONS[self.activation](u) if isinstance(self.activation, str) else self.activation(u)
+        return (
+            ACTIVATIONS[self.activation](u)
+            if isinstance(self.activation, str)
+            else self.activation(u)
+        )
 
     def network(self, u: Tensor) -> Tensor:
         """N(u)."""
@@ -148,7 +172,9 @@ class FeedForwardTerm(Term):
     def relaxed(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         if h != 1.0:
             why = "the relaxation is the network's only skip and belongs to a step of 1"
-            raise SubstepError(f"FeedForwardTerm cannot serve substep='relaxed' over {h}: {why}; use euler")
+            raise SubstepError(
+                f"FeedForwardTerm cannot serve substep='relaxed' over {h}: {why}; use euler"
+            )
         return mix(u, self.rate(u, domain), 0.5)
 
     def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
@@ -167,12 +193,15 @@ class FeedForwardTerm(Term):
 
 
 class LinearTerm(Term):
-    r"""An affine term over the features, :math:`A(u) = W u + b`, or with ``rectify`` :math:`W u + b - \partial I_{S_2}(u)`.
+    r"""An affine term over the features, :math:`A(u) = W u + b`, or with ``rectify``
+    :math:`W u + b - \partial I_{S_2}(u)`.
 
-    Substeps over h: ``euler`` :math:`(I + hW)u + hb`, the layer I + W_j of the paper at h = 1; ``implicit`` solves
-    :math:`(I - hW)v = u + hb`; ``trapezoid`` :math:`(I - \tfrac h2 W)v = (I + \tfrac h2 W)u + hb`; ``exact`` is
-    :math:`e^{hW}u + h\varphi_1(hW)b`, and the second-order choice. With ``rectify`` there is one, ``semi-implicit``: explicit in
-    W, implicit in the constraint, :math:`\max(u + h(Wu + b), 0)`.
+    Substeps over h: ``euler`` :math:`(I + hW)u + hb`, the layer I + W_j of the paper at h = 1;
+    ``implicit`` solves
+    :math:`(I - hW)v = u + hb`; ``trapezoid`` :math:`(I - \tfrac h2 W)v = (I + \tfrac h2 W)u + hb`;
+    ``exact`` is
+    :math:`e^{hW}u + h\varphi_1(hW)b`, and the second-order choice. With ``rectify`` there is one,
+    ``semi-implicit``: explicit in W, implicit in the constraint, :math:`\max(u + h(Wu + b), 0)`.
 
     Reference: continuous transformer, Eq. 18, 19, 30, 42, 43.
 
@@ -183,20 +212,37 @@ class LinearTerm(Term):
         True
     """
 
-    serves: ClassVar[tuple[str, ...]] = (*EXPLICIT, "implicit", "trapezoid", "exact", "semi-implicit")
+    serves: ClassVar[tuple[str, ...]] = (
+        *EXPLICIT,
+        "implicit",
+        "trapezoid",
+        "exact",
+        "semi-implicit",
+    )
     automatic: ClassVar[tuple[str, str]] = ("euler", "exact")
 
-    def __init__(self, dim: int, *, bias: bool = True, rectify: bool = False, substep: str = "auto"):
+    def __init__(
+        self, dim: int, *, bias: bool = True, rectify: bool = False, substep: str = "auto"
+    ):
         self.rectify = rectify
         super().__init__(dim, substep)
         self.weight = nn.Parameter(torch.zeros(dim, dim))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
     def check(self, substep: str) -> str:
-        if substep != "auto" and substep in self.serves and (substep == "semi-implicit") != self.rectify:
-            have = "semi-implicit" if self.rectify else ", ".join(s for s in self.serves if s != "semi-implicit")
+        if (
+            substep != "auto"
+            and substep in self.serves
+            and (substep == "semi-implicit") != self.rectify
+        ):
+            have = (
+                "semi-implicit"
+                if self.rectify
+                else ", ".join(s for s in self.serves if s != "semi-implicit")
+            )
             raise SubstepError(
-                f"LinearTerm with rectify={self.rectify} cannot serve substep={substep!r}; it serves {have}"
+                f"LinearTerm with rectify={self.rectify} cannot serve substep={substep!r}; it "
+                f"serves {have}"
             )
         return super().check(substep)
 
@@ -213,12 +259,16 @@ class LinearTerm(Term):
 
     def trapezoid(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         right = torch.add(u, F.linear(u, self.weight), alpha=h / 2)
-        return self._solve(h / 2, right if self.bias is None else torch.add(right, self.bias, alpha=h))
+        return self._solve(
+            h / 2, right if self.bias is None else torch.add(right, self.bias, alpha=h)
+        )
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         if self.bias is None:
             return F.linear(u, torch.linalg.matrix_exp(h * self.weight))
-        affine = torch.cat([self.weight, self.bias[:, None]], 1)  # the last row of the extended generator is zero
+        affine = torch.cat(
+            [self.weight, self.bias[:, None]], 1
+        )  # the last row of the extended generator is zero
         flow = torch.linalg.matrix_exp(h * F.pad(affine, (0, 0, 0, 1)))[:-1]
         return F.linear(u, flow[:, :-1], flow[:, -1])
 
@@ -226,7 +276,9 @@ class LinearTerm(Term):
         return F.relu(torch.add(u, F.linear(u, self.weight, self.bias), alpha=h))
 
     def _solve(self, h: float, right: Tensor) -> Tensor:
-        identity = torch.eye(self.weight.shape[0], dtype=self.weight.dtype, device=self.weight.device)
+        identity = torch.eye(
+            self.weight.shape[0], dtype=self.weight.dtype, device=self.weight.device
+        )
         flat = torch.linalg.solve(identity - h * self.weight, right.flatten(0, -2).mT)
         return flat.mT.reshape(right.shape)
 

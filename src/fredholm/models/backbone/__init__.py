@@ -1,4 +1,6 @@
-"""The backbone: one stack of residual blocks for images, points, texts and sequences, around any operator or classical layer."""
+"""The backbone: one stack of residual blocks for images, points, texts and sequences, around any
+operator or classical layer.
+"""
 
 from .baselines import Convolution, Recurrence, list_baselines
 from .config import PRESETS, BackboneConfig

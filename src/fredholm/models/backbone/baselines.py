@@ -1,7 +1,7 @@
 """Classical layers in an operator's place: what a user would pick instead, in the same blocks.
 
-Their kernels are stencils and recurrences. A convolution needs a grid; a recurrence reads points in the order of their index with a mass of
-one each, wherever they are.
+Their kernels are stencils and recurrences. A convolution needs a grid; a recurrence reads points in
+the order of their index with a mass of one each, wherever they are.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from ...operators import IntegralOperator
 
 
 class Recurrence(IntegralOperator):
-    """A GRU or an LSTM over points in the order of their index, whatever their positions and masses, and a projection.
+    """A GRU or an LSTM over points in the order of their index, whatever their positions and
+    masses, and a projection.
 
-    Both directions of half the width each, or one of the full width where ``causal``. Padding is passed by.
+    Both directions of half the width each, or one of the full width where ``causal``. Padding is
+    passed by.
 
     Args:
         cell: ``"gru"`` or ``"lstm"``.
@@ -41,18 +43,23 @@ class Recurrence(IntegralOperator):
 
     def __init__(self, cell: str, dim: int, *, causal: bool = False):
         if dim % 2 and not causal:
-            raise OptionError(f"dim: received {dim}; a {cell} of two directions needs an even width")
+            raise OptionError(
+                f"dim: received {dim}; a {cell} of two directions needs an even width"
+            )
         layer = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
         width = dim if causal else dim // 2
         recurrent = layer(dim, width, batch_first=True, bidirectional=not causal)
         super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
 
     def _problem(self, u, domain, query, query_domain):
-        return super()._problem(u, None if domain is None else in_reading_order(domain, u), query, query_domain)
+        return super()._problem(
+            u, None if domain is None else in_reading_order(domain, u), query, query_domain
+        )
 
 
 class Convolution(IntegralOperator):
-    """A convolution of all channels: 3 x 3 taps on an image, 7 on a line, all in the past where ``causal``.
+    """A convolution of all channels: 3 x 3 taps on an image, 7 on a line, all in the past where
+    ``causal``.
 
     Args:
         dim: channels.
@@ -71,12 +78,18 @@ class Convolution(IntegralOperator):
         torch.Size([2, 6, 8])
     """
 
-    def __init__(self, dim: int, *, position_dim: int = 1, causal: bool = False, taps: int | None = None):
+    def __init__(
+        self, dim: int, *, position_dim: int = 1, causal: bool = False, taps: int | None = None
+    ):
         taps = taps or (7 if position_dim == 1 else 3)
         if taps % 2 == 0 and not causal:
-            raise OptionError(f"taps: received {taps}; needs an odd number, as many before a point as after it")
+            raise OptionError(
+                f"taps: received {taps}; needs an odd number, as many before a point as after it"
+            )
         ends = (taps - 1, 0) if causal else (taps // 2, taps // 2)
-        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](dim, dim, taps)  # its initial weights
+        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
+            dim, dim, taps
+        )  # its initial weights
         kernel = StencilKernel(layer.weight, layer.bias, padding=[ends] * position_dim)
         super().__init__(dim, kernel=kernel, residual=False, projection=False)
 
@@ -87,7 +100,9 @@ def in_reading_order(domain: Domain, u: Tensor) -> Domain:
     return line.replace(valid=domain.valid, pairs=domain.pairs)
 
 
-def _convolution(dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any) -> IntegralOperator:
+def _convolution(
+    dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
+) -> IntegralOperator:
     return Convolution(dim, position_dim=position_dim, causal=causal, **options)
 
 
@@ -99,7 +114,11 @@ def _lstm(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralO
     return Recurrence("lstm", dim, causal=causal)
 
 
-_BASELINES: dict[str, Callable[..., IntegralOperator]] = {"convolution": _convolution, "gru": _gru, "lstm": _lstm}
+_BASELINES: dict[str, Callable[..., IntegralOperator]] = {
+    "convolution": _convolution,
+    "gru": _gru,
+    "lstm": _lstm,
+}
 
 
 def list_baselines() -> list[str]:
@@ -112,7 +131,9 @@ def list_baselines() -> list[str]:
     return sorted(_BASELINES)
 
 
-def make_baseline(name: str, dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any):
+def make_baseline(
+    name: str, dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
+):
     """A baseline by name; recurrences and convolutions have no heads.
 
     Raises:
@@ -123,4 +144,6 @@ def make_baseline(name: str, dim: int, heads: int, *, position_dim: int, causal:
     except TypeError as error:
         if not options:
             raise
-        raise OptionError(f"baseline {name!r} has not all of the options {sorted(options)}") from error
+        raise OptionError(
+            f"baseline {name!r} has not all of the options {sorted(options)}"
+        ) from error

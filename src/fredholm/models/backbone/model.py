@@ -25,9 +25,11 @@ from .config import PRESETS, BackboneConfig
 
 
 class EmbeddedSequence(nn.Module):
-    r"""Samples of a sequence as features of width D: :math:`E\,u_i + P\,\gamma(t_i)`; times in units of a training sequence.
+    r"""Samples of a sequence as features of width D: :math:`E\,u_i + P\,\gamma(t_i)`; times in
+    units of a training sequence.
 
-    Shape: sequences as :class:`fredholm.encoders.SequenceEncoder` takes them, to (B, N, dim) and their domain.
+    Shape: sequences as :class:`fredholm.encoders.SequenceEncoder` takes them, to (B, N, dim) and
+    their domain.
 
     Example:
         >>> EmbeddedSequence(channels=2, dim=8, length=5)(torch.zeros(3, 5, 2))[0].shape
@@ -36,7 +38,15 @@ class EmbeddedSequence(nn.Module):
 
     position_dim = 1
 
-    def __init__(self, *, dim: int, frequencies: int = 16, sigma: float = 3.0, dropout: float = 0.0, **options: Any):
+    def __init__(
+        self,
+        *,
+        dim: int,
+        frequencies: int = 16,
+        sigma: float = 3.0,
+        dropout: float = 0.0,
+        **options: Any,
+    ):
         super().__init__()
         self.samples = SequenceEncoder(mask="point", fill_gaps=False, **options)
         self.embed = nn.Linear(self.samples.dim, dim)
@@ -54,16 +64,19 @@ class EmbeddedSequence(nn.Module):
 
 
 class Backbone(nn.Module, PretrainedMixin):
-    r"""Encoder, L pre-norm residual blocks of one operator, layer norm, pooling or none, linear read-out.
+    r"""Encoder, L pre-norm residual blocks of one operator, layer norm, pooling or none, linear
+    read-out.
 
-    Everything but the operator is the same for all of them, so that what differs between two runs is the operator. It gets the signal on
-    the measure that it is defined for: those whose default domain counts points (convolutions, recurrences) sum over them, all others
-    take means.
+    Everything but the operator is the same for all of them, so that what differs between two runs
+    is the operator. It gets the signal on the measure that it is defined for: those whose default
+    domain counts points (convolutions, recurrences) sum over them, all others take means.
 
-    Shape: images (B, C, H, W), clouds (B, N, p), token numbers (B, N), sequences (B, N, C) with NaN where nothing is, or
-    fields (B, C, n1, n2), to (B, num_classes), or (B, N, num_classes) with ``head="every"`` and of a field.
+    Shape: images (B, C, H, W), clouds (B, N, p), token numbers (B, N), sequences (B, N, C) with NaN
+    where nothing is, or fields (B, C, n1, n2), to (B, num_classes), or (B, N, num_classes) with
+    ``head="every"`` and of a field.
 
-    Initialisation: operators' and feed-forward networks' output layers scaled by :math:`1/\sqrt{2L}`; the classifier starts at zero.
+    Initialisation: operators' and feed-forward networks' output layers scaled by
+    :math:`1/\sqrt{2L}`; the classifier starts at zero.
 
     Example:
         >>> from fredholm.models import create_model
@@ -78,7 +91,12 @@ class Backbone(nn.Module, PretrainedMixin):
         self.config = c = config
         self.encoder: Any = make_encoder(c)
         self.blocks: Any = nn.ModuleList(
-            ResidualBlock(make_layer(c, self.encoder.position_dim), c.dim, ratio=c.mlp_ratio, dropout=c.dropout)
+            ResidualBlock(
+                make_layer(c, self.encoder.position_dim),
+                c.dim,
+                ratio=c.mlp_ratio,
+                dropout=c.dropout,
+            )
             for _ in range(c.depth)
         )
         self.norm = nn.LayerNorm(c.dim)
@@ -121,7 +139,9 @@ class Backbone(nn.Module, PretrainedMixin):
 
     @torch.no_grad()
     def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
+        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block
+        first.
+        """
         u, domain = self.start(inputs)
         seen = []
         for block in self.blocks:
@@ -143,7 +163,9 @@ def make_encoder(c: BackboneConfig) -> nn.Module:
     if c.encoder == "field":
         return FieldEncoder(channels=c.channels, **features)
     if c.encoder == "text":
-        return TextEncoder(vocabulary=c.vocabulary, max_length=c.max_length, causal=c.causal, **features)
+        return TextEncoder(
+            vocabulary=c.vocabulary, max_length=c.max_length, causal=c.causal, **features
+        )
     if c.encoder == "sequence":
         timing: Any = {"spacing": c.spacing, "timed": c.timed, "causal": c.causal}
         return EmbeddedSequence(channels=c.channels, length=c.length, **timing, **features)
@@ -154,21 +176,32 @@ def make_layer(c: BackboneConfig, position_dim: int) -> nn.Module:
     """The operator or baseline that a configuration names, told what the data say."""
     if c.operator in list_baselines():
         return make_baseline(
-            c.operator, c.dim, c.heads, position_dim=position_dim, causal=c.causal, **c.operator_options
+            c.operator,
+            c.dim,
+            c.heads,
+            position_dim=position_dim,
+            causal=c.causal,
+            **c.operator_options,
         )
     options: dict[str, Any] = {}
     heads = c.heads
     if "length" in inspect.signature(operator_factory(c.operator)).parameters:
-        options["length"], heads = c.points, 1  # heads of a convolution are groups: channels that never meet
+        options["length"], heads = (
+            c.points,
+            1,
+        )  # heads of a convolution are groups: channels that never meet
     if "origin" in operator_options(c.operator) and not c.causal:
         options["origin"] = "centre"
-    return make_operator(c.operator, c.dim, heads, position_dim=position_dim, **{**options, **c.operator_options})
+    return make_operator(
+        c.operator, c.dim, heads, position_dim=position_dim, **{**options, **c.operator_options}
+    )
 
 
 def suited(operator: nn.Module, domain: Domain) -> Domain:
     """The domain with the measure that an operator is defined for.
 
-    One whose default domain counts points sums over them, or over the time they stand for; all others take means.
+    One whose default domain counts points sums over them, or over the time they stand for; all
+    others take means.
     """
     if not isinstance(operator, IntegralOperator):
         return domain
@@ -178,7 +211,9 @@ def suited(operator: nn.Module, domain: Domain) -> Domain:
             if domain.kind == "uniform"
             else domain
         )
-    return domain.replace(kind={"counting": "uniform", "spacing": "probability"}.get(domain.kind, domain.kind))
+    return domain.replace(
+        kind={"counting": "uniform", "spacing": "probability"}.get(domain.kind, domain.kind)
+    )
 
 
 def _counts(kernel: Kernel, domain: Domain) -> bool:

@@ -1,4 +1,6 @@
-"""The continuous kernel convolutional network: residual blocks of two continuous kernel convolutions."""
+"""The continuous kernel convolutional network: residual blocks of two continuous kernel
+convolutions.
+"""
 
 from .config import PRESETS, CKCNNConfig
 from .model import CKCNN, CKBlock

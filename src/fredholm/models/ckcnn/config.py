@@ -18,19 +18,24 @@ class CKCNNConfig:
     r"""Residual blocks of two continuous kernel convolutions each, over sequences, texts or images.
 
     Attributes:
-        encoder: ``sequence`` of numbers, ``text`` (token numbers, embedded) or ``image`` (pixels of a grid, kernels of two dimensions).
+        encoder: ``sequence`` of numbers, ``text`` (token numbers, embedded) or ``image`` (pixels of
+            a grid, kernels of two dimensions).
         channels, length: values of a point, and points of a training sequence: the kernels' extent.
         num_classes: outputs; 1 for a regression.
-        timed, spacing, step, mask: of sequences, see :class:`fredholm.encoders.SequenceEncoder`. ``spacing`` and ``step`` change no weight.
-        vocabulary, max_length, embedding: of texts: token numbers, the length of a training text, and the width of their embedding.
+        timed, spacing, step, mask: of sequences, see :class:`fredholm.encoders.SequenceEncoder`.
+            ``spacing`` and ``step`` change no weight.
+        vocabulary, max_length, embedding: of texts: token numbers, the length of a training text,
+            and the width of their embedding.
         image_size: of images; their kernels are centred.
         widths: channels of each block.
         causal: a point sees those up to its own; images have no order.
         head: ``last`` point, ``every`` point, or the ``mean`` over points, then a linear layer.
         tied: of a text, the head's matrix is the embedding.
-        norm: ``paper``: layer norm over the channels of each point; ``released``: the authors' code, one norm over all channels and points,
-            which tells every point of the future and is refused where ``causal``.
-        operator, operator_options: the convolution and its further options: ``omega``, ``width``, ``activation``, ``preset``, …
+        norm: ``paper``: layer norm over the channels of each point; ``released``: the authors'
+            code, one norm over all channels and points, which tells every point of the future and
+            is refused where ``causal``.
+        operator, operator_options: the convolution and its further options: ``omega``, ``width``,
+            ``activation``, ``preset``, …
         dropout, input_dropout: after every activation, and after the input or embedding.
     """
 
@@ -62,7 +67,9 @@ class CKCNNConfig:
         object.__setattr__(self, "widths", tuple(self.widths))
         check_known(self, encoder=ENCODERS, head=HEADS, norm=NORMS)
         whole = ("channels", "length", "num_classes", "vocabulary", "max_length", "embedding")
-        counts = [(name, getattr(self, name)) for name in whole] + [("widths", w) for w in self.widths or (0,)]
+        counts = [(name, getattr(self, name)) for name in whole] + [
+            ("widths", w) for w in self.widths or (0,)
+        ]
         check_counts(counts)
         check_rates(self, "dropout", "input_dropout")
         self._check_together()
@@ -70,14 +77,17 @@ class CKCNNConfig:
     def _check_together(self) -> None:
         if self.norm == "released" and self.ordered:
             raise OptionError(
-                "norm: 'released' reads the whole sequence at every point; needs causal=False, or 'paper'"
+                "norm: 'released' reads the whole sequence at every point; needs causal=False, or "
+                "'paper'"
             )
         if self.encoder == "image" and self.head == "last":
             raise OptionError("head: an image has no last point; needs 'mean' or 'every'")
         if self.tied and (self.encoder != "text" or self.widths[-1] != self.embedding):
             raise OptionError("tied: needs encoder='text' and a last width equal to embedding")
         if self.tied and self.num_classes != self.vocabulary:
-            raise OptionError(f"tied: num_classes {self.num_classes} must be the vocabulary, {self.vocabulary}")
+            raise OptionError(
+                f"tied: num_classes {self.num_classes} must be the vocabulary, {self.vocabulary}"
+            )
 
     @property
     def ordered(self) -> bool:
@@ -90,7 +100,11 @@ class CKCNNConfig:
         size: Any = self.image_size
         if self.encoder == "image":
             return (self.channels, *size)
-        return (self.max_length,) if self.encoder == "text" else (self.length, self.channels + self.timed)
+        return (
+            (self.max_length,)
+            if self.encoder == "text"
+            else (self.length, self.channels + self.timed)
+        )
 
 
 def _sequence(omega: float, width: int = 30, **fields: Any):

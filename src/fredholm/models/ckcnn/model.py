@@ -28,7 +28,8 @@ from .config import PRESETS, CKCNNConfig
 class TokenEncoder(nn.Module):
     """Token numbers as points of a line with a mass of one each, their embedding as features.
 
-    Every number is a token: there is no padding. Positions are in units of ``length``, and a longer text goes beyond 1.
+    Every number is a token: there is no padding. Positions are in units of ``length``, and a longer
+    text goes beyond 1.
 
     Shape: numbers (B, N) int64 to (B, N, D) and the line of N points.
 
@@ -50,9 +51,14 @@ class TokenEncoder(nn.Module):
 
     def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
-            raise ShapeError(f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of {numbers.dtype}")
+            raise ShapeError(
+                f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
+                f"{numbers.dtype}"
+            )
         place: Any = {"device": numbers.device, "dtype": self.embed.weight.dtype}
-        line = Domain.line(numbers.shape[1], length=self.length, causal=self.causal, measure="counting", **place)
+        line = Domain.line(
+            numbers.shape[1], length=self.length, causal=self.causal, measure="counting", **place
+        )
         return self.embed(numbers), line
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
@@ -61,7 +67,8 @@ class TokenEncoder(nn.Module):
 
 
 class WholeNorm(nn.GroupNorm):
-    """One mean and variance over all channels and points, one gain and bias a channel: (B, N, D) to (B, N, D).
+    """One mean and variance over all channels and points, one gain and bias a channel: (B, N, D) to
+    (B, N, D).
 
     Reference: the authors' released code, whose layer norm this is.
     """
@@ -117,18 +124,20 @@ class CKBlock(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TextState:
-    """What a text model remembers of a text so far: how many tokens came, and every convolution's state, block by block."""
+    """What a text model remembers of a text so far: how many tokens came, and every convolution's
+    state, block by block.
+    """
 
     seen: int
     blocks: tuple[list[CausalState], ...]
 
 
 class CKCNN(nn.Module, PretrainedMixin):
-    r"""Encoder, residual blocks of two :class:`fredholm.operators.CKConv` each, a linear head on the last point, on every point or on
-    the mean.
+    r"""Encoder, residual blocks of two :class:`fredholm.operators.CKConv` each, a linear head on
+    the last point, on every point or on the mean.
 
-    Shape: sequences (B, N, C) with NaN where nothing is, token numbers (B, N), or images (B, C, H, W), to (B, num_classes), or to
-    (B, N, num_classes) with ``head="every"``.
+    Shape: sequences (B, N, C) with NaN where nothing is, token numbers (B, N), or images (B, C, H,
+    W), to (B, num_classes), or to (B, N, num_classes) with ``head="every"``.
 
     Cost: O(N log N) a layer on a regular grid, O(N²) time and O(N) memory on timestamps.
 
@@ -167,27 +176,48 @@ class CKCNN(nn.Module, PretrainedMixin):
         return self._read(u)
 
     def _read(self, u: Tensor) -> Tensor:
-        return functional.linear(u, self.encoder.embed.weight, self.head_bias) if self.head is None else self.head(u)
+        return (
+            functional.linear(u, self.encoder.embed.weight, self.head_bias)
+            if self.head is None
+            else self.head(u)
+        )
 
     def init_state(self, length: int, batch: int = 1) -> TextState:
-        """What a causal text model remembers before its first token, for texts of up to ``length`` tokens.
+        """What a causal text model remembers before its first token, for texts of up to ``length``
+        tokens.
 
         Raises:
-            OptionError: a model that gives no logits at every token of a causal text, or a longer text than its kernels reach.
+            OptionError: a model that gives no logits at every token of a causal text, or a longer
+                text than its kernels reach.
         """
         c = self.config
         if c.encoder != "text" or not c.causal or c.head != "every":
             raise OptionError(
-                "init_state: needs encoder='text', causal=True and head='every', a model of the next token"
+                "init_state: needs encoder='text', causal=True and head='every', a model of the "
+                "next token"
             )
         if length > c.max_length:
-            raise OptionError(f"length: received {length}; the model was built for texts of {c.max_length} tokens")
-        place: Any = {"device": self.encoder.embed.weight.device, "dtype": self.encoder.embed.weight.dtype}
+            raise OptionError(
+                f"length: received {length}; the model was built for texts of {c.max_length} tokens"
+            )
+        place: Any = {
+            "device": self.encoder.embed.weight.device,
+            "dtype": self.encoder.embed.weight.dtype,
+        }
         line = Domain.line(length, length=c.max_length, causal=True, measure="counting", **place)
-        return TextState(0, tuple([one.init_state(batch, line) for one in block.operators] for block in self.blocks))
+        return TextState(
+            0,
+            tuple(
+                [one.init_state(batch, line) for one in block.operators] for block in self.blocks
+            ),
+        )
 
-    def step(self, numbers: Int[Tensor, "b"], state: TextState) -> tuple[Float[Tensor, "b classes"], TextState]:
-        """Logits after one more token, and the state after it: those of :meth:`forward` at the text's last token. O(t) at token t."""
+    def step(
+        self, numbers: Int[Tensor, "b"], state: TextState
+    ) -> tuple[Float[Tensor, "b classes"], TextState]:
+        """Logits after one more token, and the state after it: those of :meth:`forward` at the
+        text's last token. O(t) at token t.
+        """
         u, after = self.input_dropout(self.encoder.embed(numbers)), []
         for block, states in zip(self.blocks, state.blocks):
             u, new = block.step(u, states)
@@ -210,7 +240,9 @@ class CKCNN(nn.Module, PretrainedMixin):
 
     @torch.no_grad()
     def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each block's first convolution sees: (operator, its input u (B, N, D), domain), first block first."""
+        """What each block's first convolution sees: (operator, its input u (B, N, D), domain),
+        first block first.
+        """
         u, domain = self.start(inputs)
         seen = []
         for block in self.blocks:
@@ -231,7 +263,13 @@ def make_encoder(c: CKCNNConfig) -> nn.Module:
         encoder = PixelEncoder(c.channels)
         encoder.dim = c.channels  # type: ignore[assignment]
         return encoder
-    timing: Any = {"spacing": c.spacing, "timed": c.timed, "step": c.step, "causal": c.causal, "mask": c.mask}
+    timing: Any = {
+        "spacing": c.spacing,
+        "timed": c.timed,
+        "step": c.step,
+        "causal": c.causal,
+        "mask": c.mask,
+    }
     return SequenceEncoder(channels=c.channels, length=c.length, **timing)
 
 
@@ -239,9 +277,14 @@ def make_block(c: CKCNNConfig, d_in: int, d_out: int) -> CKBlock:
     """One block, of kernels as long as the training input."""
     taken = inspect.signature(operator_factory(c.operator)).parameters
     if not {"out_dim", "length"} <= set(taken):
-        raise OptionError(f"operator: {c.operator!r} has no out_dim and length; needs a convolution such as 'ckconv'")
+        raise OptionError(
+            f"operator: {c.operator!r} has no out_dim and length; needs a convolution such as "
+            "'ckconv'"
+        )
     size: Any = c.image_size
-    options: dict[str, Any] = {"length": {"image": prod(size), "text": c.max_length}.get(c.encoder, c.length)}
+    options: dict[str, Any] = {
+        "length": {"image": prod(size), "text": c.max_length}.get(c.encoder, c.length)
+    }
     options |= {"position_dim": 2} if c.encoder == "image" else {}
     options |= {} if c.ordered else {"origin": "centre"}
     if c.encoder == "sequence" and c.spacing < 1:

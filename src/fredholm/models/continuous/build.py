@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...depth import Evolution, FeedForwardTerm, Hybrid, MomentConstraint, OperatorTerm, encoder_terms
+from ...depth import (
+    Evolution,
+    FeedForwardTerm,
+    Hybrid,
+    MomentConstraint,
+    OperatorTerm,
+    encoder_terms,
+)
 from ...depth.splitting import ConvolutionalAttention, ConvolutionTerm, Term
 from ...domain import Domain
 from ...encoders import ImageEncoder, TextEncoder
@@ -36,9 +43,13 @@ class PixelEncoder(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n c"], Domain]:
         if images.dim() != 4 or images.shape[1] != self.channels:
-            raise ShapeError(f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}")
+            raise ShapeError(
+                f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
+            )
         dtype = torch.promote_types(images.dtype, torch.float32)
-        return images.flatten(2).mT, Domain.grid(*images.shape[2:], device=images.device, dtype=dtype)
+        return images.flatten(2).mT, Domain.grid(
+            *images.shape[2:], device=images.device, dtype=dtype
+        )
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
         """The mean over the grid's points, (B, D)."""
@@ -49,16 +60,25 @@ def make_encoder(c: ContinuousConfig) -> nn.Module:
     """The encoder that a configuration names."""
     if c.stages:
         return PixelEncoder(c.channels)
-    shared: Any = {"dim": c.dim, "pool": c.pool, "frequencies": c.frequencies, "sigma": c.sigma, "dropout": c.dropout}
+    shared: Any = {
+        "dim": c.dim,
+        "pool": c.pool,
+        "frequencies": c.frequencies,
+        "sigma": c.sigma,
+        "dropout": c.dropout,
+    }
     if c.encoder == "text":
-        return TextEncoder(vocabulary=c.vocabulary, max_length=c.max_length, positions=c.positions, **shared)
+        return TextEncoder(
+            vocabulary=c.vocabulary, max_length=c.max_length, positions=c.positions, **shared
+        )
     return ImageEncoder(patch=c.patch, channels=c.channels, **shared)
 
 
 def stage_configs(c: ContinuousConfig) -> list[ContinuousConfig]:
     """One configuration a stage, the whole one where there are no stages.
 
-    ``steps`` are those of the last stage; earlier ones take as many in proportion to their knots, at least one.
+    ``steps`` are those of the last stage; earlier ones take as many in proportion to their knots,
+    at least one.
     """
     if not c.stages:
         return [c]
@@ -68,7 +88,11 @@ def stage_configs(c: ContinuousConfig) -> list[ContinuousConfig]:
         dim, depth, heads, _ = stage
         steps = None if c.steps is None else max(1, round(c.steps * depth / last))
         horizon = None if c.horizon is None else c.horizon * depth / last
-        found.append(replace(c, dim=dim, depth=depth, heads=heads, steps=steps, horizon=horizon, stages=(stage,)))
+        found.append(
+            replace(
+                c, dim=dim, depth=depth, heads=heads, steps=steps, horizon=horizon, stages=(stage,)
+            )
+        )
     return found
 
 
@@ -108,21 +132,34 @@ def make_terms(c: ContinuousConfig, position_dim: int, drop_path: float) -> list
         return terms
     options: Any = {} if c.norm == "post" else {"affine": "scalar", "penalty": c.penalty}
     *before, network = terms
-    return [*before, MomentConstraint(c.dim, **options), network, MomentConstraint(c.dim, **options)]
+    return [
+        *before,
+        MomentConstraint(c.dim, **options),
+        network,
+        MomentConstraint(c.dim, **options),
+    ]
 
 
 def _convolutional_terms(c: ContinuousConfig, position_dim: int, drop_path: float) -> list[Term]:
-    """Softmax attention with convolved queries, keys and values; any other operator beside a convolution term (the paper's IV)."""
+    """Softmax attention with convolved queries, keys and values; any other operator beside a
+    convolution term (the paper's IV).
+    """
 
     def before() -> nn.Module | None:
         return nn.LayerNorm(c.dim) if c.norm == "pre" else None
 
     branches: Any = {"dropout": c.dropout, "drop_path": drop_path}
-    network = FeedForwardTerm(c.dim, round(c.mlp_ratio * c.dim), activation=c.activation, norm=before(), **branches)
+    network = FeedForwardTerm(
+        c.dim, round(c.mlp_ratio * c.dim), activation=c.activation, norm=before(), **branches
+    )
     if c.operator == "softmax":
-        operator: nn.Module = ConvolutionalAttention(c.dim, c.heads, kernel_size=c.kernel, batch_norm=False)
+        operator: nn.Module = ConvolutionalAttention(
+            c.dim, c.heads, kernel_size=c.kernel, batch_norm=False
+        )
         return [OperatorTerm(operator, c.dim, norm=before(), **branches), network]
-    operator = make_operator(c.operator, c.dim, c.heads, position_dim=position_dim, **c.operator_options)
+    operator = make_operator(
+        c.operator, c.dim, c.heads, position_dim=position_dim, **c.operator_options
+    )
     local = ConvolutionTerm(c.dim, c.kernel, depthwise=True, norm=before())
     return [local, OperatorTerm(operator, c.dim, norm=before(), **branches), network]
 

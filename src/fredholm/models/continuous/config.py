@@ -14,7 +14,8 @@ CONTROLS = ("constant", "linear", "shared")
 
 @dataclass(frozen=True)
 class ContinuousConfig:
-    r"""A classifier of texts or images whose depth is time: :math:`u_t = \sum_k A_k(u; \theta_k(t))` on [0, T], then a read-out.
+    r"""A classifier of texts or images whose depth is time:
+    :math:`u_t = \sum_k A_k(u; \theta_k(t))` on [0, T], then a read-out.
 
     Attributes:
         encoder: ``image`` or ``text``.
@@ -24,22 +25,27 @@ class ContinuousConfig:
         dim, heads: width d of the features, heads H of the attention term.
         depth: knots K at which the control θ(t) has parameters of its own.
         horizon: T; None for K.
-        steps: N_t, the time steps of a forward pass; None for K. It changes no weight: a trained model runs with any number.
-        scheme: ``lie``, ``strang``, ``parallel``, ``relaxed`` (the paper's 4 + J substeps, for Δt = 1), or the groups of a hybrid
-            scheme such as ``((0, 1), (2,))``.
-        control: ``constant``: piecewise constant between knots; ``linear``: interpolated; ``shared``: one set of parameters for all
-            times, whatever the depth.
-        norm: ``post``: hard projections on S1 after both terms, with ``lie`` and Δt = 1 the encoder of Vaswani et al.; ``pre``: layer
-            norms inside the terms, with ``lie`` and Δt = 1 that of a vision transformer; ``soft``: penalties instead of
-            projections; ``none``.
+        steps: N_t, the time steps of a forward pass; None for K. It changes no weight: a trained
+            model runs with any number.
+        scheme: ``lie``, ``strang``, ``parallel``, ``relaxed`` (the paper's 4 + J substeps, for Δt =
+            1), or the groups of a hybrid scheme such as ``((0, 1), (2,))``.
+        control: ``constant``: piecewise constant between knots; ``linear``: interpolated;
+            ``shared``: one set of parameters for all times, whatever the depth.
+        norm: ``post``: hard projections on S1 after both terms, with ``lie`` and Δt = 1 the encoder
+            of Vaswani et al.; ``pre``: layer norms inside the terms, with ``lie`` and Δt = 1 that
+            of a vision transformer; ``soft``: penalties instead of projections; ``none``.
         penalty: μ of ``soft``, the time in which a distance to S1 falls by e.
-        operator, operator_options: the attention term: a registered operator's name, and its further options.
+        operator, operator_options: the attention term: a registered operator's name, and its
+            further options.
         activation: of the feed-forward term; ``mlp_ratio`` its expansion.
-        dropout: of terms and embedding; ``drop_path``: stochastic depth of the last knot, growing linearly from 0.
+        dropout: of terms and embedding; ``drop_path``: stochastic depth of the last knot, growing
+            linearly from 0.
         pool: ``mean``, ``cls``, or for text ``last``.
-        positions: of text, ``fourier``, ``learned`` or ``none``; ``frequencies`` and ``sigma`` of Fourier features.
-        stages: none, or (dim, depth, heads, stride) of each stage of a convolutional vision transformer: a strided convolution makes
-            fewer tokens, then the stage's own evolution runs; dim, depth and heads above are those of the last one.
+        positions: of text, ``fourier``, ``learned`` or ``none``; ``frequencies`` and ``sigma`` of
+            Fourier features.
+        stages: none, or (dim, depth, heads, stride) of each stage of a convolutional vision
+            transformer: a strided convolution makes fewer tokens, then the stage's own evolution
+            runs; dim, depth and heads above are those of the last one.
         kernel: side of the stages' embeddings and of the convolutions in their attention.
     """
 
@@ -79,8 +85,21 @@ class ContinuousConfig:
         if not isinstance(self.scheme, str):
             object.__setattr__(self, "scheme", tuple(tuple(group) for group in self.scheme))
         check_known(self, encoder=("image", "text"), norm=NORMS, control=CONTROLS)
-        whole = ("patch", "channels", "vocabulary", "max_length", "num_classes", "dim", "heads", "depth", "kernel")
-        check_counts((name, getattr(self, name)) for name in (*whole, *(("steps",) if self.steps is not None else ())))
+        whole = (
+            "patch",
+            "channels",
+            "vocabulary",
+            "max_length",
+            "num_classes",
+            "dim",
+            "heads",
+            "depth",
+            "kernel",
+        )
+        check_counts(
+            (name, getattr(self, name))
+            for name in (*whole, *(("steps",) if self.steps is not None else ()))
+        )
         for name in ("mlp_ratio", "penalty", *(("horizon",) if self.horizon is not None else ())):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
@@ -91,17 +110,25 @@ class ContinuousConfig:
 
     def _check_stages(self, size: tuple[int, ...]) -> None:
         if self.stages and self.encoder != "image":
-            raise OptionError("stages: a text has no grid to make coarser; needs encoder='image', or no stages")
+            raise OptionError(
+                "stages: a text has no grid to make coarser; needs encoder='image', or no stages"
+            )
         if self.stages and self.pool != "mean":
             raise OptionError(f"pool: received {self.pool!r} with stages; needs 'mean'")
         for stage in self.stages:
-            good = len(stage) == 4 and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in stage)
+            good = len(stage) == 4 and all(
+                isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in stage
+            )
             if not good or stage[0] % stage[2]:
-                raise OptionError(f"stages: received {stage}; needs (dim, depth, heads, stride), heads dividing dim")
+                raise OptionError(
+                    f"stages: received {stage}; needs (dim, depth, heads, stride), heads dividing "
+                    "dim"
+                )
         if self.stages and self.stages[-1][:3] != (self.dim, self.depth, self.heads):
             own = (self.dim, self.depth, self.heads)
             raise OptionError(
-                f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {own}; make them equal"
+                f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {own}; make "
+                "them equal"
             )
         if self.encoder == "image" and not self.stages:
             check_patch(size, self.patch)
@@ -114,7 +141,12 @@ class ContinuousConfig:
 
 
 _TEXT: dict[str, Any] = {"encoder": "text", "vocabulary": 8192, "max_length": 64, "num_classes": 2}
-_IMAGENET: dict[str, Any] = {"image_size": (224, 224), "patch": 16, "channels": 3, "num_classes": 1000}
+_IMAGENET: dict[str, Any] = {
+    "image_size": (224, 224),
+    "patch": 16,
+    "channels": 3,
+    "num_classes": 1000,
+}
 
 PRESETS = {
     "continuous_text_micro": lambda: ContinuousConfig(**_TEXT, dropout=0.3),
@@ -132,12 +164,24 @@ PRESETS = {
     ),
     "continuous_vit_micro": lambda: ContinuousConfig(dropout=0.0),
     "continuous_vit_b": lambda: ContinuousConfig(
-        **_IMAGENET, dim=768, heads=12, depth=12, mlp_ratio=4.0, pool="cls", frequencies=64, sigma=10.0
+        **_IMAGENET,
+        dim=768,
+        heads=12,
+        depth=12,
+        mlp_ratio=4.0,
+        pool="cls",
+        frequencies=64,
+        sigma=10.0,
     ),
     "continuous_cvt_micro": lambda: ContinuousConfig(
         dropout=0.0, depth=2, stages=((32, 1, 1, 4), (64, 2, 4, 2)), dim=64, heads=4
     ),
     "continuous_cvt_13": lambda: ContinuousConfig(
-        **_IMAGENET, dim=384, heads=6, depth=10, mlp_ratio=4.0, stages=((64, 1, 1, 4), (192, 2, 3, 2), (384, 10, 6, 2))
+        **_IMAGENET,
+        dim=384,
+        heads=6,
+        depth=10,
+        mlp_ratio=4.0,
+        stages=((64, 1, 1, 4), (192, 2, 3, 2), (384, 10, 6, 2)),
     ),
 }

@@ -19,14 +19,17 @@ from .config import PRESETS, ContinuousConfig
 
 
 class ContinuousTransformer(nn.Module, PretrainedMixin):
-    r"""Encoder, then :math:`u_t = \text{attention} + \text{network} + \text{constraints}` solved on [0, T], pooling, linear read-out.
+    r"""Encoder, then :math:`u_t = \text{attention} + \text{network} + \text{constraints}` solved on
+    [0, T], pooling, linear read-out.
 
-    Depth is a numerical choice: ``forward(inputs, steps=N)`` takes N time steps with the same weights. At N = K = T and the Lie
-    scheme the model is an ordinary encoder, post-norm or pre-norm by ``config.norm``.
+    Depth is a numerical choice: ``forward(inputs, steps=N)`` takes N time steps with the same
+    weights. At N = K = T and the Lie scheme the model is an ordinary encoder, post-norm or pre-norm
+    by ``config.norm``.
 
     Shape: images (B, C, H, W) or token numbers (B, N) to logits (B, num_classes).
 
-    Initialisation: Xavier-uniform terms, output layers scaled by :math:`1/\sqrt{2K}` unless post-norm; the classifier starts at zero.
+    Initialisation: Xavier-uniform terms, output layers scaled by :math:`1/\sqrt{2K}` unless
+    post-norm; the classifier starts at zero.
 
     Reference: continuous transformer, Eq. 10, 13, 16-21, 57.
 
@@ -45,7 +48,9 @@ class ContinuousTransformer(nn.Module, PretrainedMixin):
         self.config = config
         self.encoder: Any = make_encoder(config)
         stages = stage_configs(config)
-        self.evolutions: Any = nn.ModuleList(make_evolution(stage, self.encoder.position_dim) for stage in stages)
+        self.evolutions: Any = nn.ModuleList(
+            make_evolution(stage, self.encoder.position_dim) for stage in stages
+        )
         widths = [config.channels, *(stage[0] for stage in config.stages)]
         self.embeddings: Any = nn.ModuleList(
             ConvolutionalEmbedding(before, after, 2 * stride - 1, stride=stride)
@@ -64,7 +69,9 @@ class ContinuousTransformer(nn.Module, PretrainedMixin):
     def features(
         self, inputs: Tensor, steps: int | None = None, observer: Observer | None = None
     ) -> tuple[Tensor, Domain]:
-        """u(T) (B, N, D) and its domain, of the last stage where there are several. ``observer`` is told of every substep."""
+        """u(T) (B, N, D) and its domain, of the last stage where there are several. ``observer`` is
+        told of every substep.
+        """
         u, domain = self.start(inputs, steps, observer)
         return self.evolution(u, domain, steps=steps, observer=observer), domain
 
@@ -93,9 +100,11 @@ class ContinuousTransformer(nn.Module, PretrainedMixin):
 
     @torch.no_grad()
     def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each step's attention term sees: (operator, its input u (B, N, D), domain), first step first, of the last stage.
+        """What each step's attention term sees: (operator, its input u (B, N, D), domain), first
+        step first, of the last stage.
 
-        Where a scheme acts more than once a step, its first time. Interpolated controls show the operator of the nearest knot.
+        Where a scheme acts more than once a step, its first time. Interpolated controls show the
+        operator of the nearest knot.
         """
         found: dict[int, tuple[nn.Module, Tensor]] = {}
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import OptionError
-from ..checks import check_counts, check_heads, check_known, check_patch, check_rates, check_ratio, image_sides
+from ..checks import (
+    check_counts,
+    check_heads,
+    check_known,
+    check_patch,
+    check_rates,
+    check_ratio,
+    image_sides,
+)
 
 DEPTH_RULES = ("power", "constant", "accumulated")
 
@@ -17,24 +25,32 @@ class InfViTConfig:
     r"""A pre-norm vision transformer around any registered operator.
 
     Attributes:
-        image_size: height and width the model is built for; it takes any other whose sides the patch divides.
+        image_size: height and width the model is built for; it takes any other whose sides the
+            patch divides.
         patch: patch side in pixels.
         channels, num_classes: of input and output.
         dim, depth, heads: width d, layers L, heads H.
-        operator: ``linear_infsa``, ``infsa``, ``softmax`` (the ViT of equal depth) or any registered operator.
+        operator: ``linear_infsa``, ``infsa``, ``softmax`` (the ViT of equal depth) or any
+            registered operator.
         operator_options: its further options.
-        depth_rule: what block l adds to the residual stream. ``power``: :math:`\gamma^l Z^{(l)}`, the paper's; ``constant``:
-            :math:`\gamma Z^{(l)}`, as the released code does; ``accumulated``: as ``power``, and the class is read from
-            :math:`S_L = \sum_l \gamma^l Z^{(l)}` instead of the stream, for any operator (:class:`fredholm.depth.Accumulation`).
-            Operators without a γ, such as softmax, add Z in the first two.
+        depth_rule: what block l adds to the residual stream. ``power``: :math:`\gamma^l Z^{(l)}`,
+            the paper's; ``constant``:
+            :math:`\gamma Z^{(l)}`, as the released code does; ``accumulated``: as ``power``, and
+            the class is read from
+            :math:`S_L = \sum_l \gamma^l Z^{(l)}` instead of the stream, for any operator
+            (:class:`fredholm.depth.Accumulation`). Operators without a γ, such as softmax, add Z in
+            the first two.
         decay: γ, of operators that have one and of ``accumulated``.
         learned_decay: γ is learned: one a head, or one for all of ``accumulated``.
         mlp_ratio: expansion of the feed-forward networks.
-        chunk: tokens that a feed-forward network computes at once, None for all: bounds memory, changes no weight.
+        chunk: tokens that a feed-forward network computes at once, None for all: bounds memory,
+            changes no weight.
         dropout: after operators, inside feed-forward networks and after the embedding.
-        drop_path: stochastic depth of the last block; it grows linearly from 0 (``accumulated``: of all).
+        drop_path: stochastic depth of the last block; it grows linearly from 0 (``accumulated``: of
+            all).
         pool: ``cls`` or ``mean``.
-        positions: ``learned``, a table interpolated for other sizes, or ``fourier``, a function of the coordinates.
+        positions: ``learned``, a table interpolated for other sizes, or ``fourier``, a function of
+            the coordinates.
         frequencies, sigma: of ``fourier`` positions.
 
     Raises:
@@ -75,11 +91,15 @@ class InfViTConfig:
         if not isinstance(self.decay, int | float) or not 0 < self.decay < 1:
             raise OptionError(f"decay is γ in (0, 1), got {self.decay!r}")
         if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
-            raise OptionError(f"chunk is a number of tokens, 1 or more, or null for all at once, got {self.chunk!r}")
+            raise OptionError(
+                "chunk is a number of tokens, 1 or more, or null for all at once, got "
+                f"{self.chunk!r}"
+            )
         for name in ("decay", "learned_decay", "power"):
             if name in self.operator_options:
                 raise OptionError(
-                    f"operator option {name!r}: InfViT sets it; give the model's decay, learned_decay and depth_rule"
+                    f"operator option {name!r}: InfViT sets it; give the model's decay, "
+                    "learned_decay and depth_rule"
                 )
 
     @property
@@ -98,7 +118,9 @@ def _size(operator: str, heads: int, depth: int) -> Callable[[], InfViTConfig]:
     """A size of the paper, §4; its width of 768 is 64 heads of 12 or 16 of 48."""
 
     def preset() -> InfViTConfig:
-        return InfViTConfig(operator=operator, heads=heads, depth=depth, operator_options={"bias": True})
+        return InfViTConfig(
+            operator=operator, heads=heads, depth=depth, operator_options={"bias": True}
+        )
 
     return preset
 
@@ -108,7 +130,13 @@ def _small(operator: str, heads: int) -> Callable[[], InfViTConfig]:
 
     def preset() -> InfViTConfig:
         return InfViTConfig(
-            image_size=(56, 56), patch=7, channels=1, num_classes=10, dim=64, heads=heads, operator=operator
+            image_size=(56, 56),
+            patch=7,
+            channels=1,
+            num_classes=10,
+            dim=64,
+            heads=heads,
+            operator=operator,
         )
 
     return preset

@@ -22,14 +22,17 @@ from .config import PRESETS, InfViTConfig
 class InfViT(nn.Module, PretrainedMixin):
     r"""Patches, L pre-norm blocks with responses :math:`\gamma^l Z^{(l)}`, layer norm, read-out.
 
-    Any registered operator makes the responses Z; ``operator="softmax"`` is the vision transformer of equal depth. The linear form's
-    cost and memory are linear in the tokens; ``chunk`` bounds what its feed-forward networks hold, so that N is limited by a few
-    (N, dim) tensors alone. The class token has measure 0: it reads the image, and no patch reads it.
+    Any registered operator makes the responses Z; ``operator="softmax"`` is the vision transformer
+    of equal depth. The linear form's cost and memory are linear in the tokens; ``chunk`` bounds
+    what its feed-forward networks hold, so that N is limited by a few (N, dim) tensors alone. The
+    class token has measure 0: it reads the image, and no patch reads it.
 
-    Shape: images (B, C, H, W), sides divisible by the patch, of any size, to logits (B, num_classes).
+    Shape: images (B, C, H, W), sides divisible by the patch, of any size, to logits (B,
+    num_classes).
 
-    Initialisation: output layers of operators and feed-forward networks scaled by :math:`1/\sqrt{2L}`; patch embedding and positions
-    truncated normal 0.02; the classifier starts at zero.
+    Initialisation: output layers of operators and feed-forward networks scaled by
+    :math:`1/\sqrt{2L}`; patch embedding and positions truncated normal 0.02; the classifier starts
+    at zero.
 
     Reference: InfSA §4, Fig. 2a, Eqs. 9, 12, 21, 23.
 
@@ -63,7 +66,12 @@ class InfViT(nn.Module, PretrainedMixin):
         self.blocks: Any = nn.ModuleList()
         shared: Any = {"ratio": c.mlp_ratio, "dropout": c.dropout, "chunk": c.chunk}
         if c.depth_rule == "accumulated":
-            options: Any = {"decay": c.decay, "learned_decay": c.learned_decay, "drop_path": c.drop_path, **shared}
+            options: Any = {
+                "decay": c.decay,
+                "learned_decay": c.learned_decay,
+                "drop_path": c.drop_path,
+                **shared,
+            }
             self.stack = Accumulation(operators, c.dim, **options)
         else:
             for layer, operator in enumerate(operators):
@@ -91,7 +99,9 @@ class InfViT(nn.Module, PretrainedMixin):
         return self.head(self.encoder.read_out(tokens, domain))
 
     def features(self, images: Tensor) -> tuple[Tensor, Domain]:
-        """What the class is read from, normalised (B, N, D), and its domain: the stream, or S_L where the depth rule says so."""
+        """What the class is read from, normalised (B, N, D), and its domain: the stream, or S_L
+        where the depth rule says so.
+        """
         tokens, domain = self.encoder(images)
         if self.stack is not None:
             return self.norm(self.stack.accumulate(tokens, domain)[1]), domain
@@ -102,11 +112,17 @@ class InfViT(nn.Module, PretrainedMixin):
     @property
     def operators(self) -> list[nn.Module]:
         """The operators T_1 … T_L."""
-        return list(self.stack.operators) if self.stack is not None else [block.operator for block in self.blocks]
+        return (
+            list(self.stack.operators)
+            if self.stack is not None
+            else [block.operator for block in self.blocks]
+        )
 
     @torch.no_grad()
     def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
+        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block
+        first.
+        """
         seen: list[tuple[nn.Module, Tensor, Domain]] = []
         hooks = [
             operator.register_forward_pre_hook(lambda module, given: seen.append((module, *given)))

@@ -38,7 +38,9 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
         return TextEncoder(pool=c.pool, **words, **shared, **fourier)
     if c.encoder == "graph":
         nodes = {"vocabulary": c.vocabulary} if c.node_tokens else {"channels": c.channels}
-        return GraphEncoder(eigenvectors=c.eigenvectors, off_edges=c.off_edges, pool=c.pool, **nodes, **shared)
+        return GraphEncoder(
+            eigenvectors=c.eigenvectors, off_edges=c.off_edges, pool=c.pool, **nodes, **shared
+        )
     if c.encoder == "field":
         return FieldEncoder(channels=c.channels, **shared, **fourier)
     if c.encoder == "multimodal":
@@ -46,5 +48,7 @@ def make_encoder(c: ITNetConfig) -> nn.Module:
         pair = {"patch": patch, "channels": c.channels, "pool": c.pool}
         return MultimodalEncoder(**pair, **words, **measure, **shared, **fourier)
     if c.scales:
-        return MultiScaleImageEncoder(scales=tuple(c.scales), channels=c.channels, **measure, **shared, **fourier)
+        return MultiScaleImageEncoder(
+            scales=tuple(c.scales), channels=c.channels, **measure, **shared, **fourier
+        )
     return ImageEncoder(patch=patch, channels=c.channels, pool=c.pool, **shared, **fourier)

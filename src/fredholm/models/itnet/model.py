@@ -25,14 +25,16 @@ from .config import PRESETS, ITNetConfig
 class ITNet(nn.Module, PretrainedMixin):
     r"""Encoder, L pre-norm residual blocks of an operator, layer norm, pooling, linear read-out.
 
-    The same backbone serves every registered operator (``config.operator``), so that operators can be compared.
+    The same backbone serves every registered operator (``config.operator``), so that operators can
+    be compared.
 
-    Shape: what ``config.encoder`` reads (images (B, C, H, W), clouds (B, N, p), token numbers (B, N), fields (B, C, n1, n2), or
-    :class:`fredholm.encoders.Inputs` of a graph or of pictures and texts) to logits (B, num_classes); with ``pool == "every"`` and for
-    fields (B, N, num_classes).
+    Shape: what ``config.encoder`` reads (images (B, C, H, W), clouds (B, N, p), token numbers (B,
+    N), fields (B, C, n1, n2), or
+    :class:`fredholm.encoders.Inputs` of a graph or of pictures and texts) to logits (B,
+    num_classes); with ``pool == "every"`` and for fields (B, N, num_classes).
 
-    Initialisation: the operators' and feed-forward networks' output layers are scaled by :math:`1/\sqrt{2L}`; patch embedding
-    truncated normal 0.02; the classifier starts at zero.
+    Initialisation: the operators' and feed-forward networks' output layers are scaled by
+    :math:`1/\sqrt{2L}`; patch embedding truncated normal 0.02; the classifier starts at zero.
 
     Reference: ITNet §3.4, Table 10, App. H.
 
@@ -51,7 +53,13 @@ class ITNet(nn.Module, PretrainedMixin):
         self.encoder: Any = make_encoder(c)
         self.blocks: Any = nn.ModuleList(
             ResidualBlock(
-                make_operator(c.operator, c.dim, c.heads, position_dim=self.encoder.position_dim, **c.operator_options),
+                make_operator(
+                    c.operator,
+                    c.dim,
+                    c.heads,
+                    position_dim=self.encoder.position_dim,
+                    **c.operator_options,
+                ),
                 c.dim,
                 ratio=c.mlp_ratio,
                 dropout=c.dropout,
@@ -73,12 +81,20 @@ class ITNet(nn.Module, PretrainedMixin):
         return self.head(self.encoder.read_out(tokens, domain))
 
     def _views(self, inputs: Any) -> Tensor:
-        """Logits of samples with several pictures (B, V, C, H, W) and one text each: each pair by itself, then all read-outs at once."""
+        """Logits of samples with several pictures (B, V, C, H, W) and one text each: each pair by
+        itself, then all read-outs at once.
+        """
         images, views = inputs["image"], self.config.views
         if images.dim() != 5 or images.shape[1] != views:
-            raise ShapeError(f"image must have shape (B, {views}, C, H, W), got {tuple(images.shape)}")
-        pairs = Inputs(image=images.flatten(0, 1), tokens=inputs["tokens"].repeat_interleave(views, 0))
-        return self.head(self.encoder.read_out(*self.features(pairs)).unflatten(0, (-1, views)).flatten(1))
+            raise ShapeError(
+                f"image must have shape (B, {views}, C, H, W), got {tuple(images.shape)}"
+            )
+        pairs = Inputs(
+            image=images.flatten(0, 1), tokens=inputs["tokens"].repeat_interleave(views, 0)
+        )
+        return self.head(
+            self.encoder.read_out(*self.features(pairs)).unflatten(0, (-1, views)).flatten(1)
+        )
 
     def features(self, inputs: Tensor | Inputs) -> tuple[Tensor, Domain]:
         """Normalised features of the last block (B, N, D) and their domain."""
@@ -89,7 +105,9 @@ class ITNet(nn.Module, PretrainedMixin):
 
     @torch.no_grad()
     def trace(self, inputs: Tensor | Inputs) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
+        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block
+        first.
+        """
         tokens, domain = self.encoder(inputs)
         seen = []
         for block in self.blocks:
@@ -98,26 +116,39 @@ class ITNet(nn.Module, PretrainedMixin):
         return seen
 
     def init_state(self, length: int, batch: int = 1) -> TextState:
-        """What a causal text model remembers before its first token, for texts of up to ``length`` tokens.
+        """What a causal text model remembers before its first token, for texts of up to ``length``
+        tokens.
 
         Raises:
-            OptionError: a model that gives no logits at every token of a causal text, or a longer text than it was built for.
+            OptionError: a model that gives no logits at every token of a causal text, or a longer
+                text than it was built for.
         """
         c = self.config
         if c.encoder != "text" or not c.causal or c.pool != "every":
             raise OptionError(
-                "init_state: needs encoder='text', causal=True and pool='every', a model of the next token"
+                "init_state: needs encoder='text', causal=True and pool='every', a model of the "
+                "next token"
             )
         if length > c.max_length:
-            raise OptionError(f"length: received {length}; the model was built for texts of {c.max_length} tokens")
+            raise OptionError(
+                f"length: received {length}; the model was built for texts of {c.max_length} tokens"
+            )
         place = self.head.weight
-        line = Domain.line(length, length=c.max_length, causal=True, device=place.device, dtype=place.dtype)
-        return TextState(0, line, tuple(block.operator.init_state(batch, line) for block in self.blocks))
+        line = Domain.line(
+            length, length=c.max_length, causal=True, device=place.device, dtype=place.dtype
+        )
+        return TextState(
+            0, line, tuple(block.operator.init_state(batch, line) for block in self.blocks)
+        )
 
-    def step(self, numbers: Int[Tensor, "b"], state: TextState) -> tuple[Float[Tensor, "b classes"], TextState]:
-        """Logits after one more token, and the state after it: the same as :meth:`forward` of the whole text, at its last token.
+    def step(
+        self, numbers: Int[Tensor, "b"], state: TextState
+    ) -> tuple[Float[Tensor, "b classes"], TextState]:
+        """Logits after one more token, and the state after it: the same as :meth:`forward` of the
+        whole text, at its last token.
 
-        Cost: that of one point of each operator; with a separable kernel it does not grow with the text.
+        Cost: that of one point of each operator; with a separable kernel it does not grow with the
+        text.
 
         Example:
             >>> from fredholm.models import create_model
@@ -144,7 +175,9 @@ class ITNet(nn.Module, PretrainedMixin):
 
 @dataclass(frozen=True, eq=False)
 class TextState:
-    """What a text model remembers of a text so far: how many tokens came, the line they lie on, and every operator's state."""
+    """What a text model remembers of a text so far: how many tokens came, the line they lie on, and
+    every operator's state.
+    """
 
     seen: int
     domain: Domain

@@ -11,7 +11,8 @@ from ..checks import check_counts, check_heads, check_known, check_rates
 
 @dataclass(frozen=True)
 class LRAConfig:
-    """A classifier of token sequences, or of pairs of them: only ``operator`` changes between the rows of a table.
+    """A classifier of token sequences, or of pairs of them: only ``operator`` changes between the
+    rows of a table.
 
     Attributes:
         encoder: ``text``, the only one: bytes, symbols and grey levels are all token numbers.
@@ -47,14 +48,17 @@ class LRAConfig:
         check_rates(self, "dropout")
         if self.encoder != "text":
             raise OptionError(
-                f"the Long Range Arena's models read token numbers (encoder 'text'), got {self.encoder!r}"
+                "the Long Range Arena's models read token numbers (encoder 'text'), got "
+                f"{self.encoder!r}"
             )
         check_heads(self.dim, self.heads)
         check_known(self, pool=("mean", "cls"))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input the model is built for: the longest sequence (N,), or a pair of them (2, N)."""
+        """Shape of one input the model is built for: the longest sequence (N,), or a pair of them
+        (2, N).
+        """
         return (2, self.max_length) if self.pair else (self.max_length,)
 
 

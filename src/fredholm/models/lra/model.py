@@ -20,9 +20,11 @@ from .config import PRESETS, LRAConfig
 
 
 class LRA(nn.Module, PretrainedMixin):
-    r"""Token and place vectors, L pre-norm residual blocks of an operator, layer norm, pooling, a network with one hidden layer.
+    r"""Token and place vectors, L pre-norm residual blocks of an operator, layer norm, pooling, a
+    network with one hidden layer.
 
-    Of a pair, both sequences go through one encoder to a and b, and the classifier reads :math:`[a, b, a b, a - b]`.
+    Of a pair, both sequences go through one encoder to a and b, and the classifier reads
+    :math:`[a, b, a b, a - b]`.
 
     Shape: token numbers (B, N), or (B, 2, N) of pairs, 0 where padded, to logits (B, num_classes).
 
@@ -31,7 +33,8 @@ class LRA(nn.Module, PretrainedMixin):
     Raises:
         ShapeError: inputs of another form.
 
-    Reference: Tay et al. 2021; Chen et al. 2021 (Skyformer), whose two-layer setting is the default; LUNA §5.1.
+    Reference: Tay et al. 2021; Chen et al. 2021 (Skyformer), whose two-layer setting is the
+    default; LUNA §5.1.
 
     Example:
         >>> from fredholm.models import create_model
@@ -64,7 +67,9 @@ class LRA(nn.Module, PretrainedMixin):
         )
         self.norm = nn.LayerNorm(c.dim)
         read = c.dim * (4 if c.pair else 1)
-        self.head = nn.Sequential(nn.Linear(read, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.num_classes))
+        self.head = nn.Sequential(
+            nn.Linear(read, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.num_classes)
+        )
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "b classes"]:
         features, domain = self.features(inputs)
@@ -75,7 +80,9 @@ class LRA(nn.Module, PretrainedMixin):
         return self.head(pooled)
 
     def features(self, inputs: Tensor) -> tuple[Tensor, Domain]:
-        """Normalised features of the last block and their domain; of pairs first and second take turns, (2B, N, D)."""
+        """Normalised features of the last block and their domain; of pairs first and second take
+        turns, (2B, N, D).
+        """
         tokens, domain = self.encoder(self._rows(inputs))
         for block in self.blocks:
             tokens = block(tokens, domain)
@@ -89,7 +96,9 @@ class LRA(nn.Module, PretrainedMixin):
 
     @torch.no_grad()
     def trace(self, inputs: Tensor) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block first."""
+        """What each block's operator sees: (operator, its input u (B, N, D), domain), first block
+        first.
+        """
         tokens, domain = self.encoder(self._rows(inputs))
         seen = []
         for block in self.blocks:

@@ -17,7 +17,8 @@ from ...quadrature import Quadrature
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Points that stand for clusters of a domain's points: made once for a domain, by the caller, and passed to ``MonteCarlo``.
+    """Points that stand for clusters of a domain's points: made once for a domain, by the caller,
+    and passed to ``MonteCarlo``.
 
     Attributes:
         index: the anchors among the points, (1 | B, S).
@@ -49,11 +50,16 @@ class Anchors:
             every = torch.arange(n, device=positions.device)[None]
             return cls(every, every)
         b = max(positions.shape[0], mass.shape[0])
-        return cls(*spread_anchors(positions.expand(b, -1, -1), mass.to(positions.dtype).expand(b, -1), samples))
+        return cls(
+            *spread_anchors(
+                positions.expand(b, -1, -1), mass.to(positions.dtype).expand(b, -1), samples
+            )
+        )
 
 
 def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Problem:
-    """The same integral with anchors for keys, each of its cluster's mass as the query sees it; None makes ``samples`` of them.
+    """The same integral with anchors for keys, each of its cluster's mass as the query sees it;
+    None makes ``samples`` of them.
 
     Raises:
         DomainError: anchors of another domain.
@@ -62,9 +68,14 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
     if anchors is None:
         anchors = Anchors.among(p.y, q.mass, samples)
     if anchors.cluster.shape[-1] != n:
-        raise DomainError(f"these anchors are of a domain of {anchors.cluster.shape[-1]} points, the call has {n}")
+        raise DomainError(
+            f"these anchors are of a domain of {anchors.cluster.shape[-1]} points, the call has {n}"
+        )
     if anchors.index.shape[0] not in (1, p.uy.shape[0]):
-        raise DomainError(f"these anchors are of a batch of {anchors.index.shape[0]}, the call has {p.uy.shape[0]}")
+        raise DomainError(
+            f"these anchors are of a batch of {anchors.index.shape[0]}, the call has "
+            f"{p.uy.shape[0]}"
+        )
     b = max(anchors.index.shape[0], q.mass.shape[0], p.y.shape[0])
     index, cluster = anchors.index.expand(b, -1), anchors.cluster.expand(b, -1)
     member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype) * q.mass[..., None]
@@ -82,7 +93,12 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
         uy=p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1])),
         quadrature=quadrature,
         layout=replace(
-            p.layout, keys=None, cross=True, causal=False, pairs=quadrature.density is not None, padded=False
+            p.layout,
+            keys=None,
+            cross=True,
+            causal=False,
+            pairs=quadrature.density is not None,
+            padded=False,
         ),
     )
 
@@ -90,4 +106,7 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
 def check_count(samples: int, points: int) -> None:
     """OptionError where more points are wanted than there are."""
     if samples > points:
-        raise OptionError(f"samples={samples} exceeds the {points} points of the domain; use 'exact', or fewer samples")
+        raise OptionError(
+            f"samples={samples} exceeds the {points} points of the domain; use 'exact', or fewer "
+            "samples"
+        )

@@ -17,7 +17,9 @@ Keys = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """Which strategy and which form of it will run, and why: what ``operator.plan(domain)`` answers."""
+    """Which strategy and which form of it will run, and why: what ``operator.plan(domain)``
+    answers.
+    """
 
     strategy: str
     path: str
@@ -31,8 +33,9 @@ class Plan:
 class Strategy:
     """A way of computing ∫ K u dμ. Subclasses are frozen dataclasses without parameters.
 
-    ``exact`` says whether the result equals the definition. A strategy decides from static facts only (traits, shapes, device
-    type), never from the values of tensors, so that traced code takes the same way as eager code.
+    ``exact`` says whether the result equals the definition. A strategy decides from static facts
+    only (traits, shapes, device type), never from the values of tensors, so that traced code takes
+    the same way as eager code.
     """
 
     exact: ClassVar[bool] = True
@@ -42,7 +45,9 @@ class Strategy:
         raise NotImplementedError
 
     def suits(self, kernel: Kernel, layout: Layout) -> bool:
-        """Whether ``"auto"`` prefers this strategy to :class:`Exact` for such a kernel and such static facts."""
+        """Whether ``"auto"`` prefers this strategy to :class:`Exact` for such a kernel and such
+        static facts.
+        """
         return False
 
     def reason(self, path: str) -> str:
@@ -55,7 +60,9 @@ class Strategy:
         return Plan(repr(self), path, self.reason(path))
 
     def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
-        """What can be computed once for the keys: tensors with points on dimension -2. A causal step caches these."""
+        """What can be computed once for the keys: tensors with points on dimension -2. A causal
+        step caches these.
+        """
         raise NotImplementedError
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
@@ -67,15 +74,29 @@ class Strategy:
         return self._respond(kernel, problem, self.keys(kernel, problem.y, problem.uy, path), path)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Keys,
+        path: str,
     ) -> tuple[Tensor, Keys]:
-        """The response at point t (B, H, 1, d_out) from its position (1 | B, 1, p), its features (B, H, 1, d) and the memory of
-        the points before it; and the memory after it. Here: keys are computed once and cached, O(t)."""
+        """The response at point t (B, H, 1, d_out) from its position (1 | B, 1, p), its features
+        (B, H, 1, d) and the memory of the points before it; and the memory after it. Here: keys are
+        computed once and cached, O(t).
+        """
         new = self.keys(kernel, x, u, path)
         memory = {name: torch.cat([memory[name], k], -2) if t else k for name, k in new.items()}
         row = quadrature.row(t).to(u.dtype)
         problem = Problem(
-            x, memory.get("positions", x), u, memory.get("signal", u), row, Layout(cross=True, stepping=True)
+            x,
+            memory.get("positions", x),
+            u,
+            memory.get("signal", u),
+            row,
+            Layout(cross=True, stepping=True),
         )
         return self._respond(kernel, problem, memory, path), memory
 
@@ -85,7 +106,8 @@ class Strategy:
     def refuse(self, kernel: Kernel, needs: str, instead: str) -> StrategyError:
         """The error of a strategy that cannot serve a kernel."""
         return StrategyError(
-            f"{type(self).__name__} cannot integrate {type(kernel).__name__}: it needs {needs}; use {instead} instead"
+            f"{type(self).__name__} cannot integrate {type(kernel).__name__}: it needs {needs}; "
+            f"use {instead} instead"
         )
 
 

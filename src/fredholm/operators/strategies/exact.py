@@ -1,4 +1,6 @@
-"""The exact integral: equal to the definition, with memory that grows linearly in N wherever the kernel allows it."""
+"""The exact integral: equal to the definition, with memory that grows linearly in N wherever the
+kernel allows it.
+"""
 
 from __future__ import annotations
 
@@ -60,14 +62,17 @@ class Exact(Strategy):
     """Every pair is evaluated, and the form follows the kernel's traits.
 
     Args:
-        memory: working-set budget of one tile or query block, in bytes; None lets the op choose for the device.
-        backend: of the tiled forms, ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). A form without a
-            Triton kernel refuses ``"triton"``.
+        memory: working-set budget of one tile or query block, in bytes; None lets the op choose for
+            the device.
+        backend: of the tiled forms, ``"auto"``, ``"torch"`` or ``"triton"`` (see
+            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses ``"triton"``.
 
-    Forms, in the order of preference: the kernel's own (``OwnForm``; in a causal step ``CausalTransition``), one hop on a graph of
-    tokens (``GraphDiffusion``), fused attention (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden units by
-    query block (``HiddenReadout``), scalar weights by query block (``WeightedValue``), dense blocks (any kernel).
-    Cost O(N²) time in all but the own forms; the blocks are recomputed in the backward, so memory stays O(N).
+    Forms, in the order of preference: the kernel's own (``OwnForm``; in a causal step
+    ``CausalTransition``), one hop on a graph of tokens (``GraphDiffusion``), fused attention
+    (``SoftmaxScores``), the tiled hidden-first op (``SplitHidden``), hidden units by query block
+    (``HiddenReadout``), scalar weights by query block (``WeightedValue``), dense blocks (any
+    kernel). Cost O(N²) time in all but the own forms; the blocks are recomputed in the backward, so
+    memory stays O(N).
     """
 
     memory: int | None = None
@@ -80,7 +85,8 @@ class Exact(Strategy):
         path = self._path(kernel, layout)
         if self.backend == "triton" and path not in (TABLE, COLUMNS, HOP):
             raise StrategyError(
-                f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton kernel; use backend='auto'"
+                f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton "
+                "kernel; use backend='auto'"
             )
         return path
 
@@ -121,7 +127,14 @@ class Exact(Strategy):
         return super().respond(kernel, problem, path)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Keys,
+        path: str,
     ) -> tuple[Tensor, Keys]:
         if path == HOP:
             return step_hops(kernel, u, quadrature, t, memory, 1)
@@ -132,7 +145,10 @@ class Exact(Strategy):
         out, after = trait.advance(_point(x, u, quadrature, t), before)
         if quadrature.valid is not None:  # padding is no point: the state passes it by
             real = quadrature.valid[:, t]
-            after = {k: torch.where(real.view(-1, *[1] * (v.dim() - 1)), v, before[k]) for k, v in after.items()}
+            after = {
+                k: torch.where(real.view(-1, *[1] * (v.dim() - 1)), v, before[k])
+                for k, v in after.items()
+            }
         return out[:, :, None], after
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
@@ -143,7 +159,7 @@ class Exact(Strategy):
             return self._tiled(kernel, problem, dict(keys), path == COLUMNS)
         return self._blocks(kernel, problem, path)
 
-    # --- hidden-first, tiled ------------------------------------------------------------------------------------------
+    # --- hidden-first, tiled ----------------------------------------------------------------------
 
     def _tiled(self, kernel, problem: Problem, keys: Keys, columns: bool) -> Tensor:
         q, signal = problem.quadrature, keys.pop("signal")
@@ -151,31 +167,48 @@ class Exact(Strategy):
         readout, bias = kernel.readout()
         signal = signal.expand(-1, kernel.heads, -1, -1)
         mass = q.mass[:, None, :, None].to(signal.dtype)
-        # A mask or an order acts on pairs; padding is already zero in the masses, and its features are finite.
+        # A mask or an order acts on pairs; padding is already zero in the masses, and its features
+        # are finite.
         value = mass * signal
-        options = {"query": None, "key": None} | keys | kernel.query_terms(problem.x, problem.ux, columns=columns)
+        options = (
+            {"query": None, "key": None}
+            | keys
+            | kernel.query_terms(problem.x, problem.ux, columns=columns)
+        )
         if not columns and problem.layout.grid is not None:
             displacements, index = grid_displacements(problem.x[0], problem.layout.grid)
             table = kernel.table(displacements)
             if table is not None:
-                options |= {"table": table, "query_index": index + displacements.shape[0] // 2, "key_index": index}
+                options |= {
+                    "table": table,
+                    "query_index": index + displacements.shape[0] // 2,
+                    "key_index": index,
+                }
         if q.query_time is not None:
             options |= {"query_time": q.query_time, "key_time": q.key_time}
         if self.memory is not None:
             options["memory"] = self.memory
-        out = mlp_kernel(value=value, readout=readout, density=q.density, backend=self.backend, **options)
+        out = mlp_kernel(
+            value=value, readout=readout, density=q.density, backend=self.backend, **options
+        )
         if bias is not None:
-            out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), _moment(q, value, problem.ux.shape[2]))
+            out = out + torch.einsum(
+                "hoi,bhqi->bhqo", bias.to(out.dtype), _moment(q, value, problem.ux.shape[2])
+            )
         return out if q.scale is None else out * q.scale[..., None].to(out.dtype)
 
-    # --- by query block -----------------------------------------------------------------------------------------------
+    # --- by query block ---------------------------------------------------------------------------
 
     def _blocks(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
-        """Dense evaluation, a block of queries at a time, recomputed in the backward. Traced code takes one block."""
+        """Dense evaluation, a block of queries at a time, recomputed in the backward. Traced code
+        takes one block.
+        """
         n = problem.ux.shape[2]
         if torch.compiler.is_compiling():
             return _dense(kernel, problem, path)
-        per_pair = {HIDDEN: getattr(kernel, "width", 64), WEIGHTED: 4}.get(path, kernel.d_in * kernel.d_out)
+        per_pair = {HIDDEN: getattr(kernel, "width", 64), WEIGHTED: 4}.get(
+            path, kernel.d_in * kernel.d_out
+        )
         row_bytes = 8 * problem.uy.shape[0] * kernel.heads * problem.uy.shape[2] * per_pair
         block = max(1, min(n, (self.memory or 1 << 26) // row_bytes))
         if block == n:
@@ -198,7 +231,9 @@ def _dense(kernel, problem: Problem, path: str, rows: list[int] | None = None) -
     weights, signal = part.quadrature.weights().to(part.uy.dtype), part.uy
     if path == WEIGHTED:
         density = (kernel.weights(part) * weights).expand(-1, kernel.heads, -1, -1)
-        return density @ signal @ kernel.value_map().mT  # an einsum of three would fix traced lengths
+        return (
+            density @ signal @ kernel.value_map().mT
+        )  # an einsum of three would fix traced lengths
     if path == HIDDEN:
         x, y = part.x[:, None, :, None], part.y[:, None, None, :]
         hidden = kernel.hidden(x, y, part.ux[:, :, :, None], part.uy[:, :, None, :])
@@ -206,14 +241,18 @@ def _dense(kernel, problem: Problem, path: str, rows: list[int] | None = None) -
         moment = torch.einsum("bhqkw,bhqki->bhqwi", hidden, weights[..., None] * signal[:, :, None])
         out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
         if bias is not None:
-            total = torch.einsum("bhqk,bhki->bhqi", weights.expand(signal.shape[0], -1, -1, -1), signal)
+            total = torch.einsum(
+                "bhqk,bhki->bhqi", weights.expand(signal.shape[0], -1, -1, -1), signal
+            )
             out = out + torch.einsum("hoi,bhqi->bhqo", bias, total)
         return out
     return dense_apply(kernel.matrix(part), weights, signal)
 
 
 def _moment(quadrature, value: Tensor, queries: int) -> Tensor:
-    """∫ u dμ as each query sees it but for the scale: (B, H, Nq, d), one value for all where nothing hides a pair."""
+    """∫ u dμ as each query sees it but for the scale: (B, H, Nq, d), one value for all where
+    nothing hides a pair.
+    """
     q = quadrature
     if q.density is None and q.query_time is None:
         return value.sum(2, keepdim=True)
@@ -228,7 +267,8 @@ def _moment(quadrature, value: Tensor, queries: int) -> Tensor:
 
 
 def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """All displacements of a regular grid, (D, p) with D = ∏(2n - 1), and each point's index c (N,) into them.
+    """All displacements of a regular grid, (D, p) with D = ∏(2n - 1), and each point's index c (N,)
+    into them.
 
     The displacement x_i - x_j is row ``c_i - c_j + D // 2``.
 
@@ -238,7 +278,9 @@ def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor
         ([-0.5, 0.0, 0.5], [0, 1])
     """
     device = positions.device
-    lattice = torch.zeros((*(2 * n - 1 for n in grid), positions.shape[-1]), dtype=positions.dtype, device=device)
+    lattice = torch.zeros(
+        (*(2 * n - 1 for n in grid), positions.shape[-1]), dtype=positions.dtype, device=device
+    )
     index = torch.zeros(grid, dtype=torch.int64, device=device)
     stride = 1
     for axis in reversed(range(len(grid))):
@@ -247,7 +289,9 @@ def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor
         shape[axis] = -1
         if n > 1:
             last = positions[(n - 1) * prod(grid[axis + 1 :])] - positions[0]
-            steps = torch.arange(1 - n, n, device=device, dtype=positions.dtype).reshape(*shape, 1) / (n - 1)
+            steps = torch.arange(1 - n, n, device=device, dtype=positions.dtype).reshape(
+                *shape, 1
+            ) / (n - 1)
             lattice = lattice + steps * last
         index = index + torch.arange(n, device=device).reshape(shape) * stride
         stride *= 2 * n - 1

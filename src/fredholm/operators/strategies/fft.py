@@ -20,7 +20,8 @@ from .exact import Exact, grid_displacements
 FOURIER, HIDDEN_FOURIER = "FFT convolution", "FFT convolution, hidden units first"
 REASONS = {
     FOURIER: "the kernel depends on the lag alone, and lags are whole steps",
-    HIDDEN_FOURIER: "the hidden units depend on the displacement alone, and the points form a regular grid",
+    HIDDEN_FOURIER: "the hidden units depend on the displacement alone, and the points form a "
+    "regular grid",
 }
 # A transform of every tap pays while a tap is a small matrix; above that a state is passed on.
 SMALL_TAP = 64
@@ -28,10 +29,11 @@ SMALL_TAP = 64
 
 @dataclass(frozen=True)
 class FFT(Strategy):
-    """O(N log N): the kernel's taps, or its hidden units, convolved with the signal by FFT, padded so that nothing wraps around.
+    """O(N log N): the kernel's taps, or its hidden units, convolved with the signal by FFT, padded
+    so that nothing wraps around.
 
-    Serves kernels with ``LagTaps`` on causal domains where lags are whole steps, and kernels with ``LagFeatures`` on regular grids,
-    causal ones with one axis. A causal step is the kernel's own.
+    Serves kernels with ``LagTaps`` on causal domains where lags are whole steps, and kernels with
+    ``LagFeatures`` on regular grids, causal ones with one axis. A causal step is the kernel's own.
 
     Args:
         backend: of the product of hidden units' spectra, see :func:`fredholm.ops.grid_convolution`.
@@ -39,7 +41,8 @@ class FFT(Strategy):
     Example:
         >>> from fredholm.kernels import DiagonalStateSpaceKernel
         >>> str(FFT().plan(DiagonalStateSpaceKernel(8, state=4), Layout(causal=True)))
-        "FFT(backend='auto') by FFT convolution: the kernel depends on the lag alone, and lags are whole steps"
+        "FFT(backend='auto') by FFT convolution: the kernel depends on the lag alone, and lags are
+        whole steps"
     """
 
     backend: str = "auto"
@@ -57,7 +60,8 @@ class FFT(Strategy):
             raise self.refuse(kernel, needs, "Exact()")
         if self.backend == "triton":
             raise StrategyError(
-                f"{self!r} would integrate {type(kernel).__name__} by {FOURIER}, which has no Triton kernel; use backend='auto'"
+                f"{self!r} would integrate {type(kernel).__name__} by {FOURIER}, which has no "
+                "Triton kernel; use backend='auto'"
             )
         return FOURIER
 
@@ -82,7 +86,14 @@ class FFT(Strategy):
         return with_offset(out, kernel, problem)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Keys,
+        path: str,
     ) -> tuple[Tensor, Keys]:
         return Exact().step(kernel, x, u, quadrature, t, memory, path)
 
@@ -105,8 +116,14 @@ def _hidden_first(kernel: Any, problem: Problem, backend: str) -> Tensor:
 
 
 def convolves_hidden(kernel: Kernel, layout: Layout) -> bool:
-    """Whether the hidden units are functions of the displacement, and displacements those of one regular grid."""
-    regular = layout.grid is not None and not layout.pairs and (not layout.causal or len(layout.grid) == 1)
+    """Whether the hidden units are functions of the displacement, and displacements those of one
+    regular grid.
+    """
+    regular = (
+        layout.grid is not None
+        and not layout.pairs
+        and (not layout.causal or len(layout.grid) == 1)
+    )
     return has_trait(kernel, LagFeatures) and regular
 
 

@@ -1,4 +1,6 @@
-"""The integral of a separable kernel: one moment of the keys, and a cost linear in the number of points."""
+"""The integral of a separable kernel: one moment of the keys, and a cost linear in the number of
+points.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import OptionError, StrategyError
-from ...kernels import Banked, Expanded, Kernel, Layout, Pooled, Problem, Separable, Stabilised, has_trait
+from ...kernels import (
+    Banked,
+    Expanded,
+    Kernel,
+    Layout,
+    Pooled,
+    Problem,
+    Separable,
+    Stabilised,
+    has_trait,
+)
 from ...ops.backend import check_backend
 from ...ops.linear_attention import (
     attend_in_pieces,
@@ -21,26 +33,36 @@ from ...quadrature import Quadrature
 from .base import Keys, Strategy, with_offset
 from .exact import Exact
 
-SUMS, CHUNKS, STATE, QUADRATIC = "two sums", "causal chunks", "state of fixed size", "quadratic form"
+SUMS, CHUNKS, STATE, QUADRATIC = (
+    "two sums",
+    "causal chunks",
+    "state of fixed size",
+    "quadratic form",
+)
 POOLED = "hidden units pooled"
 REASONS = {
-    POOLED: "both factors' last layers are linear, so hidden units are integrated first and no factor is formed",
+    POOLED: "both factors' last layers are linear, so hidden units are integrated first and no "
+    "factor is formed",
     SUMS: "the weight is an inner product of features, so the keys need one moment",
-    CHUNKS: "the weight is an inner product of features: pairs inside a chunk, one moment for all chunks before",
+    CHUNKS: "the weight is an inner product of features: pairs inside a chunk, one moment for all "
+    "chunks before",
     STATE: "the weight is an inner product of features, so the points before need one moment",
-    QUADRATIC: "pair masks, biases and an order across two domains act on pairs, so that no moment serves all queries",
+    QUADRATIC: "pair masks, biases and an order across two domains act on pairs, so that no moment "
+    "serves all queries",
 }
 
 
 @dataclass(frozen=True)
 class Linear(Strategy):
-    """Separable kernels in O(N), exactly: sums over all keys, chunked prefix sums in causal order, O(1) steps.
+    """Separable kernels in O(N), exactly: sums over all keys, chunked prefix sums in causal order,
+    O(1) steps.
 
     Args:
         chunk: points a causal chunk, whose pairs are formed.
         piece: points whose features a processor makes at a time, in inference without an order.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's kernels make the features of a
-            bank (``Banked``) in registers, and serve sums and chunks.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's
+            kernels make the features of a bank (``Banked``) in registers, and serve sums and
+            chunks.
 
     Pairs, and an order across two domains, take the quadratic form of :class:`Exact`.
     """
@@ -57,11 +79,14 @@ class Linear(Strategy):
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         if not has_trait(kernel, Separable):
-            raise self.refuse(kernel, "a separable kernel: query_features, key_features and values", "Exact")
+            raise self.refuse(
+                kernel, "a separable kernel: query_features, key_features and values", "Exact"
+            )
         path = self._path(kernel, layout)
         if self.backend == "triton" and path in (QUADRATIC, POOLED):
             raise StrategyError(
-                f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton kernel; use backend='auto'"
+                f"{self!r} would integrate {type(kernel).__name__} by {path}, which has no Triton "
+                "kernel; use backend='auto'"
             )
         return path
 
@@ -99,7 +124,9 @@ class Linear(Strategy):
         if has_trait(kernel, Stabilised):
             if path == SUMS and self._in_pieces(kernel, problem):
                 return with_offset(self._sums(kernel, problem), kernel, problem)
-            features, _ = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)  # type: ignore[attr-defined]
+            features, _ = kernel.stable_key_features(
+                problem.y, problem.uy, problem.quadrature.valid
+            )  # type: ignore[attr-defined]
             keys = {"features": features, "values": kernel.values(problem.y, problem.uy)}  # type: ignore[attr-defined]
             return with_offset(self.integrate(kernel, problem, keys, path), kernel, problem)
         return super().respond(kernel, problem, path)
@@ -112,23 +139,36 @@ class Linear(Strategy):
     def _sums(self, kernel: Any, problem: Problem) -> Tensor:
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
             y, uy, valid = problem.y[:, part], problem.uy[:, :, part], problem.quadrature.valid
-            features, shift = kernel.stable_key_features(y, uy, None if valid is None else valid[:, part], least)
+            features, shift = kernel.stable_key_features(
+                y, uy, None if valid is None else valid[:, part], least
+            )
             return features, kernel.values(y, uy), shift
 
         def queries(part: slice) -> Tensor:
             return kernel.stable_query_features(problem.x[:, part], problem.ux[:, :, part])
 
         sizes = problem.ux.shape[2], problem.uy.shape[2]
-        return attend_in_pieces(keys, queries, sizes, problem.quadrature, floor=kernel.floor, piece=self.piece)
+        return attend_in_pieces(
+            keys, queries, sizes, problem.quadrature, floor=kernel.floor, piece=self.piece
+        )
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Keys, path: str) -> Tensor:
         query = _query(kernel, problem.x, problem.ux)
         options = {"floor": kernel.floor, "chunk": self.chunk, "backend": self.backend}
-        out = linear_attention(query, keys["features"], keys["values"], problem.quadrature, **options)  # type: ignore
+        out = linear_attention(
+            query, keys["features"], keys["values"], problem.quadrature, **options
+        )  # type: ignore
         return _expand(kernel, problem.x, problem.ux, out)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Keys,
+        path: str,
     ) -> tuple[Tensor, Keys]:
         if path == QUADRATIC:
             exact = Exact()
@@ -140,7 +180,9 @@ class Linear(Strategy):
             features, shift = kernel.stable_key_features(x, u, valid, memory.get("shift"))  # type: ignore[attr-defined]
             if shift is not None:
                 if moment is not None:  # the moment so far, over the new common factor
-                    moment = moment * (memory["shift"] - shift).exp()[..., None, None].to(moment.dtype)
+                    moment = moment * (memory["shift"] - shift).exp()[..., None, None].to(
+                        moment.dtype
+                    )
                 after = {"shift": shift}
         else:
             features = kernel.key_features(x, u)  # type: ignore[attr-defined]

@@ -32,8 +32,10 @@ EXACT = Exact()
 
 
 def resolve(strategy: Strategy | str, kernel: Kernel, layout: Layout) -> Strategy:
-    """A strategy from its name. ``"auto"`` follows the kernel's traits and the static facts of the call, and is exact:
-    :class:`Linear`, :class:`FFT` or :class:`Scan` where they suit, else :class:`Exact`."""
+    """A strategy from its name. ``"auto"`` follows the kernel's traits and the static facts of the
+    call, and is exact:
+    :class:`Linear`, :class:`FFT` or :class:`Scan` where they suit, else :class:`Exact`.
+    """
     if isinstance(strategy, Strategy):
         return strategy
     if strategy == "auto":
@@ -45,7 +47,8 @@ def resolve(strategy: Strategy | str, kernel: Kernel, layout: Layout) -> Strateg
 
 
 def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | str:
-    """A strategy as a recipe writes it: a name, or a mapping of the name and the strategy's options.
+    """A strategy as a recipe writes it: a name, or a mapping of the name and the strategy's
+    options.
 
     Raises:
         OptionError: an unknown name or option, or an option's impossible value.
@@ -59,7 +62,9 @@ def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | st
     options = dict(strategy)
     name = options.pop("name", None)
     if name not in STRATEGIES:
-        raise OptionError(f"strategy: received {dict(strategy)!r}; needs a name{suggest(str(name), STRATEGIES)}")
+        raise OptionError(
+            f"strategy: received {dict(strategy)!r}; needs a name{suggest(str(name), STRATEGIES)}"
+        )
     fields = [f.name for f in dataclasses.fields(STRATEGIES[name])]
     for key in options:
         if key not in fields:

@@ -19,16 +19,19 @@ from .base import Keys, Strategy
 HOPS = "hops over tiles"
 ROWS = "rows of the graph, keys cached"
 REASONS = {
-    HOPS: "one norm a head is divided out after the product, and every further hop is one more product",
+    HOPS: "one norm a head is divided out after the product, and every further hop is one more "
+    "product",
     ROWS: "a causal row needs the keys before it and a running norm",
 }
 
 
 @dataclass(frozen=True)
 class Neumann(Strategy):
-    r"""Walks of up to ``hops`` steps on a graph of tokens, :math:`\sum_{t=1}^{hops} M^t V u` with M of :class:`TokenGraph`.
+    r"""Walks of up to ``hops`` steps on a graph of tokens, :math:`\sum_{t=1}^{hops} M^t V u` with M
+    of :class:`TokenGraph`.
 
-    One hop is the kernel's definition; more are another response, the truncation of :class:`Resolvent`'s.
+    One hop is the kernel's definition; more are another response, the truncation of
+    :class:`Resolvent`'s.
 
     Args:
         hops: longest walk, at least 1.
@@ -54,7 +57,9 @@ class Neumann(Strategy):
 
     def path(self, kernel: Kernel, layout: Layout) -> str:
         if not has_trait(kernel, GraphDiffusion):
-            raise self.refuse(kernel, "a graph of tokens: weights, value_map, tokens, rules and gain", "Exact")
+            raise self.refuse(
+                kernel, "a graph of tokens: weights, value_map, tokens, rules and gain", "Exact"
+            )
         return ROWS if layout.stepping else HOPS
 
     def reason(self, path: str) -> str:
@@ -64,23 +69,39 @@ class Neumann(Strategy):
         return respond_hops(kernel, problem, self.hops, backend=self.backend)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Keys,
+        path: str,
     ) -> tuple[Tensor, Keys]:
         return step_hops(kernel, u, quadrature, t, memory, self.hops)
 
 
-def respond_hops(kernel: Any, problem: Problem, hops: int, memory: int | None = None, backend: str = "auto") -> Tensor:
-    """The response to walks of up to ``hops`` steps, (B, H, N, d_out); ``memory``: bytes of one tile."""
+def respond_hops(
+    kernel: Any, problem: Problem, hops: int, memory: int | None = None, backend: str = "auto"
+) -> Tensor:
+    """The response to walks of up to ``hops`` steps, (B, H, N, d_out); ``memory``: bytes of one
+    tile.
+    """
     graph, value = graph_of(kernel, problem, memory=memory, backend=backend, half=True)
     return gained(kernel, diffuse(graph, value, hops), value)
 
 
-def graph_of(kernel: Any, problem: Problem, *, half: bool = False, **options: Any) -> tuple[TokenGraph, Tensor]:
-    """A problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values. ``half``: tokens in half precision may be
-    multiplied in it."""
+def graph_of(
+    kernel: Any, problem: Problem, *, half: bool = False, **options: Any
+) -> tuple[TokenGraph, Tensor]:
+    """A problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values. ``half``:
+    tokens in half precision may be multiplied in it.
+    """
     query, key, value = kernel.tokens(problem.uy)
     low = query.dtype if half and query.dtype in (torch.bfloat16, torch.float16) else None
-    return TokenGraph.of(query, key, problem.quadrature, half=low, **options, **kernel.rules()), value
+    return TokenGraph.of(
+        query, key, problem.quadrature, half=low, **options, **kernel.rules()
+    ), value
 
 
 def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
@@ -88,8 +109,12 @@ def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
     return (out * kernel.gain()[:, None, None].to(out.dtype)).to(value.dtype)
 
 
-def step_hops(kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, hops: int) -> tuple[Tensor, Keys]:
-    """One causal point: hop h needs what hop h - 1 made of all points before, so each hop has a cache."""
+def step_hops(
+    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, hops: int
+) -> tuple[Tensor, Keys]:
+    """One causal point: hop h needs what hop h - 1 made of all points before, so each hop has a
+    cache.
+    """
     row, value, after = graph_row(kernel, u, quadrature, t, memory)
     out = torch.zeros_like(value)
     for hop in range(hops):
@@ -98,8 +123,12 @@ def step_hops(kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Ke
     return gained(kernel, out, u), after
 
 
-def graph_row(kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys) -> tuple[Tensor, Tensor, Keys]:
-    """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm after it."""
+def graph_row(
+    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys
+) -> tuple[Tensor, Tensor, Keys]:
+    """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm
+    after it.
+    """
     dtype = torch.promote_types(u.dtype, torch.float32)
     query, key, value = (x.to(dtype) for x in kernel.tokens(u))
     rules, view = kernel.rules(), quadrature.row(t)
@@ -108,7 +137,9 @@ def graph_row(kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Ke
         pairs = affinity(query @ keys.mT, rules["activation"])
         pairs = pairs if view.density is None else pairs * view.density.to(dtype)
         mass = view.mass.to(dtype)[:, None, None]
-        size = ((pairs.square() if NORMS[rules["norm"]] == "squares" else pairs.abs()) * mass).sum(-1)
+        size = ((pairs.square() if NORMS[rules["norm"]] == "squares" else pairs.abs()) * mass).sum(
+            -1
+        )
         before = memory.get("norm", torch.zeros_like(size))
         own = mass[..., -1]
         if rules["norm"] == "rows":

@@ -18,7 +18,8 @@ SCANNED = "scan over the states"
 class Scan(Strategy):
     """O(N): all states of the kernel's recurrence, then the outputs.
 
-    Serves kernels with ``StateScan``: state space models, selective or not, on causal domains. A causal step is the kernel's own.
+    Serves kernels with ``StateScan``: state space models, selective or not, on causal domains. A
+    causal step is the kernel's own.
 
     Example:
         >>> from fredholm.kernels import DiagonalStateSpaceKernel
@@ -30,7 +31,9 @@ class Scan(Strategy):
         if layout.stepping:
             return Exact().path(kernel, layout)
         if not scans(kernel, layout):
-            raise self.refuse(kernel, "a state of fixed size on a causal domain (StateScan)", "Exact()")
+            raise self.refuse(
+                kernel, "a state of fixed size on a causal domain (StateScan)", "Exact()"
+            )
         return SCANNED
 
     def suits(self, kernel: Kernel, layout: Layout) -> bool:
@@ -43,7 +46,14 @@ class Scan(Strategy):
         return kernel.scan(problem)  # type: ignore[attr-defined]
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, path: str
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Keys,
+        path: str,
     ) -> tuple[Tensor, Keys]:
         return Exact().step(kernel, x, u, quadrature, t, memory, path)
 

@@ -1,7 +1,18 @@
-"""Few points for many: clusters of positions, draws from a mixture, and an MLP kernel's integral over drawn keys."""
+"""Few points for many: clusters of positions, draws from a mixture, and an MLP kernel's integral
+over drawn keys.
+"""
 
 from .clusters import nearest_anchor, spread_anchors
 from .mixture import Mixture, Table, draw, lattice
 from .sampled import sampled_mlp_kernel, take_keys
 
-__all__ = ["Mixture", "Table", "draw", "lattice", "nearest_anchor", "sampled_mlp_kernel", "spread_anchors", "take_keys"]
+__all__ = [
+    "Mixture",
+    "Table",
+    "draw",
+    "lattice",
+    "nearest_anchor",
+    "sampled_mlp_kernel",
+    "spread_anchors",
+    "take_keys",
+]

@@ -8,13 +8,18 @@ from torch import Tensor
 
 
 def spread_anchors(
-    positions: Float[Tensor, "b n p"], mass: Float[Tensor, "b n"], count: int, *, iterations: int = 10
+    positions: Float[Tensor, "b n p"],
+    mass: Float[Tensor, "b n"],
+    count: int,
+    *,
+    iterations: int = 10,
 ) -> tuple[Int[Tensor, "b s"], Int[Tensor, "b n"]]:
     """Anchors among the points that have mass, and each point's anchor.
 
-    Centroids start at the heaviest point and then, one by one, at the point farthest from all before (distance times the root of
-    its mass, so that many light points outweigh one). Lloyd's iterations follow; an anchor is the point nearest to its centroid.
-    Ties go to the lower index. Where fewer than ``count`` distinct positions have mass, some anchors repeat and own no point.
+    Centroids start at the heaviest point and then, one by one, at the point farthest from all
+    before (distance times the root of its mass, so that many light points outweigh one). Lloyd's
+    iterations follow; an anchor is the point nearest to its centroid. Ties go to the lower index.
+    Where fewer than ``count`` distinct positions have mass, some anchors repeat and own no point.
 
     Returns: indices of the anchors, and for every point the number of the nearest anchor.
 
@@ -38,22 +43,30 @@ def spread_anchors(
     centroid = _take(x, index)
     for _ in range(iterations):
         cluster = torch.cdist(x, centroid, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
-        member = torch.nn.functional.one_hot(cluster, count).to(x.dtype) * mass[..., None].to(x.dtype)
+        member = torch.nn.functional.one_hot(cluster, count).to(x.dtype) * mass[..., None].to(
+            x.dtype
+        )
         total = member.sum(1)[..., None]
-        centroid = torch.where(total > 0, member.mT @ x / torch.where(total > 0, total, 1.0), centroid)
+        centroid = torch.where(
+            total > 0, member.mT @ x / torch.where(total > 0, total, 1.0), centroid
+        )
     apart = torch.cdist(centroid, x, compute_mode="donot_use_mm_for_euclid_dist")
     index = torch.where(real[:, None], apart, torch.inf).argmin(-1)
     return index, nearest_anchor(x, index)
 
 
-def nearest_anchor(positions: Float[Tensor, "b n p"], index: Int[Tensor, "b s"]) -> Int[Tensor, "b n"]:
+def nearest_anchor(
+    positions: Float[Tensor, "b n p"], index: Int[Tensor, "b s"]
+) -> Int[Tensor, "b n"]:
     """Number of the nearest anchor of every point, the first of equals. O(N·S·p).
 
     Example:
         >>> nearest_anchor(torch.tensor([[[0.0], [2.0], [3.0]]]), torch.tensor([[0, 2]])).tolist()
         [[0, 1, 1]]
     """
-    return torch.cdist(positions, _take(positions, index), compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
+    return torch.cdist(
+        positions, _take(positions, index), compute_mode="donot_use_mm_for_euclid_dist"
+    ).argmin(-1)
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:

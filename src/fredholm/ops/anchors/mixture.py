@@ -1,4 +1,6 @@
-"""Draws from a mixture of distributions over keys, with an order or with general weights between queries and keys."""
+"""Draws from a mixture of distributions over keys, with an order or with general weights between
+queries and keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    r"""A proposal :math:`q(y|x) = \sum_a \pi_a(x)\,r_a(y)\,[y \le x] \big/ \sum_{y' \le x} r_a(y')` over N keys, in O(N·A) numbers.
+    r"""A proposal :math:`q(y|x) = \sum_a \pi_a(x)\,r_a(y)\,[y \le x] \big/ \sum_{y' \le x} r_a(y')`
+    over N keys, in O(N·A) numbers.
 
     Attributes:
         share: π, (B, H, Nq, A), sums to one.
@@ -42,7 +45,9 @@ class Mixture:
         """q at keys that were drawn for every query. O(Nq·S·A)."""
         return _combined(self.effective(), self.parts, index)
 
-    def density_at(self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]) -> Float[Tensor, "c h 1 s"]:
+    def density_at(
+        self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
+    ) -> Float[Tensor, "c h 1 s"]:
         """The same for some queries, each of an element of the batch."""
         return _combined(self.effective()[batch, :, rows][:, :, None], self.parts[batch], index)
 
@@ -54,7 +59,9 @@ def _combined(share: Tensor, parts: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A proposal as it is, q (B, H, Nq, Nk), where pairs or an order across domains leave no smaller form; O(Nq·Nk)."""
+    """A proposal as it is, q (B, H, Nq, Nk), where pairs or an order across domains leave no
+    smaller form; O(Nq·Nk).
+    """
 
     probability: Float[Tensor, "b h q k"]
 
@@ -62,7 +69,9 @@ class Table:
         """q at keys that were drawn for every query."""
         return self.probability.gather(-1, index)
 
-    def density_at(self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]) -> Float[Tensor, "c h 1 s"]:
+    def density_at(
+        self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
+    ) -> Float[Tensor, "c h 1 s"]:
         """The same for some queries, each of an element of the batch."""
         return self.probability[batch, :, rows][:, :, None].gather(-1, index)
 
@@ -79,9 +88,11 @@ def draw(
     generator: torch.Generator | None = None,
     levels: Float[Tensor, "h q s 2"] | None = None,
 ) -> Int[Tensor, "b h q s"]:
-    """``count`` keys a query, with replacement: a component by its share, then a key by inverting its distribution.
+    """``count`` keys a query, with replacement: a component by its share, then a key by inverting
+    its distribution.
 
-    Independent draws, or those of ``levels`` in [0, 1) such as :func:`lattice`'s, alike for all elements of a batch.
+    Independent draws, or those of ``levels`` in [0, 1) such as :func:`lattice`'s, alike for all
+    elements of a batch.
 
     Cost: O(N·A + Nq·S·log N) time, O(Nq·S) memory.
 
@@ -105,7 +116,11 @@ def draw(
     if second is None:
         second = torch.rand(shape, generator=generator, **like)
     cumulative = parts.cumsum(-1)
-    top = cumulative.mT if mixture.ordered else cumulative[..., -1][:, :, None].expand(-1, -1, shape[2], -1)
+    top = (
+        cumulative.mT
+        if mixture.ordered
+        else cumulative[..., -1][:, :, None].expand(-1, -1, shape[2], -1)
+    )
     level = top.gather(-1, chosen) * second
     # one sorted axis for all components: component a's distribution is shifted by a whole unit a
     shift = 2.0 * torch.arange(parts.shape[2], device=parts.device, dtype=torch.float64)
@@ -116,18 +131,25 @@ def draw(
     return index.clamp_(min=0).minimum(torch.as_tensor(last, device=index.device))
 
 
-def lattice(heads: int, queries: int, count: int, device: torch.device | None = None) -> Float[Tensor, "h q s 2"]:
-    """Evenly spread points of the unit square for every head and query, each set moved by another amount: no randomness.
+def lattice(
+    heads: int, queries: int, count: int, device: torch.device | None = None
+) -> Float[Tensor, "h q s 2"]:
+    """Evenly spread points of the unit square for every head and query, each set moved by another
+    amount: no randomness.
 
-    The first coordinate has one point in every interval of length 1 / count; the second follows the golden ratio. Queries see
-    different keys, so that their errors do not add up.
+    The first coordinate has one point in every interval of length 1 / count; the second follows the
+    golden ratio. Queries see different keys, so that their errors do not add up.
 
     Example:
         >>> lattice(1, 2, 4)[0, :, :, 0].sort().values.frac().mul(4).floor().tolist()
         [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]]
     """
     s = torch.arange(count, device=device, dtype=torch.float64)
-    number = torch.arange(queries * heads, device=device, dtype=torch.float64).view(queries, heads).mT[..., None]
+    number = (
+        torch.arange(queries * heads, device=device, dtype=torch.float64)
+        .view(queries, heads)
+        .mT[..., None]
+    )
     points = (s + 0.5) / count + _PLASTIC**-1 * number, _GOLDEN * s + _PLASTIC**-2 * number
     return torch.stack([x.frac() for x in points], -1)
 

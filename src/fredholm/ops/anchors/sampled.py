@@ -12,7 +12,9 @@ from torch import Tensor
 from ..mlp_kernel import ACTIVATIONS
 
 
-def take_keys(x: Float[Tensor, "#b #h k c"], index: Int[Tensor, "b h q s"]) -> Float[Tensor, "b h q s c"]:
+def take_keys(
+    x: Float[Tensor, "#b #h k c"], index: Int[Tensor, "b h q s"]
+) -> Float[Tensor, "b h q s c"]:
     """What belongs to keys, at the keys drawn for each query. O(B·H·Nq·S·c).
 
     Example:
@@ -22,7 +24,9 @@ def take_keys(x: Float[Tensor, "#b #h k c"], index: Int[Tensor, "b h q s"]) -> F
     b, h, n, c = x.shape
     first = torch.arange(b, device=x.device)[:, None] * h + torch.arange(h, device=x.device)
     rows = index + n * first[:, :, None, None]
-    return x.reshape(-1, c).index_select(0, rows.flatten()).unflatten(0, index.shape)  # whole rows: faster than gather
+    return (
+        x.reshape(-1, c).index_select(0, rows.flatten()).unflatten(0, index.shape)
+    )  # whole rows: faster than gather
 
 
 def sampled_mlp_kernel(
@@ -40,8 +44,9 @@ def sampled_mlp_kernel(
         index, weight: keys y of each query and their coefficients c.
         signal: u at all keys.
         readout, bias: R and R_0 of :class:`fredholm.kernels.HiddenReadout`.
-        keys, queries: the terms of :class:`fredholm.kernels.SplitHidden` for all keys and these queries, with appended columns; or on a
-            regular grid with a ``table`` of the displacement term (1 | h, displacements, w) and every point's ``place`` in it.
+        keys, queries: the terms of :class:`fredholm.kernels.SplitHidden` for all keys and these
+            queries, with appended columns; or on a regular grid with a ``table`` of the
+            displacement term (1 | h, displacements, w) and every point's ``place`` in it.
 
     Cost: O(Nq·S·w·(c + d)) time for c columns, O(Nq·(w·(c + S + d) + S·(c + d))) memory.
     """
@@ -53,7 +58,9 @@ def sampled_mlp_kernel(
             coefficient = coefficient + F.pad(tail, (coefficient.shape[-1] - tail.shape[-1], 0))
         units = units + take_keys(keys["key"], index) @ coefficient.mT.to(units.dtype)
     if "distance_scale" in queries:
-        apart = queries["query_positions"][:, None, :, None] - take_keys(keys["key_positions"][:, None], index)
+        apart = queries["query_positions"][:, None, :, None] - take_keys(
+            keys["key_positions"][:, None], index
+        )
         square = apart.square().sum(-1, keepdim=True)
         far = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
         units = units + (far * queries["distance_scale"][:, None, None]).to(units.dtype)
@@ -67,4 +74,8 @@ def sampled_mlp_kernel(
         hidden = function(F.linear(hidden, matrix, shift))
     drawn = weight[..., None].to(signal.dtype) * take_keys(signal, index)
     out = torch.einsum("bhqwi,hoiw->bhqo", hidden.mT @ drawn, readout)
-    return out if bias is None else out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), drawn.sum(3))
+    return (
+        out
+        if bias is None
+        else out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), drawn.sum(3))
+    )

@@ -12,9 +12,11 @@ def attention_density(
     weights: Float[Tensor, "#b #h #q k"],
     visible: Bool[Tensor, "#b #h #q k"] | None = None,
 ) -> Float[Tensor, "b h q k"]:
-    r"""Density p of softmax attention against the quadrature weights w, :math:`p_{ij} = e^{s_{ij}} / \sum_l w_{il} e^{s_{il}}`.
+    r"""Density p of softmax attention against the quadrature weights w,
+    :math:`p_{ij} = e^{s_{ij}} / \sum_l w_{il} e^{s_{il}}`.
 
-    :math:`\sum_j w_{ij} p_{ij} = 1` for every query that sees some mass, and p = 0 for one that sees none.
+    :math:`\sum_j w_{ij} p_{ij} = 1` for every query that sees some mass, and p = 0 for one that
+    sees none.
     """
     seen = weights > 0 if visible is None else visible & (weights > 0)
     top = scores.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
@@ -31,6 +33,8 @@ def attention_naive(
     weights: Float[Tensor, "#b #h #q k"],
     visible: Bool[Tensor, "#b #h #q k"] | None = None,
 ) -> Float[Tensor, "b h q d"]:
-    """Attention with scores ``query·key`` (scaled by the caller), through the dense density: the oracle of ``sdpa``."""
+    """Attention with scores ``query·key`` (scaled by the caller), through the dense density: the
+    oracle of ``sdpa``.
+    """
     density = attention_density(query @ key.mT, weights, visible)
     return (density * weights) @ value

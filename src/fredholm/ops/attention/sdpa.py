@@ -16,10 +16,12 @@ def attention(
     value: Float[Tensor, "b h k d"],
     quadrature: Quadrature,
 ) -> Float[Tensor, "b h q d"]:
-    r""":math:`\sum_j p_{ij} w_{ij} v_j` with p the softmax density of the scores ``query·key`` (scaled by the caller).
+    r""":math:`\sum_j p_{ij} w_{ij} v_j` with p the softmax density of the scores ``query·key``
+    (scaled by the caller).
 
-    Equal masses need no bias, and causal order alone none either: both reach the fused kernels as they are. Otherwise the log of
-    the weights is added to the scores; a query that sees nothing gives zero. Memory O(N) on the fused kernels, plus the mask.
+    Equal masses need no bias, and causal order alone none either: both reach the fused kernels as
+    they are. Otherwise the log of the weights is added to the scores; a query that sees nothing
+    gives zero. Memory O(N) on the fused kernels, plus the mask.
     """
     bias = _bias(quadrature, query.dtype)
     causal = bias is None and quadrature.triangular
@@ -32,15 +34,21 @@ def attention(
         bias = torch.where(order[:, None], bias, -torch.inf)
     bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias.masked_fill(blind, 0.0), scale=1.0)
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias.masked_fill(blind, 0.0), scale=1.0
+    )
     return out.masked_fill(blind, 0.0)
 
 
 def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
-    """Logarithm of the weights but for order and the queries' scale, which a softmax cancels; None where it is constant."""
+    """Logarithm of the weights but for order and the queries' scale, which a softmax cancels; None
+    where it is constant.
+    """
     bias = None
     if not quadrature.equal:
-        mass = quadrature.mass  # a mass of zero hides its key: no gradient there, as in the definition, and no NaN
+        mass = (
+            quadrature.mass
+        )  # a mass of zero hides its key: no gradient there, as in the definition, and no NaN
         log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
         bias = log_mass[:, None, None, :].to(dtype)
     elif quadrature.valid is not None:

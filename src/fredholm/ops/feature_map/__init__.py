@@ -1,4 +1,6 @@
-"""Banks of scalar networks, the channels of a learned feature map: definition, piecewise linear form, chunks."""
+"""Banks of scalar networks, the channels of a learned feature map: definition, piecewise linear
+form, chunks.
+"""
 
 from .bank import scalar_bank
 from .naive import Bank, scalar_bank_naive

@@ -18,10 +18,12 @@ FEW = 256  # scalars of a set
 def scalar_bank(
     u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
 ) -> Float[Tensor, "r s l t"]:
-    r""":math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and a ReLU if ``nonneg``, at many scalars.
+    r""":math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and a ReLU if
+    ``nonneg``, at many scalars.
 
-    With ReLU units ψ is piecewise linear: one search among the K = G·h merged knots and one multiply-add a channel. Other
-    activations are evaluated in chunks and computed again in the backward.
+    With ReLU units ψ is piecewise linear: one search among the K = G·h merged knots and one
+    multiply-add a channel. Other activations are evaluated in chunks and computed again in the
+    backward.
 
     Args:
         u: scalars, (R, S, T); set s of the bank serves ``u[:, s]``.
@@ -33,8 +35,9 @@ def scalar_bank(
         (R, S, L, T) in u's dtype; half precisions and autocast are computed in float32.
 
     Cost:
-        ReLU: O(T·L) time beside O(L·K) for the segments, which few scalars, as those of a step, do without; others O(T·G·h). Memory
-        O(T·L) and a chunk. One derivative. At a knot itself the one-sided slope from the left is taken.
+        ReLU: O(T·L) time beside O(L·K) for the segments, which few scalars, as those of a step, do
+        without; others O(T·G·h). Memory O(T·L) and a chunk. One derivative. At a knot itself the
+        one-sided slope from the left is taken.
 
     Raises:
         OptionError: an unknown activation.
@@ -56,17 +59,23 @@ def scalar_bank(
 
 
 def _few(u: Tensor, bank: Bank) -> bool:
-    """Whether the hidden units of all scalars cost less than the segments; traced lengths stay free."""
+    """Whether the hidden units of all scalars cost less than the segments; traced lengths stay
+    free.
+    """
     return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= FEW
 
 
 def _check(u: Tensor, bank: Bank) -> None:
     shapes = [tuple(x.shape) for x in bank]
     if u.dim() != 3 or bank.readout.dim() != 4:
-        raise ShapeError(f"scalar_bank needs u (R, S, T) and a readout (S, G, C, h), got {tuple(u.shape)}, {shapes[2]}")
+        raise ShapeError(
+            f"scalar_bank needs u (R, S, T) and a readout (S, G, C, h), got {tuple(u.shape)}, "
+            f"{shapes[2]}"
+        )
     s, g, c, h = shapes[2]
     if shapes != [(s, g, h), (s, g, h), (s, g, c, h), (s, g, c)] or u.shape[1] != s:
         raise ShapeError(
-            f"a bank has weight and bias (S, G, h), readout (S, G, C, h) and shift (S, G, C), and u is (R, S, T); got "
+            "a bank has weight and bias (S, G, h), readout (S, G, C, h) and shift (S, G, C), and "
+            "u is (R, S, T); got "
             f"{', '.join(map(str, shapes))} and {tuple(u.shape)}"
         )

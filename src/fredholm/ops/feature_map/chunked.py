@@ -1,4 +1,6 @@
-"""A bank of scalar networks with any activation, in chunks: hidden units are never kept, the backward computes them again."""
+"""A bank of scalar networks with any activation, in chunks: hidden units are never kept, the
+backward computes them again.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def forward(u: Tensor, bank: Bank, activation: str, nonneg: bool) -> Tensor:
     return out
 
 
-def backward(grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str) -> list[Tensor]:
+def backward(
+    grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str
+) -> list[Tensor]:
     """Gradients of u and of the bank; ``out`` where its ReLU cuts the gradient."""
     (rows, sets, columns), rule = u.shape, activation_named(activation)
     du, total = u.new_empty(u.shape), Bank(*(x.new_zeros(x.shape) for x in bank))

@@ -1,4 +1,6 @@
-"""Registration of the scalar banks with torch: the custom ops, their shapes, autograd and FLOP counts."""
+"""Registration of the scalar banks with torch: the custom ops, their shapes, autograd and FLOP
+counts.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ LINES = "Tensor u, Tensor knots, Tensor slope, Tensor intercept"
 BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
 
 
-@torch.library.custom_op("fredholm::piecewise_linear", mutates_args=(), schema=f"({LINES}, bool nonneg) -> Tensor")
-def piecewise_linear_op(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+@torch.library.custom_op(
+    "fredholm::piecewise_linear", mutates_args=(), schema=f"({LINES}, bool nonneg) -> Tensor"
+)
+def piecewise_linear_op(
+    u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool
+) -> Tensor:
     return piecewise.forward(u, knots, slope, intercept, nonneg)
 
 
@@ -37,7 +43,9 @@ def piecewise_linear_backward_op(
 
 
 @piecewise_linear_backward_op.register_fake
-def _(grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def _(
+    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
     return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
 
 
@@ -55,16 +63,32 @@ piecewise_linear_op.register_autograd(_lines_backward, setup_context=_save_lines
 
 
 @torch.library.custom_op(
-    "fredholm::scalar_bank", mutates_args=(), schema=f"({BANK}, str activation, bool nonneg) -> Tensor"
+    "fredholm::scalar_bank",
+    mutates_args=(),
+    schema=f"({BANK}, str activation, bool nonneg) -> Tensor",
 )
 def scalar_bank_op(
-    u: Tensor, weight: Tensor, bias: Tensor, readout: Tensor, shift: Tensor, activation: str, nonneg: bool
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    readout: Tensor,
+    shift: Tensor,
+    activation: str,
+    nonneg: bool,
 ) -> Tensor:
     return chunked.forward(u, Bank(weight, bias, readout, shift), activation, nonneg)
 
 
 @scalar_bank_op.register_fake
-def _(u: Tensor, weight: Tensor, bias: Tensor, readout: Tensor, shift: Tensor, activation: str, nonneg: bool) -> Tensor:
+def _(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    readout: Tensor,
+    shift: Tensor,
+    activation: str,
+    nonneg: bool,
+) -> Tensor:
     return u.new_empty(u.shape[0], u.shape[1], shift.shape[1] * shift.shape[2], u.shape[2])
 
 
@@ -129,12 +153,22 @@ def _lines_backward_flops(
 
 
 @register_flop_formula(torch.ops.fredholm.scalar_bank)
-def _bank_flops(u: Any, weight: Any, bias: Any, readout: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _bank_flops(
+    u: Any, weight: Any, bias: Any, readout: Any, *_: Any, out_shape: Any = None, **__: Any
+) -> int:
     return 2 * _size(u) * (_size(weight[1:]) + _size(readout[1:]))
 
 
 @register_flop_formula(torch.ops.fredholm.scalar_bank_backward)
 def _bank_backward_flops(
-    grad: Any, out: Any, u: Any, weight: Any, bias: Any, readout: Any, *_: Any, out_shape: Any = None, **__: Any
+    grad: Any,
+    out: Any,
+    u: Any,
+    weight: Any,
+    bias: Any,
+    readout: Any,
+    *_: Any,
+    out_shape: Any = None,
+    **__: Any,
 ) -> int:
     return 2 * _size(u) * (3 * _size(weight[1:]) + 2 * _size(readout[1:]))

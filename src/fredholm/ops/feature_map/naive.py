@@ -12,7 +12,8 @@ from ..mlp_kernel.activations import activation_named
 
 
 class Bank(NamedTuple):
-    r"""S sets of G networks 1 → h → C each, L = G·C channels a set; channel g·C + c is output c of network g.
+    r"""S sets of G networks 1 → h → C each, L = G·C channels a set; channel g·C + c is output c of
+    network g.
 
     Attributes:
         weight, bias: of the hidden units, (S, G, h) each.
@@ -32,9 +33,13 @@ class Bank(NamedTuple):
 def scalar_bank_naive(
     u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
 ) -> Float[Tensor, "r s l t"]:
-    r""":math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, set s of the bank at ``u[:, s]``, and a ReLU if ``nonneg``:
-    the oracle of :func:`fredholm.ops.feature_map.scalar_bank`. O(T·G·h) memory."""
+    r""":math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, set s of the bank at
+    ``u[:, s]``, and a ReLU if ``nonneg``: the oracle of
+    :func:`fredholm.ops.feature_map.scalar_bank`. O(T·G·h) memory.
+    """
     weight, bias, readout, shift = bank
-    hidden = activation_named(activation).function(u[:, :, None, None] * weight[..., None] + bias[..., None])
+    hidden = activation_named(activation).function(
+        u[:, :, None, None] * weight[..., None] + bias[..., None]
+    )
     out = (torch.einsum("rsght,sgch->rsgct", hidden, readout) + shift[..., None]).flatten(2, 3)
     return torch.relu(out) if nonneg else out

@@ -1,7 +1,10 @@
-r"""Scalar networks with one ReLU layer as what they are: piecewise linear functions with at most h knots each.
+r"""Scalar networks with one ReLU layer as what they are: piecewise linear functions with at most h
+knots each.
 
-The knots of all networks of a set are merged, so that one search and one gather serve all channels. In segment k,
-:math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums over the scalars of a segment.
+The knots of all networks of a set are merged, so that one search and one gather serve all channels.
+In segment k,
+:math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums over the scalars of a
+segment.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ Rectangle = tuple[slice, slice]
 def segments(
     bank: Bank,
 ) -> tuple[Float[Tensor, "s k"], Float[Tensor, "s l k1"], Float[Tensor, "s l k1"]]:
-    r"""Sorted knots (S, K = G·h), and slopes and intercepts of all channels in the K + 1 segments, differentiable.
+    r"""Sorted knots (S, K = G·h), and slopes and intercepts of all channels in the K + 1 segments,
+    differentiable.
 
-    Crossing its knot from the left, unit j adds :math:`|w_j| R_j` to the slope and :math:`\mathrm{sign}(w_j)\,b_j R_j` to the
-    intercept; what is left of all knots belongs to the units with :math:`w_j < 0`, and to those without slope. Sums in float64.
+    Crossing its knot from the left, unit j adds :math:`|w_j| R_j` to the slope and
+    :math:`\mathrm{sign}(w_j)\,b_j R_j` to the intercept; what is left of all knots belongs to the
+    units with :math:`w_j < 0`, and to those without slope. Sums in float64.
 
     Example:
         >>> one = torch.ones(1, 1, 1)
@@ -41,11 +46,18 @@ def segments(
     knots = torch.where(flat, torch.inf, -bias / torch.where(flat, 1.0, weight)).flatten(1).detach()
     knots, order = knots.sort(-1)
     before = torch.stack(
-        [weight.clamp(max=0.0), torch.where(weight < 0, bias, torch.where(flat, bias.clamp(min=0.0), 0.0))]
+        [
+            weight.clamp(max=0.0),
+            torch.where(weight < 0, bias, torch.where(flat, bias.clamp(min=0.0), 0.0)),
+        ]
     )
     across = torch.stack([weight.abs(), weight.sign() * bias])
-    start = torch.einsum("xsgh,sgch->xsgc", before, readout) + torch.stack([torch.zeros_like(shift), shift])
-    jumps = across[:, :, :, None] * readout  # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h)
+    start = torch.einsum("xsgh,sgch->xsgc", before, readout) + torch.stack(
+        [torch.zeros_like(shift), shift]
+    )
+    jumps = (
+        across[:, :, :, None] * readout
+    )  # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h)
     own = torch.eye(weight.shape[1], dtype=double, device=weight.device)[:, None, :, None]
     jumps = (jumps[..., None, :] * own).flatten(4, 5).flatten(2, 3)
     jumps = jumps.gather(-1, order[:, None].expand(jumps.shape))
@@ -55,7 +67,9 @@ def segments(
 
 
 def rectangles(rows: int, columns: int, size: int) -> Iterator[Rectangle]:
-    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of one."""
+    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of
+    one.
+    """
     high, wide = max(1, size // max(1, columns)), min(size, max(1, columns))
     for r in range(0, rows, high):
         for c in range(0, columns, wide):
@@ -67,9 +81,11 @@ def chunk_of(u: Tensor) -> int:
 
 
 class Search:
-    """The number of knots below a scalar, exactly as a binary search finds it, but from a grid of cells over the data.
+    """The number of knots below a scalar, exactly as a binary search finds it, but from a grid of
+    cells over the data.
 
-    A cell's number grows with the scalar, in floating point too, so that only knots in the scalar's own cell need a comparison.
+    A cell's number grows with the scalar, in floating point too, so that only knots in the scalar's
+    own cell need a comparison.
     """
 
     def __init__(self, knots: Tensor, u: Tensor):
@@ -82,7 +98,9 @@ class Search:
         self.rate = self.last / (high - low)
         if not (self.rate.isfinite() and self.rate > 0):
             return
-        held = torch.bincount(self._cell(knots[(knots >= low) & (knots <= high)]), minlength=self.last + 1)
+        held = torch.bincount(
+            self._cell(knots[(knots >= low) & (knots <= high)]), minlength=self.last + 1
+        )
         self.passes = int(held.max())
         if self.passes <= PASSES:
             self.start = (held.cumsum(0) - held + (knots < low).sum()).int()
@@ -109,7 +127,9 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
         search = Search(knots[s].contiguous(), u[:, s])
         for r, c in rectangles(rows, columns, chunk_of(u)):
             part = u[r, s, c]
-            slopes, offsets = lines[s].index_select(1, search(part.reshape(-1))).view(2, channels, *part.shape)
+            slopes, offsets = (
+                lines[s].index_select(1, search(part.reshape(-1))).view(2, channels, *part.shape)
+            )
             y = out[r, s, :, c].transpose(0, 1)
             torch.addcmul(offsets, slopes, part, out=y)
             if nonneg:
@@ -117,8 +137,12 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
     return out
 
 
-def backward(grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of u and of slopes and intercepts, (S, 2L, K + 1); ``out`` where its ReLU cuts the gradient."""
+def backward(
+    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of u and of slopes and intercepts, (S, 2L, K + 1); ``out`` where its ReLU cuts the
+    gradient.
+    """
     (rows, sets, columns), channels = u.shape, slope.shape[1]
     du, dlines = u.new_empty(u.shape), slope.new_zeros(sets, 2 * channels, slope.shape[2])
     for s in range(sets):
@@ -137,5 +161,7 @@ def backward(grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: 
             torch.mul(of_value, part, out=of_slope)
             line = slope[s].index_select(1, index).view(channels, *part.shape)
             torch.sum(line.mul_(of_value), 0, out=du[r, s, c])
-            dlines[s].scatter_add_(1, index.long().expand(2 * channels, -1), both.view(2 * channels, -1))
+            dlines[s].scatter_add_(
+                1, index.long().expand(2 * channels, -1), both.view(2 * channels, -1)
+            )
     return du, dlines

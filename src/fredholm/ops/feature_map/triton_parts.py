@@ -1,8 +1,10 @@
-"""Banks of scalar networks inside GPU kernels: hidden units live in registers, in the backward once more.
+"""Banks of scalar networks inside GPU kernels: hidden units live in registers, in the backward once
+more.
 
-Features of a block of points are a matrix (points, L·M), channel l of direction m in column l·M + m, as in
-:class:`fredholm.kernels.LunaMap`; both sizes are padded to powers of two with columns that are zero. A bank with one network a set
-(``SHARED``) computes a hidden unit once for all its channels.
+Features of a block of points are a matrix (points, L·M), channel l of direction m in column l·M +
+m, as in
+:class:`fredholm.kernels.LunaMap`; both sizes are padded to powers of two with columns that are
+zero. A bank with one network a set (``SHARED``) computes a hidden unit once for all its channels.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def scalars(base, at, count, M: tl.constexpr, BLOCK_M: tl.constexpr):
     """Scalars u of the points ``at`` from a contiguous (M, count) matrix, (points, 1, BLOCK_M)."""
     m = tl.arange(0, BLOCK_M)
     inside = (at < count)[:, None] & (m < M)[None, :]
-    u = tl.load(base + m[None, :].to(tl.int64) * count + at[:, None], mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(base + m[None, :].to(tl.int64) * count + at[:, None], mask=inside, other=0.0).to(
+        tl.float32
+    )
     return u[:, None, :]
 
 
@@ -75,7 +79,9 @@ def scalars(base, at, count, M: tl.constexpr, BLOCK_M: tl.constexpr):
 def _unit(
     weight, bias, readout, j, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr, SHARED: tl.constexpr
 ):  # fmt: skip
-    """Hidden unit j of the networks: w and b (1, 1 | L, 1), and its share R of every channel (1, L, 1)."""
+    """Hidden unit j of the networks: w and b (1, 1 | L, 1), and its share R of every channel (1, L,
+    1).
+    """
     channel = tl.arange(0, BLOCK_L)
     known = channel < L
     if SHARED:
@@ -105,7 +111,9 @@ def channels(
 
 
 @triton.jit
-def known(at, count, L: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr):
+def known(
+    at, count, L: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr
+):
     """Whether an entry of (points, BLOCK_L, BLOCK_M) is one of a point, a channel and a direction."""
     columns = (tl.arange(0, BLOCK_L) < L)[:, None] & (tl.arange(0, BLOCK_M) < M)[None, :]
     return (at < count)[:, None, None] & columns[None, :, :]
@@ -131,8 +139,10 @@ def features_backward(
     L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
 ):  # fmt: skip
-    """From φ's gradient (points, BLOCK_L·BLOCK_M), the scalars' at ``base_grad`` (M, count) and this block's share of the bank's:
-    w and b (1 | L, H), R (L, H) and c (L) of its own. Hidden units are computed again."""
+    """From φ's gradient (points, BLOCK_L·BLOCK_M), the scalars' at ``base_grad`` (M, count) and
+    this block's share of the bank's: w and b (1 | L, H), R (L, H) and c (L) of its own. Hidden
+    units are computed again.
+    """
     u = scalars(base, at, count, M, BLOCK_M)
     g = tl.reshape(grad, (u.shape[0], BLOCK_L, BLOCK_M))
     g = tl.where(known(at, count, L, M, BLOCK_L, BLOCK_M), g, 0.0)
@@ -157,7 +167,9 @@ def features_backward(
             tl.store(bias_grad + j, tl.sum(inner))
         else:
             inner *= slope(before, ACTIVATION)
-            tl.store(weight_grad + channel * H + j, tl.sum(tl.sum(inner * u, 2), 0), mask=channel < L)
+            tl.store(
+                weight_grad + channel * H + j, tl.sum(tl.sum(inner * u, 2), 0), mask=channel < L
+            )
             tl.store(bias_grad + channel * H + j, tl.sum(tl.sum(inner, 2), 0), mask=channel < L)
         du += w * inner
     m = tl.arange(0, BLOCK_M)

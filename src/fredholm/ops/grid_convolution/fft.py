@@ -21,26 +21,32 @@ def grid_convolution(
     causal: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "b h n o"]:
-    r""":math:`out_x = \sum_y \kappa(x - y)\,u_y` on a grid, with :math:`\kappa(\delta) = \sum_k R_k\,h_k(\delta)`.
+    r""":math:`out_x = \sum_y \kappa(x - y)\,u_y` on a grid, with
+    :math:`\kappa(\delta) = \sum_k R_k\,h_k(\delta)`.
 
-    The readout is linear, so that :math:`\hat\kappa = \sum_k R_k \hat h_k`: w transforms of hidden units instead of d_out·d_in of
-    kernel entries, and one real matrix product. Zero-padded to 2n or more an axis: what wraps around lands outside the part that is kept.
-    The kernel's spectrum is made a block of frequencies at a time, and again in the backward.
+    The readout is linear, so that :math:`\hat\kappa = \sum_k R_k \hat h_k`: w transforms of hidden
+    units instead of d_out·d_in of kernel entries, and one real matrix product. Zero-padded to 2n or
+    more an axis: what wraps around lands outside the part that is kept. The kernel's spectrum is
+    made a block of frequencies at a time, and again in the backward.
 
     Args:
         signal: u times its masses, points of the grid in row-major order.
-        hidden: h at the displacements, (L, w), row-major: from 1 - n to n - 1 an axis, or from 0 to n - 1 where ``causal``.
+        hidden: h at the displacements, (L, w), row-major: from 1 - n to n - 1 an axis, or from 0 to
+            n - 1 where ``causal``.
         readout: R.
         grid: extents n of the axes; their product is N.
         causal: lags of a causal line only.
-        backend: see :mod:`fredholm.ops.backend`. ``"triton"`` fuses the kernel's spectrum and the product at each frequency, so that
-            the former is never in memory; ``"auto"`` is ``"torch"``, batched matrix products, until the kernel has been measured faster.
+        backend: see :mod:`fredholm.ops.backend`. ``"triton"`` fuses the kernel's spectrum and the
+            product at each frequency, so that the former is never in memory; ``"auto"`` is
+            ``"torch"``, batched matrix products, until the kernel has been measured faster.
 
-    Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in + d_out)) N). Differentiable once.
+    Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in +
+    d_out)) N). Differentiable once.
 
     Raises:
         BackendError: a backend that was asked for and cannot run.
-        ShapeError: numbers of points or lags that do not fit the grid, or a causal grid of several axes.
+        ShapeError: numbers of points or lags that do not fit the grid, or a causal grid of several
+            axes.
 
     Reference: CKConv §4.1, evaluated hidden units first.
 
@@ -61,8 +67,12 @@ def grid_convolution(
         if chosen == "triton":
             from .triton import grid_convolution_triton
 
-            return grid_convolution_triton(signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal)
-        return grid_convolution_op(signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal)
+            return grid_convolution_triton(
+                signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal
+            )
+        return grid_convolution_op(
+            signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal
+        )
 
 
 def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) -> None:

@@ -15,7 +15,9 @@ INPUTS = "Tensor signal, Tensor hidden, Tensor readout, SymInt[] grid, bool caus
 
 
 class _Grid:
-    """Sizes of the transforms: 2n or more an axis, so that what wraps around lands outside the part that is kept."""
+    """Sizes of the transforms: 2n or more an axis, so that what wraps around lands outside the part
+    that is kept.
+    """
 
     def __init__(self, grid: list[int], causal: bool):
         self.grid = tuple(grid)
@@ -25,26 +27,40 @@ class _Grid:
         self.half = [*self.sizes[:-1], self.sizes[-1] // 2 + 1]
         self.start = tuple(0 if causal else n - 1 for n in grid)
 
-    def transform(self, x: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None = None) -> Tensor:
-        """The spectrum (H·d, B, F) of x (B, H, points, d), whose points fill ``shape`` from ``start`` on (default 0)."""
+    def transform(
+        self, x: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """The spectrum (H·d, B, F) of x (B, H, points, d), whose points fill ``shape`` from
+        ``start`` on (default 0).
+        """
         rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1).unflatten(-1, shape)
         out = x.new_empty(*rows.shape[:2], prod(self.half), dtype=x.dtype.to_complex())
         size = self._rows(x, len(x))
-        padded = x.new_zeros(min(size, len(rows)), x.shape[0], *self.sizes)  # what lies around the part stays zero
+        padded = x.new_zeros(
+            min(size, len(rows)), x.shape[0], *self.sizes
+        )  # what lies around the part stays zero
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             self._part(padded, shape, start)[: len(part)] = part
-            out[first : first + size] = torch.fft.rfftn(padded[: len(part)], dim=self.dims).flatten(2)
+            out[first : first + size] = torch.fft.rfftn(padded[: len(part)], dim=self.dims).flatten(
+                2
+            )
         return out
 
-    def back(self, x: Tensor, heads: int, shape: tuple[int, ...], start: tuple[int, ...] | None = None) -> Tensor:
-        """The part of ``shape`` from ``start`` on of the signal with spectrum x, (B, H, points, d), points outermost after the batch."""
+    def back(
+        self, x: Tensor, heads: int, shape: tuple[int, ...], start: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """The part of ``shape`` from ``start`` on of the signal with spectrum x, (B, H, points, d),
+        points outermost after the batch.
+        """
         (rows, batch), like = x.shape[:2], x.real
         out, size = like.new_empty(batch, prod(shape), rows), self._rows(like, batch)
         for first in range(0, rows, size):
             block = x[first : first + size].unflatten(-1, self.half)
             full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
-            out[..., first : first + size] = self._part(full, shape, start).flatten(2).permute(1, 2, 0)
+            out[..., first : first + size] = (
+                self._part(full, shape, start).flatten(2).permute(1, 2, 0)
+            )
         return out.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     def _part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
@@ -55,7 +71,9 @@ class _Grid:
         return max(1, spectrum.budget(x) // (batch * prod(self.sizes) * x.element_size()))
 
     def share(self, like: Tensor) -> Tensor:
-        """One over the transform's size, twice that where a frequency of the half spectrum stands for its conjugate too, (F,)."""
+        """One over the transform's size, twice that where a frequency of the half spectrum stands
+        for its conjugate too, (F,).
+        """
         last, count = self.sizes[-1], prod(self.sizes)
         row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
         row[0] = 1.0 / count
@@ -72,20 +90,28 @@ def forward(
     grid: list[int],
     causal: bool,
 ) -> Tensor:
-    """The convolution with a product of spectra like :func:`fredholm.ops.grid_convolution.spectrum.convolve`."""
+    """The convolution with a product of spectra like
+    :func:`fredholm.ops.grid_convolution.spectrum.convolve`.
+    """
     sizes = _Grid(grid, causal)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
 
 
-def empty_result(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+def empty_result(
+    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
+) -> Tensor:
     """What :func:`forward` returns, without values."""
     b, h, n, _ = signal.shape
     return signal.new_empty(b, n, h, readout.shape[1]).transpose(1, 2)
 
 
-@torch.library.custom_op("fredholm::grid_convolution", mutates_args=(), schema=f"({INPUTS}) -> Tensor")
-def grid_convolution_op(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+@torch.library.custom_op(
+    "fredholm::grid_convolution", mutates_args=(), schema=f"({INPUTS}) -> Tensor"
+)
+def grid_convolution_op(
+    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
+) -> Tensor:
     return forward(spectrum.convolve, signal, hidden, readout, grid, causal)
 
 
@@ -102,7 +128,9 @@ def backward(
     causal: bool,
     needs: list[bool],
 ) -> list[Tensor]:
-    """Gradients where needed, with an adjoint like :func:`fredholm.ops.grid_convolution.spectrum.adjoint`."""
+    """Gradients where needed, with an adjoint like
+    :func:`fredholm.ops.grid_convolution.spectrum.adjoint`.
+    """
     sizes, heads = _Grid(grid, causal), signal.shape[1]
     g = sizes.transform(grad, sizes.grid, sizes.start)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
@@ -130,7 +158,13 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
     schema=f"(Tensor grad, {INPUTS}, bool[] needs) -> Tensor[]",
 )
 def grid_convolution_backward_op(
-    grad: Tensor, signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool, needs: list[bool]
+    grad: Tensor,
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+    needs: list[bool],
 ) -> list[Tensor]:
     return backward(spectrum.adjoint, grad, signal, hidden, readout, grid, causal, needs)
 
@@ -157,7 +191,9 @@ register_gradients(grid_convolution_op, grid_convolution_backward_op)
 
 
 def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
-    """FLOPs of the kernel's spectrum, of its product with the signal's, and of one real transform, from shapes."""
+    """FLOPs of the kernel's spectrum, of its product with the signal's, and of one real transform,
+    from shapes.
+    """
     (b, h, _, _), (_, d_out, d_in, w) = signal, readout
     sizes = [fast_size(2 * n) for n in grid]
     frequencies = prod(sizes[:-1]) * (sizes[-1] // 2 + 1)
@@ -166,7 +202,14 @@ def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
 
 
 def forward_flops(
-    signal: Any, hidden: Any, readout: Any, grid: Any, causal: bool, *_: Any, out_shape: Any = None, **__: Any
+    signal: Any,
+    hidden: Any,
+    readout: Any,
+    grid: Any,
+    causal: bool,
+    *_: Any,
+    out_shape: Any = None,
+    **__: Any,
 ) -> int:
     """FLOPs of the op, from shapes."""
     kernel, product, transform = _work(signal, readout, grid)

@@ -1,8 +1,10 @@
-"""The products of spectra, a block of frequencies at a time: no more of the kernel's spectrum exists than fits a cache.
+"""The products of spectra, a block of frequencies at a time: no more of the kernel's spectrum
+exists than fits a cache.
 
-Spectra are (channels, B, F) with F the frequencies of a real transform, flattened. A block of them is seen as pairs of real numbers:
-R is real, so that :math:`\\hat\\kappa = R \\hat h` is one real matrix product, and what follows one small real product a frequency.
-Heads of one channel need no blocks: their :math:`\\hat\\kappa` is no larger than the signal.
+Spectra are (channels, B, F) with F the frequencies of a real transform, flattened. A block of them
+is seen as pairs of real numbers: R is real, so that :math:`\\hat\\kappa = R \\hat h` is one real
+matrix product, and what follows one small real product a frequency. Heads of one channel need no
+blocks: their :math:`\\hat\\kappa` is no larger than the signal.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from torch import Tensor
 
 CACHE, DEVICE = 1 << 21, 1 << 28  # bytes of a block, on a CPU and elsewhere
 NARROW = 16
-"""Fewer columns than this are multiplied as rows: BLAS runs along the columns of a small product."""
+"""Fewer columns than this are multiplied as rows: BLAS runs along the columns of a small product.
+"""
 
 
 def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
-    """κ̂ û, (H·d_out, B, F), from û (H·d_in, B, F), ĥ (w, 1, F) and R (H, d_out, d_in, w). Where widths agree it overwrites û."""
+    """κ̂ û, (H·d_out, B, F), from û (H·d_in, B, F), ĥ (w, 1, F) and R (H, d_out, d_in, w). Where
+    widths agree it overwrites û.
+    """
     heads, d_out, d_in, _ = readout.shape
     if d_out == d_in == 1:
         return u.mul_(_channelwise(h, readout)[:, None])
@@ -33,14 +38,21 @@ def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
 
 
 def adjoint(
-    grad: Tensor, u: Tensor, h: Tensor, readout: Tensor, share: Tensor, needs: tuple[bool, bool, bool]
+    grad: Tensor,
+    u: Tensor,
+    h: Tensor,
+    readout: Tensor,
+    share: Tensor,
+    needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    r"""Gradients in û (H·d_in, B, F), ĥ (w, 1, F) and R, where needed, for a gradient ĝ (H·d_out, B, F). Overwrites û and ĥ.
+    r"""Gradients in û (H·d_in, B, F), ĥ (w, 1, F) and R, where needed, for a gradient ĝ (H·d_out,
+    B, F). Overwrites û and ĥ.
 
     .. math:: \hat g_u = \hat\kappa^H \hat g, \quad P = \sum_b \hat g\,\hat u^H, \quad \hat g_{h,k} = \langle R_k, P \rangle, \quad
         g_{R_k} = \sum_f s_f\,\mathrm{Re}(\overline{\hat h_k} P)
 
-    ``share`` (F,) is s, by Parseval: one over the transform's size, twice that where a frequency stands for its conjugate too.
+    ``share`` (F,) is s, by Parseval: one over the transform's size, twice that where a frequency
+    stands for its conjugate too.
     """
     heads, d_out, d_in, width = readout.shape
     if d_out == d_in == 1:
@@ -52,12 +64,21 @@ def adjoint(
         turned = torch.cat([g, _turned(g)], 1)
         product = None
         if needs[1] or needs[2]:  # P, real part above imaginary part
-            product = (turned @ signal.mT).view(-1, heads, 2, d_out * d_in).transpose(1, 2).reshape(-1, len(matrix))
+            product = (
+                (turned @ signal.mT)
+                .view(-1, heads, 2, d_out * d_in)
+                .transpose(1, 2)
+                .reshape(-1, len(matrix))
+            )
         if product is not None and found_r is not None:
-            found_r.addmm_(product.mT, _columns(h, block) * share[block].repeat_interleave(2)[:, None])
+            found_r.addmm_(
+                product.mT, _columns(h, block) * share[block].repeat_interleave(2)[:, None]
+            )
         if needs[0]:
             part = _times(_kernel(h, readout, block).mT, turned).unflatten(-1, (-1, 2))
-            u[..., block] = torch.view_as_complex(part).view(-1, heads * d_in, u.shape[1]).permute(1, 2, 0)
+            u[..., block] = (
+                torch.view_as_complex(part).view(-1, heads * d_in, u.shape[1]).permute(1, 2, 0)
+            )
         if product is not None and needs[1]:
             part = (product @ matrix).unflatten(0, (-1, 2))
             h[:, 0, block] = torch.complex(part[:, 0], part[:, 1]).mT
@@ -66,9 +87,16 @@ def adjoint(
 
 
 def _adjoint_channelwise(
-    grad: Tensor, u: Tensor, h: Tensor, readout: Tensor, share: Tensor, needs: tuple[bool, bool, bool]
+    grad: Tensor,
+    u: Tensor,
+    h: Tensor,
+    readout: Tensor,
+    share: Tensor,
+    needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """:func:`adjoint` where every head has one channel: products of numbers, of all frequencies at once."""
+    """:func:`adjoint` where every head has one channel: products of numbers, of all frequencies at
+    once.
+    """
     matrix, found_h, found_r = readout.flatten(1), None, None
     kernel = _channelwise(h, readout) if needs[0] else None
     if needs[1] or needs[2]:
@@ -76,7 +104,9 @@ def _adjoint_channelwise(
         if needs[2]:
             found_r = (_flat(product * share) @ _flat(h).mT).view_as(readout)
         if needs[1]:
-            found_h = torch.view_as_complex((matrix.mT @ _flat(product)).unflatten(-1, (-1, 2)))[:, None]
+            found_h = torch.view_as_complex((matrix.mT @ _flat(product)).unflatten(-1, (-1, 2)))[
+                :, None
+            ]
     return None if kernel is None else grad * kernel.conj()[:, None], found_h, found_r
 
 

@@ -1,7 +1,9 @@
-"""The convolution whose product of spectra is a Triton kernel: custom ops and launches; the transforms are torch's.
+"""The convolution whose product of spectra is a Triton kernel: custom ops and launches; the
+transforms are torch's.
 
-The kernel's spectrum, w hidden spectra combined to H·d_out·d_in, exists in registers only. Float32, in TF32 where torch's
-``float32_matmul_precision`` lets it. No atomics: shares of a sum have places of their own and are added by torch.
+The kernel's spectrum, w hidden spectra combined to H·d_out·d_in, exists in registers only. Float32,
+in TF32 where torch's ``float32_matmul_precision`` lets it. No atomics: shares of a sum have places
+of their own and are added by torch.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ DEFAULT = {"frequencies": 64, "outputs": 16, "batch": 4, "warps": 4, "stages": 2
 
 def _tiles(direction: str, u: Tensor, readout: Tensor) -> tuple[Tiles, dict[str, Any]]:
     _, d_out, d_in, width = readout.shape
-    case = case_name(direction, u.device, o=power_of_two(d_out, 1), i=power_of_two(d_in, 1), w=power_of_two(width))
+    case = case_name(
+        direction,
+        u.device,
+        o=power_of_two(d_out, 1),
+        i=power_of_two(d_in, 1),
+        w=power_of_two(width),
+    )
     tiles = choose_tiles(TABLE, case, DEFAULT)
     shape = {
         "WIDTH": width, "BLOCK_W": power_of_two(width), "BLOCK_F": tiles["frequencies"], "BLOCK_O": tiles["outputs"],
@@ -49,7 +57,11 @@ def _product(u: Tensor, h: Tensor, readout: Tensor, adjoint: bool) -> Tensor:
         d_out, d_in, stride_i, stride_o = d_in, d_out, stride_o, stride_i
     out = u.new_empty(heads * d_out, batch, count)
     block_b = min(tiles["batch"], power_of_two(batch, 1))
-    grid = (-(-count // shape["BLOCK_F"]), heads * -(-d_out // shape["BLOCK_O"]), -(-batch // block_b))
+    grid = (
+        -(-count // shape["BLOCK_F"]),
+        heads * -(-d_out // shape["BLOCK_O"]),
+        -(-batch // block_b),
+    )
     launch(
         multiply, grid,
         _real(u), _real(h), readout.contiguous(), torch.view_as_real(out), batch, count, d_in, d_out,
@@ -64,7 +76,12 @@ def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
 
 
 def adjoint(
-    grad: Tensor, u: Tensor, h: Tensor, readout: Tensor, share: Tensor, needs: tuple[bool, bool, bool]
+    grad: Tensor,
+    u: Tensor,
+    h: Tensor,
+    readout: Tensor,
+    share: Tensor,
+    needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """:func:`fredholm.ops.grid_convolution.spectrum.adjoint`; overwrites nothing."""
     (heads, d_out, d_in, width), (_, batch, count) = readout.shape, u.shape
@@ -87,8 +104,12 @@ def adjoint(
     return _product(grad, h, readout, True) if needs[0] else None, found_h, found_r
 
 
-@torch.library.custom_op("fredholm::grid_convolution_triton", mutates_args=(), schema=f"({library.INPUTS}) -> Tensor")
-def grid_convolution_triton(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+@torch.library.custom_op(
+    "fredholm::grid_convolution_triton", mutates_args=(), schema=f"({library.INPUTS}) -> Tensor"
+)
+def grid_convolution_triton(
+    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
+) -> Tensor:
     """:func:`fredholm.ops.grid_convolution` with the product of spectra in one kernel."""
     return library.forward(convolve, signal, hidden, readout, grid, causal)
 
@@ -102,7 +123,13 @@ grid_convolution_triton.register_fake(library.empty_result)
     schema=f"(Tensor grad, {library.INPUTS}, bool[] needs) -> Tensor[]",
 )
 def grid_convolution_triton_backward(
-    grad: Tensor, signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool, needs: list[bool]
+    grad: Tensor,
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+    needs: list[bool],
 ) -> list[Tensor]:
     return library.backward(adjoint, grad, signal, hidden, readout, grid, causal, needs)
 

@@ -1,4 +1,6 @@
-"""Gradients of the hidden units' spectrum and of the readout, through P = Σ_b ĝ conj(û), which stays in registers."""
+"""Gradients of the hidden units' spectrum and of the readout, through P = Σ_b ĝ conj(û), which
+stays in registers.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,26 @@ def hidden_gradient(
     grad, signal, readout, share, batch, count, d_in, d_out,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ_oi R[o, i, w] P[o, i, f] over a block of outputs of one head, at ``share`` (head and block of outputs, w, f)."""
+    """Σ_oi R[o, i, w] P[o, i, f] over a block of outputs of one head, at ``share`` (head and block
+    of outputs, w, f).
+    """
     f = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
     o_blocks = tl.cdiv(d_out, BLOCK_O)
     head = (tl.program_id(1) // o_blocks).to(tl.int64)
     o = tl.program_id(1) % o_blocks * BLOCK_O + tl.arange(0, BLOCK_O)
-    real, imaginary = tl.zeros((BLOCK_W, BLOCK_F), tl.float32), tl.zeros((BLOCK_W, BLOCK_F), tl.float32)
+    real, imaginary = (
+        tl.zeros((BLOCK_W, BLOCK_F), tl.float32),
+        tl.zeros((BLOCK_W, BLOCK_F), tl.float32),
+    )
     row = batch * count
     for i in range(d_in):
         p_re, p_im = outer(
             grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i, count, row,
             BLOCK_F, BLOCK_O,
         )  # fmt: skip
-        r = load_readout(readout + (head * d_out * d_in + i) * WIDTH, o, d_out, d_in * WIDTH, WIDTH, BLOCK_W)
+        r = load_readout(
+            readout + (head * d_out * d_in + i) * WIDTH, o, d_out, d_in * WIDTH, WIDTH, BLOCK_W
+        )
         real += tl.dot(tl.trans(r), p_re, input_precision=PRECISION)
         imaginary += tl.dot(tl.trans(r), p_im, input_precision=PRECISION)
     own = share + 2 * tl.program_id(1).to(tl.int64) * WIDTH * count
@@ -37,7 +46,9 @@ def readout_gradient(
     grad, signal, hidden, weight, share, batch, count, d_in, d_out, blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ_f s_f Re(conj(ĥ[w, f]) P[o, i, f]) over ``blocks`` blocks of frequencies, at ``share`` (part, head, o, i, w)."""
+    """Σ_f s_f Re(conj(ĥ[w, f]) P[o, i, f]) over ``blocks`` blocks of frequencies, at ``share``
+    (part, head, o, i, w).
+    """
     o_blocks = tl.cdiv(d_out, BLOCK_O)
     head = (tl.program_id(1) // o_blocks).to(tl.int64)
     o = tl.program_id(1) % o_blocks * BLOCK_O + tl.arange(0, BLOCK_O)

@@ -1,4 +1,6 @@
-"""The product of the kernel's spectrum with the signal's; the same for its adjoint. The kernel's spectrum stays in registers."""
+"""The product of the kernel's spectrum with the signal's; the same for its adjoint. The kernel's
+spectrum stays in registers.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ def multiply(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_B: tl.constexpr,
     ADJOINT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[o, b, f] = Σ_i κ̂[o, i, f] û[i, b, f] at a block of frequencies, outputs and batch entries of one head.
+    """out[o, b, f] = Σ_i κ̂[o, i, f] û[i, b, f] at a block of frequencies, outputs and batch
+    entries of one head.
 
-    κ̂[o, i, f] = Σ_w R[o, i, w] ĥ[w, f] is made for one i at a time. ``ADJOINT``: with the conjugate of κ̂, and the caller swaps the
-    strides of o and i. Spectra are contiguous (H·d, B, F).
+    κ̂[o, i, f] = Σ_w R[o, i, w] ĥ[w, f] is made for one i at a time. ``ADJOINT``: with the
+    conjugate of κ̂, and the caller swaps the strides of o and i. Spectra are contiguous (H·d, B,
+    F).
     """
     f = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
     o_blocks = tl.cdiv(d_out, BLOCK_O)
@@ -28,12 +32,16 @@ def multiply(
     real = tl.zeros((BLOCK_B, BLOCK_O, BLOCK_F), tl.float32)
     imaginary = tl.zeros((BLOCK_B, BLOCK_O, BLOCK_F), tl.float32)
     for i in range(d_in):
-        r = load_readout(readout + head * stride_h + i * stride_i, o, d_out, stride_o, WIDTH, BLOCK_W)
+        r = load_readout(
+            readout + head * stride_h + i * stride_i, o, d_out, stride_o, WIDTH, BLOCK_W
+        )
         k_re = tl.dot(r, h_re, input_precision=PRECISION)[None, :, :]
         k_im = tl.dot(r, h_im, input_precision=PRECISION)[None, :, :]
         if ADJOINT:
             k_im = -k_im
-        u_re, u_im = load_rows(signal + 2 * (head * d_in + i) * batch * count, b, f, batch, count, count)
+        u_re, u_im = load_rows(
+            signal + 2 * (head * d_in + i) * batch * count, b, f, batch, count, count
+        )
         u_re, u_im = u_re[:, None, :], u_im[:, None, :]
         real += k_re * u_re - k_im * u_im
         imaginary += k_re * u_im + k_im * u_re

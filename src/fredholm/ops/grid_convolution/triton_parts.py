@@ -1,4 +1,6 @@
-"""Pieces of the spectra's kernels: complex tiles, and the kernel's spectrum at a block of frequencies."""
+"""Pieces of the spectra's kernels: complex tiles, and the kernel's spectrum at a block of
+frequencies.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import triton.language as tl
 
 @triton.jit
 def load_rows(base, row, f, rows, count, stride):
-    """Rows of a complex matrix at frequencies f, real and imaginary parts (row, f), zero outside. ``stride``: complex numbers a row."""
+    """Rows of a complex matrix at frequencies f, real and imaginary parts (row, f), zero outside.
+    ``stride``: complex numbers a row.
+    """
     inside = (row < rows)[:, None] & (f < count)[None, :]
     place = base + 2 * (row[:, None].to(tl.int64) * stride + f[None, :])
     return tl.load(place, mask=inside, other=0.0), tl.load(place + 1, mask=inside, other=0.0)
@@ -34,13 +38,22 @@ def load_readout(readout, row, rows, stride, WIDTH: tl.constexpr, BLOCK_W: tl.co
     """Some rows of R, (row, BLOCK_W), ``stride`` numbers apart."""
     w = tl.arange(0, BLOCK_W)
     inside = (row < rows)[:, None] & (w < WIDTH)[None, :]
-    return tl.load(readout + row[:, None].to(tl.int64) * stride + w[None, :], mask=inside, other=0.0)
+    return tl.load(
+        readout + row[:, None].to(tl.int64) * stride + w[None, :], mask=inside, other=0.0
+    )
 
 
 @triton.jit
-def outer(grad, signal, f, o, batch, d_out, i, count, row, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr):
-    """P = Σ_b ĝ conj(û) at outputs o and input i, (o, f), of one head; ``row``: complex numbers a channel, B·F."""
-    real, imaginary = tl.zeros((BLOCK_O, BLOCK_F), tl.float32), tl.zeros((BLOCK_O, BLOCK_F), tl.float32)
+def outer(
+    grad, signal, f, o, batch, d_out, i, count, row, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr
+):
+    """P = Σ_b ĝ conj(û) at outputs o and input i, (o, f), of one head; ``row``: complex numbers a
+    channel, B·F.
+    """
+    real, imaginary = (
+        tl.zeros((BLOCK_O, BLOCK_F), tl.float32),
+        tl.zeros((BLOCK_O, BLOCK_F), tl.float32),
+    )
     for b in range(batch):
         g_re, g_im = load_rows(grad + 2 * b * count, o, f, d_out, count, row)
         place = signal + 2 * (i * row + b * count + f)

@@ -1,4 +1,6 @@
-"""Attention as diffusion on a graph of tokens: affinities of inner products, their norm, walks of many hops, centres."""
+"""Attention as diffusion on a graph of tokens: affinities of inner products, their norm, walks of
+many hops, centres.
+"""
 
 from .affinity import affinity_product
 from .centres import (

@@ -1,4 +1,6 @@
-"""The product with a graph of affinities: unnormalised, together with what its norm needs, in one pass."""
+"""The product with a graph of affinities: unnormalised, together with what its norm needs, in one
+pass.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,12 @@ def affinity_product(
     .. math:: P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j), \qquad o_i = \sum_j P_{ij} v_j, \qquad
               r_i = \sum_j m_j P_{ij}^2 \ \text{ or } \ \sum_j m_j |P_{ij}|
 
-    A norm that is one number a head (or a prefix) is a function of r and divides o afterwards, so that nothing of size
-    Nq × Nk is kept. The quadrature masses of the product belong in ``value``.
+    A norm that is one number a head (or a prefix) is a function of r and divides o afterwards, so
+    that nothing of size Nq × Nk is kept. The quadrature masses of the product belong in ``value``.
 
     Args:
-        query, key, value: (B, H, Nq, e), (B, H, Nk, e), (B, H, Nk, d); d may be 0 where only r is wanted.
+        query, key, value: (B, H, Nq, e), (B, H, Nk, e), (B, H, Nk, d); d may be 0 where only r is
+            wanted.
         mass: m of the row statistic, (B | 1, Nk), or (B | 1, 1) where all keys have the same.
         density: ρ, (B | 1, H | 1, Nq, Nk).
         causal: query i sees the keys j ≤ i.
@@ -47,12 +50,14 @@ def affinity_product(
         statistic: ``"squares"``, ``"sums"`` (of magnitudes), or ``"none"`` (r is zero).
         memory: bytes of one tile of the PyTorch form.
         backend: see :mod:`fredholm.ops.backend`.
-        half: the half precision in which a Triton kernel multiplies, where the tensors came from it; sums stay in float32.
+        half: the half precision in which a Triton kernel multiplies, where the tensors came from
+            it; sums stay in float32.
 
     Returns:
         o and r, in float32 at least.
 
-    Cost: O(B·H·Nq·Nk·(e + d)) time, O(N) memory and three tiles, forward and backward, which computes tiles again.
+    Cost: O(B·H·Nq·Nk·(e + d)) time, O(N) memory and three tiles, forward and backward, which
+    computes tiles again.
 
     Raises:
         BackendError: a backend that was asked for and cannot run.
@@ -78,15 +83,23 @@ def affinity_product(
     if key.shape[:3] != (b, h, nk) or query.shape != (b, h, query.shape[2], key.shape[3]):
         shapes = f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         raise ShapeError(
-            f"affinity_product needs query (B, H, Nq, e), key (B, H, Nk, e), value (B, H, Nk, d); got {shapes}"
+            "affinity_product needs query (B, H, Nq, e), key (B, H, Nk, e), value (B, H, Nk, d); "
+            f"got {shapes}"
         )
     if causal and query.shape[2] != nk:
-        raise ShapeError(f"a causal product has as many queries as keys, got {query.shape[2]} and {nk}")
+        raise ShapeError(
+            f"a causal product has as many queries as keys, got {query.shape[2]} and {nk}"
+        )
     given = [x for x in (query, key, value, mass, density) if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     parts = [None if x is None else x.to(dtype) for x in (query, key, value, mass, density)]
     if (
-        choose_backend(backend, "the affinity product", value.device, lambda: affinity_refusal(dtype, query, value))
+        choose_backend(
+            backend,
+            "the affinity product",
+            value.device,
+            lambda: affinity_refusal(dtype, query, value),
+        )
         == "triton"
     ):
         from .triton import affinity_product_triton

@@ -1,8 +1,10 @@
-"""Weights by a central query: one step (or some) towards the leading eigenvector of the graph, in O(N).
+"""Weights by a central query: one step (or some) towards the leading eigenvector of the graph, in
+O(N).
 
 Every form starts from energies e and repeats, for a query's weights w over what it sees,
 
-    a = e / (Σ w e + ε),      c = Σ w a Q,      a = φ(c·K) / (Σ w |φ(c·K)| + ε)     where that sum is not zero.
+    a = e / (Σ w e + ε),      c = Σ w a Q,      a = φ(c·K) / (Σ w |φ(c·K)| + ε)     where that sum
+    is not zero.
 
 Shapes: Q, K (B, H, N, e), V (B, H, N, d), energies (B, H, C, N) for C centres a head.
 """
@@ -21,7 +23,9 @@ from .naive import affinity
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """What the centres are made of, and how: Q, K, the energies, and the options of :class:`fredholm.kernels.CentreKernel`."""
+    """What the centres are made of, and how: Q, K, the energies, and the options of
+    :class:`fredholm.kernels.CentreKernel`.
+    """
 
     query: Tensor
     key: Tensor
@@ -33,10 +37,14 @@ class Tokens:
     def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
         """amount / (total + ε), and ``before`` where the total is zero."""
         quotient = amount / torch.where(total > 0, total + self.eps, 1.0)
-        return torch.where(total > 0, quotient, torch.zeros_like(quotient) if before is None else before)
+        return torch.where(
+            total > 0, quotient, torch.zeros_like(quotient) if before is None else before
+        )
 
     def mixture(self, query: Tensor, centre: Tensor) -> Tensor | None:
-        """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C, Nq), or None for one."""
+        """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C,
+        Nq), or None for one.
+        """
         count = centre.shape[2]
         if count == 1:
             return None
@@ -47,11 +55,13 @@ class Tokens:
         return torch.softmax(score * query.shape[-1] ** -0.5, 2)
 
 
-# --- the definitions: every pair held at once -------------------------------------------------------------------------------
+# --- the definitions: every pair held at once -----------------------------------------------------
 
 
 def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
-    """Densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w (B | 1, 1 | H, Nq, Nk). O(Nq·Nk)."""
+    """Densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w (B | 1, 1
+    | H, Nq, Nk). O(Nq·Nk).
+    """
     w = weights[:, :, None]
     total = (w * tokens.energy[:, :, :, None]).sum(-1, keepdim=True)
     a = tokens.share(tokens.energy[:, :, :, None], total, None)
@@ -66,12 +76,17 @@ def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
 
 
 def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: Tensor) -> Tensor:
-    """The same where each key is scored once, against the centre at its own time: ``all_weights`` (·, ·, Nk, Nk) are its views."""
+    """The same where each key is scored once, against the centre at its own time: ``all_weights``
+    (·, ·, Nk, Nk) are its views.
+    """
     score = tokens.energy
     own = past = None
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
-        sums = [(w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True) for w in (weights, all_weights)]
+        sums = [
+            (w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True)
+            for w in (weights, all_weights)
+        ]
         own = tokens.share(score[:, :, :, None], sums[0], own)
         if level == tokens.steps:
             break
@@ -84,11 +99,13 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
     return own[:, :, 0] if mixture is None else (mixture[..., None] * own).sum(2)
 
 
-# --- the fast forms -----------------------------------------------------------------------------------------------------------
+# --- the fast forms -------------------------------------------------------------------------------
 
 
 def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and centres (B, H, C, e). O(N)."""
+    """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and
+    centres (B, H, C, e). O(N).
+    """
     m = mass[:, None, None]
     a = tokens.share(tokens.energy, (m * tokens.energy).sum(-1, keepdim=True), None)
     centre = (m * a) @ tokens.query
@@ -101,11 +118,17 @@ def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
-    """Response (B, H, N, d) where an order or pairs give every query centres of its own. O(N²) time, tiled, O(N) memory."""
+    """Response (B, H, N, d) where an order or pairs give every query centres of its own. O(N²)
+    time, tiled, O(N) memory.
+    """
     b, h, c, n = tokens.energy.shape
     e, q = tokens.query.shape[-1], quadrature
     both = torch.cat([tokens.query, value], -1)
-    scale = torch.ones((), dtype=value.dtype, device=value.device) if q.scale is None else q.scale[:, :, None, :, None]
+    scale = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if q.scale is None
+        else q.scale[:, :, None, :, None]
+    )
     weighted = q.mass[:, None, None, :, None] * tokens.energy[..., None]
     total = scale * _seen(q, weighted)
     pool = tokens.share(scale * _seen(q, weighted * both[:, :, None]), total, None)
@@ -113,14 +136,20 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
     density = q.density
     if density is not None and density.shape[1] > 1 and c > 1:
         density = density.repeat_interleave(c, 1)
-    options = {"causal": q.query_time is not None, "activation": tokens.activation, "statistic": "sums"}
+    options = {
+        "causal": q.query_time is not None,
+        "activation": tokens.activation,
+        "statistic": "sums",
+    }
     centre = pool[..., :e]
     for step in range(tokens.steps):
         centre = pool[..., :e]
         if step == tokens.steps - 1:
             both, pool = value, pool[..., e:]
         massive = (q.mass[:, None, :, None] * both)[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
-        product, row = affinity_product(centre.flatten(1, 2), key, massive, q.mass, density, **options)
+        product, row = affinity_product(
+            centre.flatten(1, 2), key, massive, q.mass, density, **options
+        )
         product, row = product.unflatten(1, (h, c)), row.unflatten(1, (h, c))[..., None]
         pool = tokens.share(scale * product, scale * row, pool)
     mixture = tokens.mixture(tokens.query, centre)
@@ -136,10 +165,16 @@ def _seen(quadrature: Quadrature, x: Tensor) -> Tensor:
 
 
 def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
-    """Causal response (B, H, N, d) where each key is scored once, at its own time: running sums, O(N)."""
+    """Causal response (B, H, N, d) where each key is scored once, at its own time: running sums,
+    O(N).
+    """
     e, q = tokens.query.shape[-1], quadrature
     both = torch.cat([tokens.query, value], -1)[:, :, None]
-    scale = torch.ones((), dtype=value.dtype, device=value.device) if q.scale is None else q.scale[:, :, None, :, None]
+    scale = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if q.scale is None
+        else q.scale[:, :, None, :, None]
+    )
     score, pool = tokens.energy, None
     centre = tokens.query[:, :, None]
     for level in range(tokens.steps + 1):
@@ -157,14 +192,19 @@ def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> T
 def advance_stream(
     tokens: Tokens, value: Tensor, mass: Tensor, scale: Tensor | None, sums: Tensor, totals: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass (B | 1,) and scale (B | 1, 1 | H).
+    """One more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass (B | 1,)
+    and scale (B | 1, 1 | H).
 
-    Sums (B, H, C, steps + 1, e + d) and totals (B, H, C, steps + 1) are the state; returns the response (B, H, d) and the
-    state after it.
+    Sums (B, H, C, steps + 1, e + d) and totals (B, H, C, steps + 1) are the state; returns the
+    response (B, H, d) and the state after it.
     """
     e = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
-    s = torch.ones((), dtype=value.dtype, device=value.device) if scale is None else scale[:, :, None, None]
+    s = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if scale is None
+        else scale[:, :, None, None]
+    )
     score, pool, new_sums, new_totals = tokens.energy, None, [], []
     centre = tokens.query[:, :, None, 0]
     for level in range(tokens.steps + 1):

@@ -15,9 +15,11 @@ NORMS = {"frobenius": "squares", "rows": "sums"}
 
 
 def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
-    r"""One number a head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}` or :math:`\max_i r_i`, (B, H, 1).
+    r"""One number a head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}` or
+    :math:`\max_i r_i`, (B, H, 1).
 
-    In causal order the norm of every prefix, (B, H, N). Points without mass do not count; the gradient at zero is zero.
+    In causal order the norm of every prefix, (B, H, N). Points without mass do not count; the
+    gradient at zero is zero.
 
     Example:
         >>> total_norm(torch.tensor([[[9.0, 16.0]]]), torch.ones(1, 2), "frobenius", True).tolist()
@@ -37,7 +39,9 @@ def root_of(x: Tensor) -> Tensor:
 
 
 def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:
-    r""":math:`\gamma s_i / (s_i n_i + \varepsilon)`: what a row of the unnormalised product is multiplied with; 0 where n is 0."""
+    r""":math:`\gamma s_i / (s_i n_i + \varepsilon)`: what a row of the unnormalised product is
+    multiplied with; 0 where n is 0.
+    """
     scale = torch.ones_like(norm) if scale is None else scale
     below = scale * norm + eps
     return decay[:, None] * torch.where(norm > 0, scale / torch.where(below > 0, below, 1.0), 0.0)
@@ -45,12 +49,13 @@ def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) ->
 
 @dataclass(frozen=True, eq=False)
 class TokenGraph:
-    r"""The operator :math:`(Mv)_i = \sum_j M_{ij} v_j` of a decayed, normalised graph on one set of tokens,
+    r"""The operator :math:`(Mv)_i = \sum_j M_{ij} v_j` of a decayed, normalised graph on one set of
+    tokens,
 
     .. math:: M_{ij} = \frac{\gamma\, s_i\, P_{ij}\, m_j}{s_i n_i + \varepsilon}, \qquad P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j)
 
-    with masses m, the measure's normalisation s and the norm n of :func:`total_norm`; s cancels but for ε, so that with
-    equal masses and no ε M is γ P / ‖P‖.
+    with masses m, the measure's normalisation s and the norm n of :func:`total_norm`; s cancels but
+    for ε, so that with equal masses and no ε M is γ P / ‖P‖.
 
     Attributes:
         query, key: (B, H, N, e), in the precision of the computation.
@@ -77,8 +82,12 @@ class TokenGraph:
     half: torch.dtype | None = None
 
     @classmethod
-    def of(cls, query: Tensor, key: Tensor, quadrature: Quadrature, decay: Tensor, **options) -> TokenGraph:
-        """The graph of tokens that see one another as ``quadrature`` says; computed in float32 at least."""
+    def of(
+        cls, query: Tensor, key: Tensor, quadrature: Quadrature, decay: Tensor, **options
+    ) -> TokenGraph:
+        """The graph of tokens that see one another as ``quadrature`` says; computed in float32 at
+        least.
+        """
         q, dtype = quadrature, torch.promote_types(query.dtype, torch.float32)
         return cls(
             query=query.to(dtype),
@@ -96,27 +105,44 @@ class TokenGraph:
         """M v and the rows' factors (B, H, N | 1), in one pass. O(N²) time, O(N) memory."""
         mass = self.mass[:, :1] if self.equal else self.mass
         product, row = affinity_product(
-            self.query, self.key, self._weighted(value), mass, self.density, statistic=NORMS[self.norm], **self._options
+            self.query,
+            self.key,
+            self._weighted(value),
+            mass,
+            self.density,
+            statistic=NORMS[self.norm],
+            **self._options,
         )
         factor = self.factor(row)
         return product * factor[..., None], factor
 
     def factor(self, row: Tensor) -> Tensor:
         """The rows' factors from their sizes (B, H, N)."""
-        return row_factor(total_norm(row, self.mass, self.norm, self.causal), self.scale, self.decay, self.eps)
+        return row_factor(
+            total_norm(row, self.mass, self.norm, self.causal), self.scale, self.decay, self.eps
+        )
 
     def apply(self, value: Tensor, factor: Tensor) -> Tensor:
         """M v, with the factors of :meth:`start`: one hop."""
         none = {"statistic": "none", **self._options}
         mass = self.mass[:, :1]
         return (
-            affinity_product(self.query, self.key, self._weighted(value), mass, self.density, **none)[0]
+            affinity_product(
+                self.query, self.key, self._weighted(value), mass, self.density, **none
+            )[0]
             * factor[..., None]
         )
 
     def apply_transposed(self, value: Tensor, factor: Tensor) -> Tensor:
-        """Mᵀ v: one hop backwards. In causal order the points are turned round, so that later ones come first."""
-        parts = [self.key, self.query, value * factor[..., None], None if self.density is None else self.density.mT]
+        """Mᵀ v: one hop backwards. In causal order the points are turned round, so that later ones
+        come first.
+        """
+        parts = [
+            self.key,
+            self.query,
+            value * factor[..., None],
+            None if self.density is None else self.density.mT,
+        ]
         if self.causal:
             parts = [None if x is None else x.flip(2) for x in parts]
             parts[3] = None if parts[3] is None else parts[3].flip(3)

@@ -1,4 +1,6 @@
-"""Registration of the affinity product with torch: the two custom ops, their shapes, autograd and FLOP counts."""
+"""Registration of the affinity product with torch: the two custom ops, their shapes, autograd and
+FLOP counts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ OPTIONS = "bool causal, str activation, str statistic, int memory"
 
 
 @torch.library.custom_op(
-    "fredholm::affinity_product", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)"
+    "fredholm::affinity_product",
+    mutates_args=(),
+    schema=f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
 )
 def affinity_product_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     x = Inputs(*arguments[:5])
@@ -26,7 +30,9 @@ def affinity_product_op(*arguments: Any) -> tuple[Tensor, Tensor]:
 @affinity_product_op.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor]:
     x = Inputs(*arguments[:5])
-    return x.value.new_empty(*x.query.shape[:3], x.value.shape[3]), x.value.new_empty(x.query.shape[:3])
+    return x.value.new_empty(*x.query.shape[:3], x.value.shape[3]), x.value.new_empty(
+        x.query.shape[:3]
+    )
 
 
 @torch.library.custom_op(
@@ -42,7 +48,11 @@ def affinity_product_backward_op(grad: Tensor, row_grad: Tensor, *arguments: Any
 
 @affinity_product_backward_op.register_fake
 def _(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t, needed in zip(arguments[:5], arguments[-1]) if needed and t is not None]
+    return [
+        t.new_empty(t.shape)
+        for t, needed in zip(arguments[:5], arguments[-1])
+        if needed and t is not None
+    ]
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -61,7 +71,9 @@ affinity_product_op.register_autograd(_backward, setup_context=_setup_context)
 
 
 def sizes(arguments: tuple) -> tuple[int, int, int]:
-    """Pairs, width of a query and of a value, from the shapes a FLOP counter passes. A causal order counts half the pairs."""
+    """Pairs, width of a query and of a value, from the shapes a FLOP counter passes. A causal order
+    counts half the pairs.
+    """
     (b, h, nq, e), (_, _, nk, d) = arguments[0], arguments[2]
     pairs = b * h * nq * nk
     return (pairs // 2 if arguments[5] else pairs), e, d
@@ -74,7 +86,9 @@ def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
 
 
 @register_flop_formula(torch.ops.fredholm.affinity_product_backward)
-def _backward_flops(grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
+def _backward_flops(
+    grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any
+) -> int:
     pairs, e, d = sizes(arguments)
     query, key, value, *others = arguments[-1]
     scores = query or key or any(others)

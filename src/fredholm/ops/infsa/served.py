@@ -11,7 +11,9 @@ WIDEST = 256  # columns of a query or a value that the registers of a program ho
 
 
 def affinity_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
-    """Why the kernels do not serve a product of these tensors in the precision of the computation, or None."""
+    """Why the kernels do not serve a product of these tensors in the precision of the computation,
+    or None.
+    """
     if dtype == torch.float64:
         return "its sums are in float32, and the tensors are in float64"
     if max(query.shape[3], value.shape[3]) > WIDEST:

@@ -1,4 +1,6 @@
-"""Walks of many hops on a graph of tokens: the truncated Neumann series, and the resolvent with its convergence checked."""
+"""Walks of many hops on a graph of tokens: the truncated Neumann series, and the resolvent with its
+convergence checked.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Convergence:
 
 
 def diffuse(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
-    r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time, O(hops·N) memory with gradients."""
+    r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
+    O(hops·N) memory with gradients.
+    """
     out, factor = graph.start(value)
     for _ in range(hops - 1):
         out = graph.apply(value + out, factor)
@@ -49,8 +53,9 @@ def resolvent(
 ) -> tuple[Tensor, Convergence]:
     r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was found.
 
-    Without order :math:`z = v + Mz` is iterated; in causal order M is triangular and z follows by substitution. The backward
-    solves the transposed system, so memory does not grow with the number of iterations.
+    Without order :math:`z = v + Mz` is iterated; in causal order M is triangular and z follows by
+    substitution. The backward solves the transposed system, so memory does not grow with the number
+    of iterations.
 
     Raises:
         ConvergenceError: the residual stays above ``tol``.
@@ -60,7 +65,12 @@ def resolvent(
     with torch.no_grad():
         fixed = factor.detach()
         if graph.causal:
-            z, count, radius, method = substitute(graph, value, fixed), 0, diagonal_radius(graph, fixed), "substitution"
+            z, count, radius, method = (
+                substitute(graph, value, fixed),
+                0,
+                diagonal_radius(graph, fixed),
+                "substitution",
+            )
         else:
             solution = SOLVERS[method](lambda v: graph.apply(v, fixed), value, tol, max_iterations)
             z, count, radius = solution
@@ -71,7 +81,11 @@ def resolvent(
     _check(report, tol)
     if attached.requires_grad:
         attached.register_hook(
-            lambda g: None if g is None else conjugate_solution(graph, g, fixed, tol, max_iterations, method)
+            lambda g: (
+                None
+                if g is None
+                else conjugate_solution(graph, g, fixed, tol, max_iterations, method)
+            )
         )
     return attached - value, report
 
@@ -86,7 +100,9 @@ def conjugate_solution(
     return solve(lambda v: graph.apply_transposed(v, factor), grad, tol, max_iterations, method)[0]
 
 
-def solve(apply: Map, right: Tensor, tol: float, max_iterations: int, method: str) -> tuple[Tensor, Convergence]:
+def solve(
+    apply: Map, right: Tensor, tol: float, max_iterations: int, method: str
+) -> tuple[Tensor, Convergence]:
     """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was found.
 
     Raises:
@@ -104,7 +120,9 @@ def solve(apply: Map, right: Tensor, tol: float, max_iterations: int, method: st
     return after, report
 
 
-def substitute(graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False) -> Tensor:
+def substitute(
+    graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False
+) -> Tensor:
     """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the triangle."""
     n = value.shape[2]
     z = torch.zeros_like(value)
@@ -128,7 +146,9 @@ def substitute(graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: 
         block = block if density is None else block * density
         system = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
         system = system - weighted[:, :, own] * block * mass[:, :, own].mT
-        z[:, :, own] = torch.linalg.solve_triangular(system.mT if transposed else system, right, upper=transposed)
+        z[:, :, own] = torch.linalg.solve_triangular(
+            system.mT if transposed else system, right, upper=transposed
+        )
     return z
 
 
@@ -140,23 +160,31 @@ def _part(density: Tensor | None, rows: slice, columns: slice, transposed: bool)
 
 def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
     """The spectral radius of a causal graph's M: its largest diagonal entry."""
-    diagonal = affinity((graph.query * graph.key).sum(-1), graph.activation) * factor * graph.mass[:, None]
+    diagonal = (
+        affinity((graph.query * graph.key).sum(-1), graph.activation) * factor * graph.mass[:, None]
+    )
     if graph.density is not None:
         diagonal = diagonal * graph.density.diagonal(dim1=-2, dim2=-1)
     return float(diagonal.abs().max())
 
 
-# --- iterations -----------------------------------------------------------------------------------------------------------
+# --- iterations -----------------------------------------------------------------------------------
 
 
-def neumann(apply: Map, right: Tensor, tol: float, max_iterations: int) -> tuple[Tensor, int, float]:
-    """z = b + Az by its own iteration: (z, products, spectral radius estimate). Stops early where it diverges."""
+def neumann(
+    apply: Map, right: Tensor, tol: float, max_iterations: int
+) -> tuple[Tensor, int, float]:
+    """z = b + Az by its own iteration: (z, products, spectral radius estimate). Stops early where
+    it diverges.
+    """
     z, before, radius = right, None, 0.0
     for count in range(1, max_iterations):
         after = right + apply(z)
         change = _size(after - z)
         if before is not None:
-            radius = float(torch.where(before > 0, change / torch.where(before > 0, before, 1.0), 0.0).max())
+            radius = float(
+                torch.where(before > 0, change / torch.where(before > 0, before, 1.0), 0.0).max()
+            )
         before, small = change, bool((change <= tol * _size(after)).all())
         z = after
         if small or not bool(change.isfinite().all()):
@@ -165,7 +193,9 @@ def neumann(apply: Map, right: Tensor, tol: float, max_iterations: int) -> tuple
 
 
 def gmres(apply: Map, right: Tensor, tol: float, max_iterations: int) -> tuple[Tensor, int, float]:
-    """(I - A) z = b by restarted GMRES, every head and sample by itself: (z, products, spectral radius estimate)."""
+    """(I - A) z = b by restarted GMRES, every head and sample by itself: (z, products, spectral
+    radius estimate).
+    """
     z, count, radius = right, 0, 0.0
     while count < max_iterations - 1:
         residual = right + apply(z) - z
@@ -182,13 +212,17 @@ def gmres(apply: Map, right: Tensor, tol: float, max_iterations: int) -> tuple[T
         target[..., 0, 0] = size
         weights = torch.linalg.pinv(small) @ target
         z = z + torch.einsum("sbhnd,bhs->bhnd", basis[:steps], weights[..., 0].to(z.dtype))
-        ritz = torch.linalg.eigvals(torch.eye(steps, dtype=small.dtype, device=small.device) - small[..., :steps, :])
+        ritz = torch.linalg.eigvals(
+            torch.eye(steps, dtype=small.dtype, device=small.device) - small[..., :steps, :]
+        )
         radius = float(ritz.abs().max())
     return z, count, radius
 
 
 def _arnoldi(apply: Map, residual: Tensor, size: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Orthonormal vectors (steps + 1, B, H, N, d) of the Krylov space of I - A, and its Hessenberg matrix (B, H, ·, steps)."""
+    """Orthonormal vectors (steps + 1, B, H, N, d) of the Krylov space of I - A, and its Hessenberg
+    matrix (B, H, ·, steps).
+    """
     basis = residual.new_zeros(steps + 1, *residual.shape)
     basis[0] = _unit(residual, size)
     small = residual.new_zeros(*size.shape, steps + 1, steps)
@@ -199,7 +233,9 @@ def _arnoldi(apply: Map, residual: Tensor, size: Tensor, steps: int) -> tuple[Te
             vector = vector - torch.einsum("sbhnd,bhs->bhnd", basis[: s + 1], along)
             small[..., : s + 1, s] += along
         length = _size(vector)
-        length = torch.where(length > torch.finfo(length.dtype).eps, length, 0.0)  # the space is exhausted
+        length = torch.where(
+            length > torch.finfo(length.dtype).eps, length, 0.0
+        )  # the space is exhausted
         small[..., s + 1, s] = length
         basis[s + 1] = _unit(vector, length)
     return basis, small
@@ -227,9 +263,12 @@ def _check(report: Convergence, tol: float) -> None:
     if report.residual <= tol:
         return
     raise ConvergenceError(
-        f"the resolvent did not converge: residual {report.residual:.2e} after {report.iterations} products with M, tolerance "
-        f"{tol:.0e}, spectral radius about {report.radius:.4g}. Below 1: allow more iterations, take method='gmres', or a "
-        "tolerance above the rounding of the precision. At or above 1 the series has no limit: lower the decay",
+        f"the resolvent did not converge: residual {report.residual:.2e} after {report.iterations} "
+        "products with M, tolerance "
+        f"{tol:.0e}, spectral radius about {report.radius:.4g}. Below 1: allow more iterations, "
+        "take method='gmres', or a "
+        "tolerance above the rounding of the precision. At or above 1 the series has no limit: "
+        "lower the decay",
         radius=report.radius,
         residual=report.residual,
         iterations=report.iterations,

@@ -1,9 +1,11 @@
-"""The product with a graph of affinities, tile by tile, forward and backward: nothing of size Nq × Nk is kept.
+"""The product with a graph of affinities, tile by tile, forward and backward: nothing of size Nq ×
+Nk is kept.
 
-With S = q·k, P = ρ φ(S) (zero after the query in causal order), G the gradient of the product, g that of the row statistic
-and m the masses in it, a tile's gradients are
+With S = q·k, P = ρ φ(S) (zero after the query in causal order), G the gradient of the product, g
+that of the row statistic and m the masses in it, a tile's gradients are
 
-    dV = Pᵀ G      dP = G Vᵀ + 2 g m P   (or + g m sign P)      dS = ρ φ'(S) dP      dq = dS k      dk = dSᵀ q
+    dV = Pᵀ G      dP = G Vᵀ + 2 g m P   (or + g m sign P)      dS = ρ φ'(S) dP      dq = dS k
+    dk = dSᵀ q
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ KEY_TILE = 512
 
 
 class Inputs(NamedTuple):
-    """Tensors of one product: (B, H, Nq, e), (B, H, Nk, e), (B, H, Nk, d), (B | 1, Nk | 1), (B | 1, H | 1, Nq, Nk) or None."""
+    """Tensors of one product: (B, H, Nq, e), (B, H, Nk, e), (B, H, Nk, d), (B | 1, Nk | 1), (B | 1,
+    H | 1, Nq, Nk) or None.
+    """
 
     query: Tensor
     key: Tensor
@@ -53,7 +57,9 @@ class Plan:
 
 @dataclass
 class Tile:
-    """One group's queries ``q`` against its keys ``k``; tensors of a group are (g, N, ·), views of the whole."""
+    """One group's queries ``q`` against its keys ``k``; tensors of a group are (g, N, ·), views of
+    the whole.
+    """
 
     x: Inputs
     chunk: tuple[Span, Span]
@@ -97,7 +103,9 @@ def tiles(x: Inputs, causal: bool, plan: Plan):
                 yield Tile(x, chunk, q, k, causal)
 
 
-def forward(x: Inputs, causal: bool, activation: str, statistic: str, memory: int) -> tuple[Tensor, Tensor]:
+def forward(
+    x: Inputs, causal: bool, activation: str, statistic: str, memory: int
+) -> tuple[Tensor, Tensor]:
     """Product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`affinity_product`."""
     b, h, nq, _ = x.query.shape
     out, row = x.value.new_zeros(b, h, nq, x.value.shape[3]), x.value.new_zeros(b, h, nq)
@@ -119,8 +127,12 @@ def forward(x: Inputs, causal: bool, activation: str, statistic: str, memory: in
 
 
 def _contiguous(x: Inputs) -> Inputs:
-    """Heads side by side in memory, so that a group's matrices are views. O(N) memory; the density stays as it is."""
-    return x._replace(query=x.query.contiguous(), key=x.key.contiguous(), value=x.value.contiguous())
+    """Heads side by side in memory, so that a group's matrices are views. O(N) memory; the density
+    stays as it is.
+    """
+    return x._replace(
+        query=x.query.contiguous(), key=x.key.contiguous(), value=x.value.contiguous()
+    )
 
 
 def _statistic(pairs: Tensor, mass: Tensor, statistic: str) -> Tensor:
@@ -195,12 +207,21 @@ def _gradients(
 
 
 def _statistic_gradient(
-    tile: Tile, pairs: Tensor, up: Tensor, row_grad: Tensor, statistic: str, mass_grad: Tensor | None
+    tile: Tile,
+    pairs: Tensor,
+    up: Tensor,
+    row_grad: Tensor,
+    statistic: str,
+    mass_grad: Tensor | None,
 ) -> None:
     """Add the row statistic's gradient to ``up``, and the masses' to ``mass_grad``."""
     mass, rate = tile.mass(), row_grad[..., None]
-    slope, size = (pairs * 2, pairs.square()) if statistic == "squares" else (pairs.sign(), pairs.abs())
-    up.addcmul_(slope if mass.shape[-1] == 1 else slope * mass, rate * mass if mass.shape[-1] == 1 else rate)
+    slope, size = (
+        (pairs * 2, pairs.square()) if statistic == "squares" else (pairs.sign(), pairs.abs())
+    )
+    up.addcmul_(
+        slope if mass.shape[-1] == 1 else slope * mass, rate * mass if mass.shape[-1] == 1 else rate
+    )
     if mass_grad is not None:
         share = (size * rate).sum((1, 2))  # (b, Tk)
         own = cut(mass_grad, tile.chunk[0], slice(None))

@@ -1,8 +1,9 @@
 """The affinity product as Triton kernels: custom ops, their shapes and autograd, and the launches.
 
-One program owns a block of queries, or of keys, and walks over the other side: no atomics, the same bits every time. bfloat16
-multiplies as it is and is added in float32; float32 multiplies in TF32 where torch's ``float32_matmul_precision`` lets it; float16,
-whose range affinities may exceed, always does: TF32 holds it exactly.
+One program owns a block of queries, or of keys, and walks over the other side: no atomics, the same
+bits every time. bfloat16 multiplies as it is and is added in float32; float32 multiplies in TF32
+where torch's ``float32_matmul_precision`` lets it; float16, whose range affinities may exceed,
+always does: TF32 holds it exactly.
 """
 
 from __future__ import annotations
@@ -25,10 +26,21 @@ TABLE = Path(__file__).with_name("tiles.json")
 OPTIONS = "bool causal, str activation, str statistic"
 
 
-# By the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0 holds with little spilling.
+# By the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0
+# holds with little spilling.
 DEFAULTS = {
-    "forward": {128: (128, 64, 8, 3), 256: (64, 64, 8, 2), 512: (64, 32, 8, 2), 1024: (32, 16, 8, 1)},
-    "backward": {128: (64, 64, 4, 2), 256: (32, 64, 8, 2), 512: (32, 32, 8, 2), 1024: (16, 16, 8, 1)},
+    "forward": {
+        128: (128, 64, 8, 3),
+        256: (64, 64, 8, 2),
+        512: (64, 32, 8, 2),
+        1024: (32, 16, 8, 1),
+    },
+    "backward": {
+        128: (64, 64, 4, 2),
+        256: (32, 64, 8, 2),
+        512: (32, 32, 8, 2),
+        1024: (16, 16, 8, 1),
+    },
 }
 
 
@@ -41,11 +53,26 @@ def default_tiles(direction: str, width: int, itemsize: int) -> Tiles:
 class _Launch:
     """What all kernels of a call are given."""
 
-    def __init__(self, direction: str, x: Inputs, precision: str, causal: bool, activation: str, statistic: str):
-        (self.batch, self.heads, self.queries, e), (_, _, self.keys, d) = x.query.shape, x.value.shape
+    def __init__(
+        self,
+        direction: str,
+        x: Inputs,
+        precision: str,
+        causal: bool,
+        activation: str,
+        statistic: str,
+    ):
+        (self.batch, self.heads, self.queries, e), (_, _, self.keys, d) = (
+            x.query.shape,
+            x.value.shape,
+        )
         block_e, block_d = power_of_two(e), power_of_two(d)
-        case = case_name(direction, x.value.device, e=block_e, d=block_d, bytes=x.value.element_size())
-        self.tiles = choose_tiles(TABLE, case, default_tiles(direction, max(block_e, block_d), x.value.element_size()))
+        case = case_name(
+            direction, x.value.device, e=block_e, d=block_d, bytes=x.value.element_size()
+        )
+        self.tiles = choose_tiles(
+            TABLE, case, default_tiles(direction, max(block_e, block_d), x.value.element_size())
+        )
         batch, keys = (s if n > 1 else 0 for s, n in zip(x.mass.stride(), x.mass.shape))
         density = (0,) * 4 if x.density is None else _strides(x.density)
         self.density = x.value if x.density is None else x.density
@@ -72,7 +99,9 @@ def _strides(x: Tensor) -> list[int]:
 
 
 def _prepared(x: Inputs) -> tuple[Inputs, str]:
-    """Contiguous rows in the precision in which they multiply, and how float32 products are to be rounded."""
+    """Contiguous rows in the precision in which they multiply, and how float32 products are to be
+    rounded.
+    """
     given = {t.dtype for t in x[:3]}
     exact = torch.float32 in given and torch.get_float32_matmul_precision() == "highest"
     dtype = torch.bfloat16 if given == {torch.bfloat16} else torch.float32
@@ -81,7 +110,9 @@ def _prepared(x: Inputs) -> tuple[Inputs, str]:
 
 
 @torch.library.custom_op(
-    "fredholm::affinity_product_triton", mutates_args=(), schema=f"({library.TENSORS}, {OPTIONS}) -> (Tensor, Tensor)"
+    "fredholm::affinity_product_triton",
+    mutates_args=(),
+    schema=f"({library.TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
 )
 def affinity_product_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
     """:func:`fredholm.ops.infsa.affinity_product` by Triton kernels; o and r in float32."""
@@ -93,7 +124,15 @@ def affinity_product_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Launch("forward", x, precision, *options)
     grid = (call.blocks("queries"), call.pairs)
     tensors = (x.query, x.key, x.value, x.mass, call.density, out, row)
-    launch(forward, grid, *tensors, *call.counts, *call.strides, DENSITY=x.density is not None, **call.shape)
+    launch(
+        forward,
+        grid,
+        *tensors,
+        *call.counts,
+        *call.strides,
+        DENSITY=x.density is not None,
+        **call.shape,
+    )
     return out, row
 
 
@@ -111,9 +150,12 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op(
     "fredholm::affinity_product_triton_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor row_grad, {library.TENSORS}, {OPTIONS}, bool[] needs) -> Tensor[]",
+    schema=f"(Tensor grad, Tensor row_grad, {library.TENSORS}, {OPTIONS}, bool[] needs) -> "
+    "Tensor[]",
 )
-def affinity_product_triton_backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
+def affinity_product_triton_backward(
+    grad: Tensor, row_grad: Tensor, *arguments: Any
+) -> list[Tensor]:
     x, options, needs = Inputs(*arguments[:5]), arguments[5:8], Inputs(*arguments[8])
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
         return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
@@ -125,11 +167,28 @@ def affinity_product_triton_backward(grad: Tensor, row_grad: Tensor, *arguments:
     rest = (*call.counts, *call.strides)
     if needs.query:
         grid = (call.blocks("queries"), call.pairs)
-        launch(backward_queries, grid, *tensors, found[0], *rest, DENSITY=x.density is not None, **call.shape)
+        launch(
+            backward_queries,
+            grid,
+            *tensors,
+            found[0],
+            *rest,
+            DENSITY=x.density is not None,
+            **call.shape,
+        )
     if needs.key or needs.value or needs.mass:
         masses = x.value.new_empty(x.value.shape[:3], dtype=torch.float32)
         grid = (call.blocks("keys"), call.pairs)
-        launch(backward_keys, grid, *tensors, *found[1:3], masses, *rest, DENSITY=x.density is not None, **call.shape)
+        launch(
+            backward_keys,
+            grid,
+            *tensors,
+            *found[1:3],
+            masses,
+            *rest,
+            DENSITY=x.density is not None,
+            **call.shape,
+        )
         found[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
     if needs.density and x.density is not None:
         found[4] = _density_gradient(call, tensors, x.density)
@@ -140,13 +199,19 @@ def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
     found = density.new_empty(density.shape)
     shared = (call.batch // density.shape[0], call.heads // density.shape[1])
     grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
-    launch(backward_density, grid, *tensors, found, *call.counts, *shared, *call.strides, **call.shape)
+    launch(
+        backward_density, grid, *tensors, found, *call.counts, *shared, *call.strides, **call.shape
+    )
     return found
 
 
 @affinity_product_triton_backward.register_fake
 def _(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t, needed in zip(arguments[:5], arguments[-1]) if needed and t is not None]
+    return [
+        t.new_empty(t.shape)
+        for t, needed in zip(arguments[:5], arguments[-1])
+        if needed and t is not None
+    ]
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -171,7 +236,9 @@ def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
 
 
 @register_flop_formula(torch.ops.fredholm.affinity_product_triton_backward)
-def _backward_flops(grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
+def _backward_flops(
+    grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any
+) -> int:
     """Scores and the product's gradient are made once for the queries and once for keys and values."""
     pairs, e, d = library.sizes(arguments)
     query, *others = arguments[-1][:4]

@@ -1,6 +1,7 @@
 """Gradients of the affinity product, whose tiles are made again: formulas in :mod:`.tiled`.
 
-A program owns a block of queries, or of keys, or a tile of the density, and walks over the rest: every sum has one owner.
+A program owns a block of queries, or of keys, or a tile of the density, and walks over the rest:
+every sum has one owner.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from .triton_parts import activated, product, rows, seen_pairs, slope, write
 
 @triton.jit
 def _upstream(up, p, rate, m, STATISTIC: tl.constexpr):
-    """The gradient in P: of the product, ``up``, and of the row statistic, whose gradient is ``rate``."""
+    """The gradient in P: of the product, ``up``, and of the row statistic, whose gradient is
+    ``rate``.
+    """
     if STATISTIC == "squares":
         up += 2.0 * rate * m * p
     elif STATISTIC == "sums":
@@ -44,7 +47,9 @@ def backward_queries(
         m = tl.load(mass + b * mass_b + to * mass_k, mask=to < keys, other=0.0).to(tl.float32)
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         rho = density + b * density_b + h * density_h
-        seen = seen_pairs(rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY)
+        seen = seen_pairs(
+            rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY
+        )
         up = tl.dot(g, tl.trans(v), input_precision=PRECISION)
         up = _upstream(up, activated(s, ACTIVATION) * seen, r[:, None], m[None, :], STATISTIC)
         up *= seen * slope(s, ACTIVATION)
@@ -66,7 +71,10 @@ def backward_keys(
     k = rows(key + pair * keys * E, to, keys, E, BLOCK_E)
     v = rows(value + pair * keys * D, to, keys, D, BLOCK_D)
     m = tl.load(mass + b * mass_b + to * mass_k, mask=to < keys, other=0.0).to(tl.float32)
-    total_k, total_v = tl.zeros((BLOCK_K, BLOCK_E), tl.float32), tl.zeros((BLOCK_K, BLOCK_D), tl.float32)
+    total_k, total_v = (
+        tl.zeros((BLOCK_K, BLOCK_E), tl.float32),
+        tl.zeros((BLOCK_K, BLOCK_D), tl.float32),
+    )
     total_m = tl.zeros((BLOCK_K,), tl.float32)
     first = (tile * BLOCK_K) // BLOCK_Q * BLOCK_Q if CAUSAL else 0
     for start in range(first, queries, BLOCK_Q):
@@ -76,7 +84,9 @@ def backward_keys(
         r = tl.load(rate + pair * queries + at, mask=at < queries, other=0.0)
         s = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # transposed: keys are the rows
         rho = density + b * density_b + h * density_h
-        seen = seen_pairs(rho, at[None, :], to[:, None], queries, keys, density_q, density_k, CAUSAL, DENSITY)
+        seen = seen_pairs(
+            rho, at[None, :], to[:, None], queries, keys, density_q, density_k, CAUSAL, DENSITY
+        )
         p = activated(s, ACTIVATION) * seen
         total_v += product(p, g, PRECISION)
         if STATISTIC == "squares":
@@ -105,7 +115,9 @@ def backward_density(
     at = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     to = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     rho = density + own_b.to(tl.int64) * density_b + own_h.to(tl.int64) * density_h
-    seen = seen_pairs(rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, True)
+    seen = seen_pairs(
+        rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, True
+    )
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
     for i in range(shared_b * shared_h):
         b, h = own_b + i // shared_h, own_h + i % shared_h
@@ -122,5 +134,7 @@ def backward_density(
     inside = (at < queries)[:, None] & (to < keys)[None, :]
     if CAUSAL:
         total = tl.where(to[None, :] <= at[:, None], total, 0.0)
-    place = density_grad + (tl.program_id(2).to(tl.int64) * queries + at[:, None]) * keys + to[None, :]
+    place = (
+        density_grad + (tl.program_id(2).to(tl.int64) * queries + at[:, None]) * keys + to[None, :]
+    )
     tl.store(place, total, mask=inside)

@@ -1,4 +1,6 @@
-"""The product with a graph of affinities, and the size of its rows, in one pass: a program a block of queries."""
+"""The product with a graph of affinities, and the size of its rows, in one pass: a program a block
+of queries.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def forward(
         m = tl.load(mass + b * mass_b + to * mass_k, mask=to < keys, other=0.0).to(tl.float32)
         p = activated(tl.dot(q, tl.trans(k), input_precision=PRECISION), ACTIVATION)
         rho = density + b * density_b + h * density_h
-        p *= seen_pairs(rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY)
+        p *= seen_pairs(
+            rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY
+        )
         if STATISTIC == "squares":
             size += tl.sum(p * p * m[None, :], 1)
         elif STATISTIC == "sums":

@@ -42,7 +42,9 @@ def rows(base, index, count, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Rows ``index`` of a contiguous (count, WIDTH) matrix, (·, BLOCK), zero outside."""
     column = tl.arange(0, BLOCK)
     inside = (index < count)[:, None] & (column < WIDTH)[None, :]
-    return tl.load(base + index[:, None].to(tl.int64) * WIDTH + column[None, :], mask=inside, other=0.0)
+    return tl.load(
+        base + index[:, None].to(tl.int64) * WIDTH + column[None, :], mask=inside, other=0.0
+    )
 
 
 @triton.jit
@@ -54,8 +56,12 @@ def write(base, index, count, value, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def seen_pairs(base, q, k, queries, keys, stride_q, stride_k, CAUSAL: tl.constexpr, DENSITY: tl.constexpr):
-    """What multiplies φ: the density, and zero after the query and outside. q and k broadcast against each other."""
+def seen_pairs(
+    base, q, k, queries, keys, stride_q, stride_k, CAUSAL: tl.constexpr, DENSITY: tl.constexpr
+):
+    """What multiplies φ: the density, and zero after the query and outside. q and k broadcast
+    against each other.
+    """
     inside = (q < queries) & (k < keys)
     if CAUSAL:
         inside = inside & (k <= q)

@@ -8,9 +8,12 @@ from torch import Tensor
 
 
 def dense_apply(
-    matrix: Float[Tensor, "b h q k o i"], weights: Float[Tensor, "#b #h #q k"], signal: Float[Tensor, "b #h k i"]
+    matrix: Float[Tensor, "b h q k o i"],
+    weights: Float[Tensor, "#b #h #q k"],
+    signal: Float[Tensor, "b #h k i"],
 ) -> Float[Tensor, "b h q o"]:
-    r""":math:`out_i = \sum_j w_{ij} K_{ij} u_j`, the integral as it is written. O(Nq·Nk·d_out·d_in).
+    r""":math:`out_i = \sum_j w_{ij} K_{ij} u_j`, the integral as it is written.
+    O(Nq·Nk·d_out·d_in).
 
     Args:
         matrix: kernel densities K (B, H, Nq, Nk, d_out, d_in).
@@ -22,9 +25,15 @@ def dense_apply(
         2.0
     """
     weighted = weights[..., None] * signal[:, :, None]
-    return torch.einsum("bhqkoi,bhqki->bhqo", matrix, weighted.expand(*matrix.shape[:4], matrix.shape[-1]))
+    return torch.einsum(
+        "bhqkoi,bhqki->bhqo", matrix, weighted.expand(*matrix.shape[:4], matrix.shape[-1])
+    )
 
 
-def kernel_norm(matrix: Float[Tensor, "b h q k o i"], weights: Float[Tensor, "#b #h #q k"]) -> Float[Tensor, "b h q k"]:
-    """Frobenius norm of each pair's kernel times the pair's weight: how much of a query's output may come from a key."""
+def kernel_norm(
+    matrix: Float[Tensor, "b h q k o i"], weights: Float[Tensor, "#b #h #q k"]
+) -> Float[Tensor, "b h q k"]:
+    """Frobenius norm of each pair's kernel times the pair's weight: how much of a query's output
+    may come from a key.
+    """
     return torch.linalg.matrix_norm(matrix) * weights

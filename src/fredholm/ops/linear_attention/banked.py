@@ -1,4 +1,6 @@
-"""Linear attention whose features are a bank's: from the bank's scalars at once, so that a GPU keeps no feature."""
+"""Linear attention whose features are a bank's: from the bank's scalars at once, so that a GPU
+keeps no feature.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,21 @@ def banked_attention(
     chunk: int = 64,
     backend: str = "auto",
 ) -> Float[Tensor, "b h q c"]:
-    r""":func:`linear_attention` with features :math:`\phi(u)_{l,i} = \psi_l(u_i)`, ψ the channels of :func:`scalar_bank`.
+    r""":func:`linear_attention` with features :math:`\phi(u)_{l,i} = \psi_l(u_i)`, ψ the channels
+    of :func:`scalar_bank`.
 
     Args:
         query, key: scalars u, M a point.
         value, quadrature, floor, chunk: see :func:`linear_attention`.
-        query_bank, key_bank: ψ of queries and of keys, with one set or H, and as many channels L. The same bank twice is one bank.
+        query_bank, key_bank: ψ of queries and of keys, with one set or H, and as many channels L.
+            The same bank twice is one bank.
         activation, nonneg: see :func:`scalar_bank`.
-        backend: see :mod:`fredholm.ops.backend`. The Triton kernels evaluate the networks in registers, once more in the backward,
-            whatever the activation, and choose their own chunks.
+        backend: see :mod:`fredholm.ops.backend`. The Triton kernels evaluate the networks in
+            registers, once more in the backward, whatever the activation, and choose their own
+            chunks.
 
-    Cost: O(N·M·L·(h + c)) time; memory O(N·(M + c)) in Triton's kernels and O(N·(M·L + c)) in PyTorch's operations.
+    Cost: O(N·M·L·(h + c)) time; memory O(N·(M + c)) in Triton's kernels and O(N·(M·L + c)) in
+    PyTorch's operations.
 
     Raises:
         BackendError: a backend that was asked for and cannot run.
@@ -58,14 +64,23 @@ def banked_attention(
 
     def refusal() -> str | None:
         features = power_of_two(query.shape[2], 1) * power_of_two(query_bank.channels, 1)
-        return linear_attention_refusal(dtype, features, value.shape[3], value.shape[0] * value.shape[1])
+        return linear_attention_refusal(
+            dtype, features, value.shape[3], value.shape[0] * value.shape[1]
+        )
 
-    if choose_backend(backend, "attention with a bank's features", value.device, refusal) == "triton":
+    if (
+        choose_backend(backend, "attention with a bank's features", value.device, refusal)
+        == "triton"
+    ):
         from .triton import attend
 
-        query_parts, key_parts = ([part.to(dtype) for part in bank] for bank in (query_bank, key_bank))
+        query_parts, key_parts = (
+            [part.to(dtype) for part in bank] for bank in (query_bank, key_bank)
+        )
         scalars = query.to(dtype), key.to(dtype)
-        return attend(*scalars, value, quadrature, floor, query_parts, key_parts, activation, nonneg)
+        return attend(
+            *scalars, value, quadrature, floor, query_parts, key_parts, activation, nonneg
+        )
 
     def features(u: Tensor, bank: Bank) -> Tensor:
         b, h, m, n = u.shape
@@ -74,4 +89,6 @@ def banked_attention(
         return y.reshape(b, h, bank.channels * m, n).mT
 
     attention = {"floor": floor, "chunk": chunk, "backend": "torch"}
-    return linear_attention(features(query, query_bank), features(key, key_bank), value, quadrature, **attention)
+    return linear_attention(
+        features(query, query_bank), features(key, key_bank), value, quadrature, **attention
+    )

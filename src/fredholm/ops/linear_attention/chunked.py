@@ -1,4 +1,6 @@
-"""Linear attention with a cost linear in the number of points: two sums, causal chunks, one step at a time."""
+"""Linear attention with a cost linear in the number of points: two sums, causal chunks, one step at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,22 @@ def linear_attention(
     chunk: int = 64,
     backend: str = "auto",
 ) -> Float[Tensor, "b h q c"]:
-    r""":math:`s_i\,\phi_i^T \sum_{j} m_j\,\psi_j v_j^T`, over the same sum with :math:`v = 1` unless ``floor`` is None.
+    r""":math:`s_i\,\phi_i^T \sum_{j} m_j\,\psi_j v_j^T`, over the same sum with :math:`v = 1`
+    unless ``floor`` is None.
 
-    In triangular order the sum ends at i: points go in chunks, pairs inside a chunk and one moment for all chunks before. The
-    moments (r × c) accumulate in float32 at least, autocast or not.
+    In triangular order the sum ends at i: points go in chunks, pairs inside a chunk and one moment
+    for all chunks before. The moments (r × c) accumulate in float32 at least, autocast or not.
 
     Args:
         query, key: features φ and ψ.
         quadrature: masses, padding and a triangular order; pair masks have no linear form.
         floor: of the denominator, see :func:`guarded`.
         chunk: points a chunk; Triton's kernels choose their own.
-        backend: see :mod:`fredholm.ops.backend`; without an order ``"auto"`` stays with PyTorch's two matrix products.
+        backend: see :mod:`fredholm.ops.backend`; without an order ``"auto"`` stays with PyTorch's
+            two matrix products.
 
-    Cost: O(N·r·c) time; memory O(N·(r + c)), and in triangular order O(N·(r·c / chunk + chunk)) more.
+    Cost: O(N·r·c) time; memory O(N·(r + c)), and in triangular order O(N·(r·c / chunk + chunk))
+    more.
 
     Raises:
         BackendError: a backend that was asked for and cannot run.
@@ -74,14 +79,16 @@ def linear_attention(
 
 
 class Moment:
-    r"""The sums over keys that serve all queries, :math:`\sum_j m_j\psi_j v_j^T` and :math:`\sum_j m_j\psi_j`, piece by piece.
+    r"""The sums over keys that serve all queries, :math:`\sum_j m_j\psi_j v_j^T` and
+    :math:`\sum_j m_j\psi_j`, piece by piece.
 
     Args:
         quadrature: of all keys and queries, without order and pairs.
         floor: see :func:`linear_attention`.
 
     Attributes:
-        shift: c, (B, H): the sums so far are those of keys' features over :math:`e^c`; None where nothing was divided.
+        shift: c, (B, H): the sums so far are those of keys' features over :math:`e^c`; None where
+            nothing was divided.
 
     Example:
         >>> u, moment = torch.ones(1, 1, 3, 2), Moment(Domain.line(3).quadrature(), 1e-6)
@@ -94,7 +101,11 @@ class Moment:
     def __init__(self, quadrature: Quadrature, floor: float | None):
         self.quadrature, self.floor = quadrature, floor
         # equal masses are one factor of both sums
-        self.mass = quadrature.mass[:, None, :1, None] if quadrature.equal and quadrature.valid is None else None
+        self.mass = (
+            quadrature.mass[:, None, :1, None]
+            if quadrature.equal and quadrature.valid is None
+            else None
+        )
         self.shift: Tensor | None = None
         self.sums: list[Tensor] = []
 
@@ -116,7 +127,9 @@ class Moment:
         self.shift = shift
 
     def respond(self, part: slice, query: Tensor) -> Tensor:
-        """What queries ``part`` receive, (B, H, n, c); their features may have any factor where there is a denominator."""
+        """What queries ``part`` receive, (B, H, n, c); their features may have any factor where
+        there is a denominator.
+        """
         dtype = torch.promote_types(query.dtype, torch.float32)
         with torch.autocast(query.device.type, enabled=False):
             query, factor = query.to(dtype), self._factor(part, dtype)
@@ -128,15 +141,21 @@ class Moment:
             return out * guarded(query @ self.sums[1], floor).reciprocal()
 
     def _factor(self, part: slice, dtype: torch.dtype) -> Tensor | None:
-        scale = None if self.quadrature.scale is None else self.quadrature.scale[..., part, None].to(dtype)
+        scale = (
+            None
+            if self.quadrature.scale is None
+            else self.quadrature.scale[..., part, None].to(dtype)
+        )
         if self.mass is None:
             return scale
         return self.mass.to(dtype) if scale is None else self.mass.to(dtype) * scale
 
 
 def wants_pieces(like: Tensor, longest: int, piece: int) -> bool:
-    """Whether :func:`attend_in_pieces` serves: inference on a processor over more than ``piece`` points. A backward pass would take
-    every piece apart again, traced lengths stay free, and a GPU is fast with many points."""
+    """Whether :func:`attend_in_pieces` serves: inference on a processor over more than ``piece``
+    points. A backward pass would take every piece apart again, traced lengths stay free, and a GPU
+    is fast with many points.
+    """
     inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
     return inference and like.device.type == "cpu" and longest > piece
 
@@ -150,10 +169,12 @@ def attend_in_pieces(
     floor: float | None,
     piece: int,
 ) -> Tensor:
-    """:func:`linear_attention` without an order, features made a piece of points at a time, so that inference never holds all.
+    """:func:`linear_attention` without an order, features made a piece of points at a time, so that
+    inference never holds all.
 
     Args:
-        keys: of a piece and the factor's exponent so far (:attr:`Moment.shift`): features, values, and the exponent.
+        keys: of a piece and the factor's exponent so far (:attr:`Moment.shift`): features, values,
+            and the exponent.
         queries: features of a piece.
         sizes: numbers of queries and keys.
         quadrature, floor: see :func:`linear_attention`.
@@ -178,7 +199,9 @@ def linear_attention_step(
     *,
     floor: float | None,
 ) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h r _"]]:
-    """One point in causal order: its response and the moment after it (None before the first point). O(r·c) time and memory."""
+    """One point in causal order: its response and the moment after it (None before the first
+    point). O(r·c) time and memory.
+    """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         weighted = key.to(dtype) * mass.to(dtype)[:, None, None]
@@ -190,8 +213,12 @@ def linear_attention_step(
 
 def check_order(quadrature: Quadrature) -> None:
     """StrategyError where pairs, or an order across two domains, leave no linear form."""
-    if quadrature.density is not None or (quadrature.query_time is not None and not quadrature.triangular):
-        raise StrategyError("linear attention has no linear form for pair weights or an order across two domains")
+    if quadrature.density is not None or (
+        quadrature.query_time is not None and not quadrature.triangular
+    ):
+        raise StrategyError(
+            "linear attention has no linear form for pair weights or an order across two domains"
+        )
 
 
 def _with_mass(value: Tensor, floor: float | None) -> Tensor:
@@ -205,15 +232,22 @@ def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
 
 
 def _prefix_sums(query: Tensor, key: Tensor, value: Tensor, chunk: int) -> Tensor:
-    r""":math:`\phi_i^T \sum_{j \le i} \psi_j v_j^T` for all i. Shapes only, no loop, so that traced lengths stay free."""
+    r""":math:`\phi_i^T \sum_{j \le i} \psi_j v_j^T` for all i. Shapes only, no loop, so that traced
+    lengths stay free.
+    """
     n = query.shape[2]
     count = (n + chunk - 1) // chunk
     if torch.compiler.is_compiling():
-        count += 1  # an extra empty chunk: a traced dimension of size 1 would be taken for a constant
+        count += (
+            1  # an extra empty chunk: a traced dimension of size 1 would be taken for a constant
+        )
     else:
         chunk = min(chunk, n)
     # unfold, because to traced code unflatten would be a claim about divisibility
-    query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)).unfold(2, chunk, chunk).mT for x in (query, key, value))
+    query, key, value = (
+        F.pad(x, (0, 0, 0, count * chunk - n)).unfold(2, chunk, chunk).mT
+        for x in (query, key, value)
+    )
     before = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, -1))
     out = (query @ key.mT).tril() @ value + query @ before
     return F.pad(out.flatten(2, 3), (0, 0, 0, n - count * chunk))

@@ -8,7 +8,8 @@ from torch import Tensor
 
 
 def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
-    """The denominator, or ``floor`` where its magnitude is below: features that are all zero give zero and never NaN.
+    """The denominator, or ``floor`` where its magnitude is below: features that are all zero give
+    zero and never NaN.
 
     Example:
         >>> guarded(torch.tensor([2.0, 0.0, -3.0]), 1e-6).tolist() == [2.0, torch.tensor(1e-6).item(), -3.0]
@@ -23,8 +24,10 @@ def linear_density(
     weights: Float[Tensor, "#b #h #q k"],
     floor: float | None,
 ) -> Float[Tensor, "b h q k"]:
-    r"""Density of linear attention against the quadrature weights w, :math:`p_{ij} = \phi_i\cdot\psi_j / \sum_l w_{il}\,\phi_i\cdot\psi_l`;
-    without a ``floor`` there is no denominator. Statistics in float32 at least, autocast or not. O(Nq·Nk)."""
+    r"""Density of linear attention against the quadrature weights w,
+    :math:`p_{ij} = \phi_i\cdot\psi_j / \sum_l w_{il}\,\phi_i\cdot\psi_l`; without a ``floor`` there
+    is no denominator. Statistics in float32 at least, autocast or not. O(Nq·Nk).
+    """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         raw, weights = query.to(dtype) @ key.to(dtype).mT, weights.to(dtype)

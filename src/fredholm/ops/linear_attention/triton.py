@@ -1,9 +1,11 @@
 """Linear attention as Triton kernels: custom ops, their shapes and autograd, and the launches.
 
-The features come given, or as the scalars of a bank (:class:`fredholm.ops.feature_map.Bank`), whose features then exist in registers
-only, forward and backward. Two sums a call where every query sees every key; in causal order blocks of points with a carried moment.
-Every sum has one owner, and what several programs add apart torch adds up: no atomics, the same bits every time. Features and sums are
-in float32; products are in TF32 where the values are half precision, or torch's ``float32_matmul_precision`` lets them.
+The features come given, or as the scalars of a bank (:class:`fredholm.ops.feature_map.Bank`), whose
+features then exist in registers only, forward and backward. Two sums a call where every query sees
+every key; in causal order blocks of points with a carried moment. Every sum has one owner, and what
+several programs add apart torch adds up: no atomics, the same bits every time. Features and sums
+are in float32; products are in TF32 where the values are half precision, or torch's
+``float32_matmul_precision`` lets them.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ OPTIONS = "bool causal, float floor, bool normalised, str activation, bool nonne
 
 
 class Inputs(NamedTuple):
-    """The op's tensors: features (B, H, N, r), or scalars (B, H, M, N) of banks with 1 or H sets; values (B, H, Nk, d);
-    masses (1 | B, Nk); a scale (1 | B, 1 | H, Nq) or None; banks as their four tensors, or none."""
+    """The op's tensors: features (B, H, N, r), or scalars (B, H, M, N) of banks with 1 or H sets;
+    values (B, H, Nk, d); masses (1 | B, Nk); a scale (1 | B, 1 | H, Nq) or None; banks as their
+    four tensors, or none.
+    """
 
     query: Tensor
     key: Tensor
@@ -59,17 +63,22 @@ def attend(
     activation: str = "relu",
     nonneg: bool = True,
 ) -> Tensor:
-    """Linear attention against a quadrature without pairs, from features or from a bank's scalars; (B, H, Nq, d) in float32."""
+    """Linear attention against a quadrature without pairs, from features or from a bank's scalars;
+    (B, H, Nq, d) in float32.
+    """
     batch, heads = (max(t.shape[i] for t in (query, key, value)) for i in (0, 1))
     query, key, value = (t.expand(batch, heads, *t.shape[2:]) for t in (query, key, value))
     banks = (query_bank or [], key_bank or [])
     options = (quadrature.triangular, floor or 0.0, floor is not None, activation, nonneg)
-    return linear_attention_triton(query, key, value, quadrature.mass, quadrature.scale, *banks, *options)[0]
+    return linear_attention_triton(
+        query, key, value, quadrature.mass, quadrature.scale, *banks, *options
+    )[0]
 
 
 def default_tiles(width: int, exact: bool) -> Tiles:
-    """Tiles where none were measured, which a compute capability of 9.0 holds with little spilling: ``rows`` are the points of a block,
-    in causal order of a chunk."""
+    """Tiles where none were measured, which a compute capability of 9.0 holds with little spilling:
+    ``rows`` are the points of a block, in causal order of a chunk.
+    """
     return {"rows": 16 if width > 64 else 32 if exact else 64, "warps": 8, "stages": 1}
 
 
@@ -92,7 +101,9 @@ class _Call:
         block_m = power_of_two(directions, 1)
         block_l = power_of_two(channels, max(1, 16 // block_m))
         self.features, self.block_d = block_l * block_m, power_of_two(width)
-        case = case_name("points", value.device, r=self.features, d=self.block_d, bytes=value.element_size())
+        case = case_name(
+            "points", value.device, r=self.features, d=self.block_d, bytes=value.element_size()
+        )
         exact = value.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         tiles = choose_tiles(TABLE, case, default_tiles(max(self.features, self.block_d), exact))
         self.points = tiles["rows"]
@@ -107,10 +118,14 @@ class _Call:
         self.mass = [0 if n == 1 else s for s, n in zip(x.mass.stride(), x.mass.shape)]
         self.scaled = x.value if x.scale is None else x.scale
         self.scale = (
-            [0, 0, 0] if x.scale is None else [0 if n == 1 else s for s, n in zip(x.scale.stride(), x.scale.shape)]
+            [0, 0, 0]
+            if x.scale is None
+            else [0 if n == 1 else s for s, n in zip(x.scale.stride(), x.scale.shape)]
         )
         empty = [value] * 4
-        self.banks = [[t.contiguous() for t in bank] or empty for bank in (x.query_bank, x.key_bank)]
+        self.banks = [
+            [t.contiguous() for t in bank] or empty for bank in (x.query_bank, x.key_bank)
+        ]
 
     def blocks(self, count: int) -> int:
         return -(-count // self.points)
@@ -122,13 +137,18 @@ class _Call:
 def _moments(
     call: _Call, side: int, value: Tensor, rate: Tensor, one_rate: Tensor, strides: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Moments of the queries (side 0) or keys (side 1), (pairs, 1 | blocks, r, d) and (pairs, 1 | blocks, r): of all points, or in
-    causal order for every block that of the points before it, and for moments of queries after it."""
+    """Moments of the queries (side 0) or keys (side 1), (pairs, 1 | blocks, r, d) and (pairs, 1 |
+    blocks, r): of all points, or in causal order for every block that of the points before it, and
+    for moments of queries after it.
+    """
     source, count = (call.x.query, call.queries) if side == 0 else (call.x.key, call.keys)
     blocks = call.blocks(count)
     each = 1 if call.options.causal else -(-blocks // min(blocks, max(1, PROGRAMS // call.pairs)))
     splits = -(-blocks // each)
-    state, ones = call.new(call.pairs, splits, call.features, call.block_d), call.new(call.pairs, splits, call.features)
+    state, ones = (
+        call.new(call.pairs, splits, call.features, call.block_d),
+        call.new(call.pairs, splits, call.features),
+    )
     tensors = (source, value, rate, one_rate, *call.banks[side], state, ones)
     outputs = call.outputs[side]
     launch(
@@ -163,10 +183,14 @@ def _shapes(x: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @torch.library.custom_op(
-    "fredholm::linear_attention_triton", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)"
+    "fredholm::linear_attention_triton",
+    mutates_args=(),
+    schema=f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
 )
 def linear_attention_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Responses (B, H, Nq, d) and denominators before scale and floor (B, H, Nq), in float32; the latter without gradient."""
+    """Responses (B, H, Nq, d) and denominators before scale and floor (B, H, Nq), in float32; the
+    latter without gradient.
+    """
     x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
     out, below = (x.value.new_empty(shape, dtype=torch.float32) for shape in _shapes(x))
     if 0 in (*out.shape, x.value.shape[2]):
@@ -195,7 +219,9 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor]:
     mutates_args=(),
     schema=f"(Tensor grad, Tensor out, Tensor below, {TENSORS}, {OPTIONS}) -> Tensor[]",
 )
-def linear_attention_triton_backward(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
+def linear_attention_triton_backward(
+    grad: Tensor, out: Tensor, below: Tensor, *arguments: Any
+) -> list[Tensor]:
     """Gradients of all tensors in their order, the scale's left out where there is none."""
     x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
     if 0 in (*out.shape, x.value.shape[2]):
@@ -210,7 +236,15 @@ def linear_attention_triton_backward(grad: Tensor, out: Tensor, below: Tensor, *
     query, query_bank = _query_gradients(call, grad, rate, one_rate)
     key, value, mass, key_bank = _key_gradients(call, grad, rate, one_rate)
     scale = [] if x.scale is None else [_scale_gradient(grad, out, below, x.scale, options)]
-    found = [query, key, value, mass.sum(1).sum_to_size(x.mass.shape), *scale, *query_bank, *key_bank]
+    found = [
+        query,
+        key,
+        value,
+        mass.sum(1).sum_to_size(x.mass.shape),
+        *scale,
+        *query_bank,
+        *key_bank,
+    ]
     return [g.to(t.dtype) for g, t in zip(found, _tensors(x))]
 
 
@@ -218,7 +252,9 @@ def _tensors(x: Inputs) -> list[Tensor]:
     return [t for t in (*x[:5], *x.query_bank, *x.key_bank) if t is not None]
 
 
-def _query_gradients(call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _query_gradients(
+    call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor
+) -> tuple[Tensor, list[Tensor]]:
     x, found, shares = call.x, call.new(*call.x.query.shape), _shares(call, 0)
     state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
     launch(
@@ -233,7 +269,9 @@ def _key_gradients(
     call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     x, shares = call.x, _shares(call, 1)
-    key, value, mass = (call.new(*shape) for shape in (x.key.shape, x.value.shape, x.value.shape[:3]))
+    key, value, mass = (
+        call.new(*shape) for shape in (x.key.shape, x.value.shape, x.value.shape[:3])
+    )
     state = _moments(call, 0, grad, rate, one_rate, list(rate.stride()))
     launch(
         key_gradient, (call.blocks(call.keys), call.pairs),
@@ -266,7 +304,9 @@ def _bank_gradients(call: _Call, shares: list[Tensor], bank: list[Tensor]) -> li
     return found
 
 
-def _scale_gradient(grad: Tensor, out: Tensor, below: Tensor, scale: Tensor, options: Options) -> Tensor:
+def _scale_gradient(
+    grad: Tensor, out: Tensor, below: Tensor, scale: Tensor, options: Options
+) -> Tensor:
     """It cancels but where there is no denominator, or the denominator is at its floor."""
     total = (grad * out).sum(-1) / torch.where(scale == 0, 1.0, scale)
     if options.normalised:
@@ -289,7 +329,9 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
     out, below, *tensors = ctx.saved_tensors
     head, banks = tensors[:5], tensors[5:]
     query_bank, key_bank = banks[: ctx.banks], banks[ctx.banks :]
-    found = linear_attention_triton_backward(grad, out, below, *head, query_bank, key_bank, *ctx.options)
+    found = linear_attention_triton_backward(
+        grad, out, below, *head, query_bank, key_bank, *ctx.options
+    )
     if head[4] is None:
         found.insert(4, None)
     return *found[:5], found[5 : 5 + ctx.banks], found[5 + ctx.banks :], *(None,) * 5
@@ -299,14 +341,20 @@ linear_attention_triton.register_autograd(_backward, setup_context=_setup_contex
 
 
 def _numbers(shapes: Any) -> tuple[int, int, int, int, int]:
-    """From shapes: moments' entries times points, and per scalar the multiply-adds of hidden units and of readouts, and scalars."""
+    """From shapes: moments' entries times points, and per scalar the multiply-adds of hidden units
+    and of readouts, and scalars.
+    """
     b, h, keys, d = shapes.value
     if not shapes.query_bank:
         queries, r, hidden, readout, points = shapes.query[2], shapes.query[3], 0, 0, 0
     else:
         directions, queries = shapes.query[2:]
         _, networks, outputs, units = shapes.query_bank[2]
-        r, hidden, readout = directions * networks * outputs, networks * units, networks * outputs * units
+        r, hidden, readout = (
+            directions * networks * outputs,
+            networks * units,
+            networks * outputs * units,
+        )
         points = b * h * directions * (queries + keys)
     return b * h * queries * r * (d + 1), b * h * keys * r * (d + 1), hidden, readout, points
 
@@ -319,7 +367,11 @@ def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
 
 
 @register_flop_formula(torch.ops.fredholm.linear_attention_triton_backward)
-def _backward_flops(grad: Any, out: Any, below: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    """Both moments, the features' and the values' gradients, and the features and the bank's gradients once more."""
+def _backward_flops(
+    grad: Any, out: Any, below: Any, *arguments: Any, out_shape: Any = None, **_: Any
+) -> int:
+    """Both moments, the features' and the values' gradients, and the features and the bank's
+    gradients once more.
+    """
     of_queries, of_keys, hidden, readout, points = _numbers(Inputs(*arguments[:7]))
     return 2 * (2 * of_queries + 3 * of_keys + points * (4 * hidden + 3 * readout))

@@ -1,12 +1,15 @@
 """Linear attention backwards.
 
-With φ, ψ the features of queries and keys, m the masses, and per query a response s φ·S / Z, the gradient g of the response gives the
-rates a = s / Z and c = -a [Z not at its floor] (g·o) of the numerator and of the denominator, and
+With φ, ψ the features of queries and keys, m the masses, and per query a response s φ·S / Z, the
+gradient g of the response gives the rates a = s / Z and c = -a [Z not at its floor] (g·o) of the
+numerator and of the denominator, and
 
-    dφ_i = Σ_j m_j (a_i g_i·v_j + c_i) ψ_j      dψ_j = m_j Σ_i (a_i g_i·v_j + c_i) φ_i      dv_j = m_j Σ_i φ_i·ψ_j a_i g_i
+    dφ_i = Σ_j m_j (a_i g_i·v_j + c_i) ψ_j      dψ_j = m_j Σ_i (a_i g_i·v_j + c_i) φ_i      dv_j =
+    m_j Σ_i φ_i·ψ_j a_i g_i
 
-so that the backward needs the same two kinds of sums: moments of keys, and moments of queries against [a g, c]. In causal order a
-block of queries meets its own keys pair by pair, and the moment of all blocks before. Everything is added in float32.
+so that the backward needs the same two kinds of sums: moments of keys, and moments of queries
+against [a g, c]. In causal order a block of queries meets its own keys pair by pair, and the moment
+of all blocks before. Everything is added in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ def rates(
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = at < queries
     if SCALED:
-        a = tl.load(scale + b * scale_b + h * scale_h + at * scale_n, mask=inside, other=0.0).to(tl.float32)
+        a = tl.load(scale + b * scale_b + h * scale_h + at * scale_n, mask=inside, other=0.0).to(
+            tl.float32
+        )
     else:
         a = tl.full((BLOCK_N,), 1.0, tl.float32)
     c = tl.zeros((BLOCK_N,), tl.float32)
@@ -88,7 +93,9 @@ def key_gradient(
     M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr,
     NONNEG: tl.constexpr, GIVEN: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of keys' features or scalars, values and masses, and its share of the bank's."""
+    """Gradients of a block of keys' features or scalars, values and masses, and its share of the
+    bank's.
+    """
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     at = tile * BLOCK_N + tl.arange(0, BLOCK_N)

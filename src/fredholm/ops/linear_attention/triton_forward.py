@@ -15,7 +15,9 @@ def moments(
     H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr, GIVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ φ ⊗ [rate · value, one_rate] over ``tiles`` blocks of points, a program each; no two write to the same place."""
+    """Σ φ ⊗ [rate · value, one_rate] over ``tiles`` blocks of points, a program each; no two write
+    to the same place.
+    """
     split, pair = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     block_r: tl.constexpr = BLOCK_L * BLOCK_M
@@ -40,7 +42,9 @@ def moments(
 
 @triton.jit
 def carry(state, slots, WIDTH: tl.constexpr, BLOCK: tl.constexpr, REVERSE: tl.constexpr):
-    """Replace each of the ``slots`` moments of a pair, (slots, WIDTH), by the sum of those before it, or after it."""
+    """Replace each of the ``slots`` moments of a pair, (slots, WIDTH), by the sum of those before
+    it, or after it.
+    """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     before = tl.zeros((BLOCK,), tl.float32)
@@ -84,7 +88,9 @@ def respond(
         total += tl.dot(pairs, matrix(value, pair, at, keys, D, BLOCK_D), input_precision=PRECISION)
         below += tl.sum(pairs, 1)
     if SCALED:
-        s = tl.load(scale + b * scale_b + h * scale_h + at * scale_n, mask=at < queries, other=0.0).to(tl.float32)
+        s = tl.load(
+            scale + b * scale_b + h * scale_h + at * scale_n, mask=at < queries, other=0.0
+        ).to(tl.float32)
     else:
         s = tl.full((BLOCK_N,), 1.0, tl.float32)
     rate = s

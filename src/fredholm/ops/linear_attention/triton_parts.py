@@ -1,4 +1,6 @@
-"""Pieces of the linear attention kernels: features given or made from scalars, blocks of rows, moments."""
+"""Pieces of the linear attention kernels: features given or made from scalars, blocks of rows,
+moments.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def phi_of(
     M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
     NONNEG: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """Features of the points ``at`` of a (batch, head) pair, (points, BLOCK_L·BLOCK_M), zero outside. Given ones have M = 1."""
+    """Features of the points ``at`` of a (batch, head) pair, (points, BLOCK_L·BLOCK_M), zero
+    outside. Given ones have M = 1.
+    """
     if GIVEN:
         column = tl.arange(0, BLOCK_L)
         inside = (at < count)[:, None] & (column < L)[None, :]
@@ -35,11 +39,17 @@ def phi_backward(
     M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
     NONNEG: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """Write what a block's gradient in its features means for what they are made of; the bank's share at the block's own place."""
+    """Write what a block's gradient in its features means for what they are made of; the bank's
+    share at the block's own place.
+    """
     if GIVEN:
         column = tl.arange(0, BLOCK_L)
         inside = (at < count)[:, None] & (column < L)[None, :]
-        tl.store(base_grad + (pair * count + at)[:, None].to(tl.int64) * L + column[None, :], grad, mask=inside)
+        tl.store(
+            base_grad + (pair * count + at)[:, None].to(tl.int64) * L + column[None, :],
+            grad,
+            mask=inside,
+        )
     else:
         rows: tl.constexpr = 1 if SHARED else L
         own = pair * tl.num_programs(0) + tile

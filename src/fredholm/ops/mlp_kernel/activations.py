@@ -21,7 +21,8 @@ class Activation:
     Attributes:
         function: the nonlinearity, differentiable by autograd.
         apply_: overwrites its argument with the nonlinearity's value.
-        gradient_: ``gradient_(grad, s)`` overwrites ``grad`` with ``grad * f'(s)``; ``s`` is left alone.
+        gradient_: ``gradient_(grad, s)`` overwrites ``grad`` with ``grad * f'(s)``; ``s`` is left
+            alone.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -41,11 +42,17 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
     "relu": Activation(
-        torch.relu, torch.relu_, lambda g, s: aten.threshold_backward.grad_input(g, s, 0.0, grad_input=g)
+        torch.relu,
+        torch.relu_,
+        lambda g, s: aten.threshold_backward.grad_input(g, s, 0.0, grad_input=g),
     ),
-    "silu": Activation(F.silu, aten.silu_, lambda g, s: aten.silu_backward.grad_input(g, s, grad_input=g)),
+    "silu": Activation(
+        F.silu, aten.silu_, lambda g, s: aten.silu_backward.grad_input(g, s, grad_input=g)
+    ),
     "tanh": Activation(
-        torch.tanh, torch.tanh_, lambda g, s: aten.tanh_backward.grad_input(g, torch.tanh(s), grad_input=g)
+        torch.tanh,
+        torch.tanh_,
+        lambda g, s: aten.tanh_backward.grad_input(g, torch.tanh(s), grad_input=g),
     ),
     "sin": Activation(torch.sin, torch.sin_, lambda g, s: g.mul_(torch.cos(s))),
 }

@@ -1,7 +1,8 @@
-"""The tiled backward of the MLP kernel: every tile is computed again, nothing of size Nq × Nk is kept.
+"""The tiled backward of the MLP kernel: every tile is computed again, nothing of size Nq × Nk is
+kept.
 
-With G the gradient of the output, a tile's gradients are, per head and batch entry (S pre-activations, H = σ(S), ρ the
-pair weight, R the readout, Q the rows ``scale ⊙ query``):
+With G the gradient of the output, a tile's gradients are, per head and batch entry (S
+pre-activations, H = σ(S), ρ the pair weight, R the readout, Q the rows ``scale ⊙ query``):
 
     dM = G R        d(H) = dM Vᵀ        dρ = Σ_k H ⊙ d(H)        dS = ρ d(H) ⊙ σ'(S)
     dV = (ρH)ᵀ dM   dR = Gᵀ M           dQ = dS · keys           dkeys = dSᵀ Q
@@ -47,8 +48,12 @@ class Pass:
     mid: list[Tensor]  # gradients of the further layers
 
 
-def backward(grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]) -> list[Tensor]:
-    """Gradients of the inputs marked in ``needs`` (the order of :class:`Inputs`, ``mid`` spread out at the end)."""
+def backward(
+    grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]
+) -> list[Tensor]:
+    """Gradients of the inputs marked in ``needs`` (the order of :class:`Inputs`, ``mid`` spread out
+    at the end).
+    """
     wanted = dict(zip(x._fields[:-1], needs))
     f = prepare(x)
     g = _zeros(f, wanted)
@@ -83,7 +88,11 @@ def _restored(name: str, g: Fields, x: Inputs) -> Tensor:
     """The gradient of input ``name`` in that input's shape, from its heads-first form."""
     like = getattr(x, name)
     if name == "readout":
-        return g.readout.view(len(like), like.shape[3], like.shape[2], like.shape[1]).permute(0, 3, 2, 1).contiguous()
+        return (
+            g.readout.view(len(like), like.shape[3], like.shape[2], like.shape[1])
+            .permute(0, 3, 2, 1)
+            .contiguous()
+        )
     if name == "key":
         return g.keys[..., :-1].transpose(0, 1).sum_to_size(like.shape).contiguous()
     total = getattr(g, name)
@@ -97,14 +106,18 @@ def _restored(name: str, g: Fields, x: Inputs) -> Tensor:
 
 
 def add(total: Tensor | None, part: Tensor) -> None:
-    """Add ``part`` to ``total``, summed over the dimensions that ``total`` shares; without ``total`` do nothing."""
+    """Add ``part`` to ``total``, summed over the dimensions that ``total`` shares; without
+    ``total`` do nothing.
+    """
     if total is not None:
         shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
         total.add_(part.sum(shared, keepdim=True) if shared else part)
 
 
 def _rows(run: Pass, f: Fields, g: Fields, q: Span, grad: Tensor) -> None:
-    """All gradients that come from one block's queries ``q``, whose moments and moment gradients are held together."""
+    """All gradients that come from one block's queries ``q``, whose moments and moment gradients
+    are held together.
+    """
     shape = (*grad.shape[:3], *run.x.readout.shape[:1:-1])
     above = grad.flatten(1, 2)
     moments_grad = run.scratch[5].view(*shape)
@@ -112,13 +125,24 @@ def _rows(run: Pass, f: Fields, g: Fields, q: Span, grad: Tensor) -> None:
     moments = None if g.readout is None else run.scratch[6].view(*shape).zero_()
     for tile in spans(q.start, q.stop, run.plan.queries):
         own = slice(tile.start - q.start, tile.stop - q.start)
-        _query_tile(run, f, g, tile, moments_grad[:, :, own], None if moments is None else moments[:, :, own])
+        _query_tile(
+            run,
+            f,
+            g,
+            tile,
+            moments_grad[:, :, own],
+            None if moments is None else moments[:, :, own],
+        )
     if moments is not None and g.readout is not None:
         g.readout[:, 0].baddbmm_(moments.flatten(3).flatten(1, 2).mT, above)
 
 
-def _query_tile(run: Pass, f: Fields, g: Fields, q: Span, moments_grad: Tensor, moments: Tensor | None) -> None:
-    """The gradients from one query tile of one block; adds to ``moments`` (h, b, Tq, w', d) where they are wanted."""
+def _query_tile(
+    run: Pass, f: Fields, g: Fields, q: Span, moments_grad: Tensor, moments: Tensor | None
+) -> None:
+    """The gradients from one query tile of one block; adds to ``moments`` (h, b, Tq, w', d) where
+    they are wanted.
+    """
     heads, batch, nk = f.value.shape[:3]
     for k in spans(0, nk, run.plan.keys):
         weight, empty = pair_weight(f, q, k)
@@ -126,7 +150,9 @@ def _query_tile(run: Pass, f: Fields, g: Fields, q: Span, moments_grad: Tensor, 
             continue
         far = tile_distances(f, q, k)
         shared = shared_terms(f, table_places(run.x, q, k), far, q, k, run.scratch[2])
-        wants_shared = g.table is not None or (far is not None and far.shape[1] == 1 and _wants_distance(g))
+        wants_shared = g.table is not None or (
+            far is not None and far.shape[1] == 1 and _wants_distance(g)
+        )
         shared_grad = None
         if wants_shared and shared is not None:
             h, _, tq, w, tk = shared.shape
@@ -157,14 +183,21 @@ def _hidden_gradient(
     q: Span,
     k: Span,
 ) -> tuple[Tensor, Tensor]:
-    """Weighted hidden units ρH and the gradient dS of the first layer; both overwrite scratch, ``s`` included."""
+    """Weighted hidden units ρH and the gradient dS of the first layer; both overwrite scratch,
+    ``s`` included.
+    """
     act, mid = run.act, run.x.mid
     before = [s]
     for w, bias in zip(mid[::2], mid[1::2]):
         before.append(linear(w, bias, act.function(before[-1])))
     h, b, tq, last, tk = before[-1].shape
     up = run.scratch[1].view(h, b, tq, last, tk)
-    multiply_rows(up.view(h * b, tq * last, tk), moments_grad, f.value[chunk][:, :, k].flatten(0, 1).mT, beta=0)
+    multiply_rows(
+        up.view(h * b, tq * last, tk),
+        moments_grad,
+        f.value[chunk][:, :, k].flatten(0, 1).mT,
+        beta=0,
+    )
     hidden = None
     if g.density is not None:
         hidden = act.function(before[-1])
@@ -186,8 +219,12 @@ def _hidden_gradient(
     return hidden, up
 
 
-def _density_gradient(f: Fields, g: Fields, part: Tensor, chunk: tuple[Span, Span], q: Span, k: Span) -> None:
-    """Add the tile's ``part`` (h, b, Tq, Tk) to the density's gradient where the order lets the query see the key."""
+def _density_gradient(
+    f: Fields, g: Fields, part: Tensor, chunk: tuple[Span, Span], q: Span, k: Span
+) -> None:
+    """Add the tile's ``part`` (h, b, Tq, Tk) to the density's gradient where the order lets the
+    query see the key.
+    """
     if f.query_time is not None and f.key_time is not None:
         late = cut(f.key_time[:, :, None, k] > f.query_time[:, :, q, None], *chunk)
         part.masked_fill_(late, 0.0)
@@ -196,7 +233,9 @@ def _density_gradient(f: Fields, g: Fields, part: Tensor, chunk: tuple[Span, Spa
 
 
 def _mid_gradient(run: Pass, act: Activation, layer: int, before: Tensor, up: Tensor) -> Tensor:
-    """Through one further layer: adds to its weight's and bias's gradient, returns the gradient of what came before."""
+    """Through one further layer: adds to its weight's and bias's gradient, returns the gradient of
+    what came before.
+    """
     weight = run.x.mid[2 * layer]
     hidden = act.function(before).flatten(0, 2)
     flat = up.flatten(0, 2)
@@ -255,7 +294,9 @@ def _wants_distance(g: Fields) -> bool:
     return any(t is not None for t in (g.distance_scale, g.query_positions, g.key_positions))
 
 
-def _shared_gradient(run: Pass, f: Fields, g: Fields, slope: Tensor, far: Tensor | None, q: Span, k: Span) -> None:
+def _shared_gradient(
+    run: Pass, f: Fields, g: Fields, slope: Tensor, far: Tensor | None, q: Span, k: Span
+) -> None:
     """Gradients of the table and of shared distances from a tile's gradient (h, 1, Tq, w, Tk)."""
     places = table_places(run.x, q, k)
     if g.table is not None and places is not None:
@@ -281,7 +322,10 @@ def _distance_gradient(
     near = own[:, :, :, 0] == 0
     reach = torch.where(near, 0.0, reach / torch.where(near, 1.0, own[:, :, :, 0]))
     pull = reach[..., None] * (x[:, :, q, None, :] - y[:, :, None, k, :])
-    for total, tile, part in ((g.query_positions, q, pull.sum(3)), (g.key_positions, k, -pull.sum(2))):
+    for total, tile, part in (
+        (g.query_positions, q, pull.sum(3)),
+        (g.key_positions, k, -pull.sum(2)),
+    ):
         if total is not None:
             target = cut(total, *chunk)
             add(target[:, :, tile], part)

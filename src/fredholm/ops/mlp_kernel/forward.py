@@ -49,8 +49,12 @@ def forward(x: Inputs, activation: str, memory: int) -> Tensor:
     return out
 
 
-def _moments(f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Scratch], q: Span, sums: Tensor) -> None:
-    """Overwrite ``sums`` (h, b, Tq, w', d) with one query tile's moments over all keys, for one block."""
+def _moments(
+    f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Scratch], q: Span, sums: Tensor
+) -> None:
+    """Overwrite ``sums`` (h, b, Tq, w', d) with one query tile's moments over all keys, for one
+    block.
+    """
     heads, batch, nk = f.value.shape[:3]
     fresh = True
     for k in spans(0, nk, plan.keys):
@@ -76,7 +80,9 @@ def _moments(f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Sc
 
 
 def hidden_units(s: Tensor, mid: list[Tensor], act: Activation) -> Tensor:
-    """Last hidden layer (h, b, Tq, w', Tk) from the first one's pre-activations, which are overwritten."""
+    """Last hidden layer (h, b, Tq, w', Tk) from the first one's pre-activations, which are
+    overwritten.
+    """
     act.apply_(s)
     for weight, bias in zip(mid[::2], mid[1::2]):
         s = linear(weight, bias, s)
@@ -87,4 +93,6 @@ def hidden_units(s: Tensor, mid: list[Tensor], act: Activation) -> Tensor:
 def linear(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     """W x + b along the last but one dimension of ``x`` (..., w, Tk)."""
     flat = x.flatten(0, 2)
-    return torch.baddbmm(bias[:, None], weight.expand(len(flat), -1, -1), flat).view(*x.shape[:3], -1, x.shape[-1])
+    return torch.baddbmm(bias[:, None], weight.expand(len(flat), -1, -1), flat).view(
+        *x.shape[:3], -1, x.shape[-1]
+    )

@@ -1,4 +1,6 @@
-"""Registration of the MLP kernel with torch: the two custom ops, their shapes, autograd and FLOP counts."""
+"""Registration of the MLP kernel with torch: the two custom ops, their shapes, autograd and FLOP
+counts.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,20 @@ from .forward import forward
 from .tiles import Inputs
 
 TENSORS = (
-    "Tensor? query, Tensor? key, Tensor value, Tensor readout, Tensor query_bias, Tensor? key_bias, Tensor? scale, "
-    "Tensor? query2, Tensor? scale2, Tensor? table, Tensor? query_index, Tensor? key_index, Tensor? distance_scale, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor? density, Tensor? query_time, Tensor? key_time, "
+    "Tensor? query, Tensor? key, Tensor value, Tensor readout, Tensor query_bias, Tensor? "
+    "key_bias, Tensor? scale, "
+    "Tensor? query2, Tensor? scale2, Tensor? table, Tensor? query_index, Tensor? key_index, "
+    "Tensor? distance_scale, "
+    "Tensor? query_positions, Tensor? key_positions, Tensor? density, Tensor? query_time, Tensor? "
+    "key_time, "
     "Tensor[] mid"
 )
 OPTIONS = "str activation, int memory"
 
 
-@torch.library.custom_op("fredholm::mlp_kernel", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> Tensor")
+@torch.library.custom_op(
+    "fredholm::mlp_kernel", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> Tensor"
+)
 def mlp_kernel_op(*arguments: Any) -> Tensor:
     *tensors, activation, memory = arguments
     x = Inputs(*tensors)
@@ -64,7 +71,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
     saved = ctx.saved_tensors
     tensors, mid = saved[: ctx.fields], list(saved[ctx.fields :])
     needs_mid = ctx.needs_input_grad[ctx.fields]
-    needs_mid = list(needs_mid) if isinstance(needs_mid, (list, tuple)) else [bool(needs_mid)] * len(mid)
+    needs_mid = (
+        list(needs_mid) if isinstance(needs_mid, (list, tuple)) else [bool(needs_mid)] * len(mid)
+    )
     needs = [*ctx.needs_input_grad[: ctx.fields], *needs_mid]
     found = iter(mlp_kernel_backward_op(grad, *tensors, mid, ctx.activation, ctx.memory, needs))
     grads = [next(found) if needed else None for needed in needs]
@@ -75,7 +84,9 @@ mlp_kernel_op.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _shapes(arguments: tuple) -> tuple[int, int, dict[str, int], list]:
-    """Pairs, (head, batch, query) triples, widths and further layers, from the shapes a FLOP counter passes."""
+    """Pairs, (head, batch, query) triples, widths and further layers, from the shapes a FLOP
+    counter passes.
+    """
     x = Inputs(*arguments)
     value: Any = x.value
     bias: Any = x.query_bias
@@ -91,18 +102,28 @@ def forward_flops(*tensors: Any) -> int:
     """FLOPs of the forward, from the shapes of the op's tensors."""
     pairs, rows, n, mid = _shapes(tensors)
     layers = sum(a * b for a, b in mid)
-    return 2 * (pairs * (n["w"] * n["e"] + layers + n["last"] * n["d"]) + rows * n["last"] * n["d"] * n["o"])
+    return 2 * (
+        pairs * (n["w"] * n["e"] + layers + n["last"] * n["d"]) + rows * n["last"] * n["d"] * n["o"]
+    )
 
 
 def backward_flops(*tensors: Any, needs: list[bool]) -> int:
-    """FLOPs of the backward with every tile's numbers computed again once, from the shapes of the op's tensors."""
+    """FLOPs of the backward with every tile's numbers computed again once, from the shapes of the
+    op's tensors.
+    """
     pairs, rows, n, mid = _shapes(tensors)
     wanted = dict(zip(Inputs._fields, needs))
     layers = sum(a * b for a, b in mid)
     wants_rows = any(wanted[name] for name in ("query", "query_bias", "scale", "query2", "scale2"))
     product, moment = n["w"] * n["e"], n["last"] * n["d"]
-    per_pair = product + layers + moment  # S and the further layers again, then the gradient of the last hidden units
-    per_pair += product * (wants_rows + wanted["key"]) + moment * (wanted["value"] + wanted["readout"]) + 2 * layers
+    per_pair = (
+        product + layers + moment
+    )  # S and the further layers again, then the gradient of the last hidden units
+    per_pair += (
+        product * (wants_rows + wanted["key"])
+        + moment * (wanted["value"] + wanted["readout"])
+        + 2 * layers
+    )
     return 2 * (pairs * per_pair + rows * moment * n["o"] * (1 + wanted["readout"]))
 
 

@@ -13,17 +13,23 @@ from .activations import activation_named
 
 
 def hidden_pairs(
-    groups: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str = "gelu"
+    groups: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str = "gelu",
 ) -> Float[Tensor, "b h q k w"]:
-    r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer after layer.
+    r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer
+    after layer.
 
     .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
 
-    The kernel is a linear readout of these. This is the definition that the split, tiled forms are held to.
+    The kernel is a linear readout of these. This is the definition that the split, tiled forms are
+    held to.
 
     Args:
         groups: input groups (B | 1, H | 1, Nq | 1, Nk | 1, c_g), broadcast against one another.
-        weights, biases: of each hidden layer: (H, width, width before) and (H | 1, width), or without heads.
+        weights, biases: of each hidden layer: (H, width, width before) and (H | 1, width), or
+            without heads.
         activation: σ, a name in ``ACTIVATIONS``.
 
     Cost: O(B·H·Nq·Nk·Σ width·width before) time, O(B·H·Nq·Nk·Σ c) memory.
@@ -40,7 +46,9 @@ def hidden_pairs(
     hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
     for weight, bias in zip(weights, biases, strict=True):
         if weight.dim() == 3:
-            hidden = torch.einsum("bhqkc,hwc->bhqkw", hidden.expand(-1, weight.shape[0], -1, -1, -1), weight)
+            hidden = torch.einsum(
+                "bhqkc,hwc->bhqkw", hidden.expand(-1, weight.shape[0], -1, -1, -1), weight
+            )
             hidden = function(hidden + bias[:, None, None])
         else:
             hidden = function(F.linear(hidden, weight, bias))
@@ -85,10 +93,11 @@ def mlp_kernel_naive(
     activation: str = "gelu",
     memory: int | None = None,
 ) -> Float[Tensor, "b h q o"]:
-    """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float dtype.
+    """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float
+    dtype.
 
-    Arguments and result are those of :func:`~fredholm.ops.mlp_kernel.mlp_kernel`, where the formula stands; ``memory``
-    is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
+    Arguments and result are those of :func:`~fredholm.ops.mlp_kernel.mlp_kernel`, where the formula
+    stands; ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
 
     Raises:
         OptionError: for an unknown activation.
@@ -129,6 +138,8 @@ def mlp_kernel_naive(
     return torch.einsum("hodw,bhqwd->bhqo", readout, moments)
 
 
-def _expanded(query: Tensor, scale: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _expanded(
+    query: Tensor, scale: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     b, h = value.shape[:2]
     return query.expand(b, h, -1, -1), scale.expand(h, -1, -1), key.expand(b, h, -1, -1)

@@ -1,4 +1,6 @@
-"""Which calls of the MLP kernel its Triton kernels serve: a question of static facts, answered without importing Triton."""
+"""Which calls of the MLP kernel its Triton kernels serve: a question of static facts, answered
+without importing Triton.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def operand_dtype(tensors: dict[str, Any]) -> torch.dtype:
-    """What matrix products take: autocast's dtype where it is on, else the values'. They accumulate in float32."""
+    """What matrix products take: autocast's dtype where it is on, else the values'. They accumulate
+    in float32.
+    """
     device = tensors["value"].device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -39,7 +43,11 @@ def refusal(tensors: dict[str, Any], mid: Sequence[Any]) -> str | None:
                 return f"gradients of {name} are not served"
     second = 0 if tensors["query2"] is None else tensors["query2"].shape[-1]
     product = 0 if tensors["key"] is None else tensors["key"].shape[-1]
-    for name, n in (("value", tensors["value"].shape[-1]), ("key", product - second), ("query2", second)):
+    for name, n in (
+        ("value", tensors["value"].shape[-1]),
+        ("key", product - second),
+        ("query2", second),
+    ):
         if n > WIDEST:
             return f"{name} has {n} columns, at most {WIDEST} are served"
     return None

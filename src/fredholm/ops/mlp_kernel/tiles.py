@@ -1,9 +1,10 @@
-"""What the forward and the backward of the MLP kernel share: prepared inputs, the tiling, a tile's pre-activations.
+"""What the forward and the backward of the MLP kernel share: prepared inputs, the tiling, a tile's
+pre-activations.
 
-Inside the op every tensor has the heads first, (H | 1, B | 1, ...): a head's weights then meet all batch entries at
-once. A *block* is the set of (head, batch) pairs whose moments are held together; the terms of a tile that all pairs of
-a block share (table, distances between batch-shared positions) are made once a block. A *chunk* of a block fills one
-tile.
+Inside the op every tensor has the heads first, (H | 1, B | 1, ...): a head's weights then meet all
+batch entries at once. A *block* is the set of (head, batch) pairs whose moments are held together;
+the terms of a tile that all pairs of a block share (table, distances between batch-shared
+positions) are made once a block. A *chunk* of a block fills one tile.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Inputs(NamedTuple):
 class Fields:
     """Heads-first tensors, or their gradients; ``cut`` takes some heads and batch entries of all.
 
-    The fields typed Any are there in every call; among gradients they too are None where none is wanted.
+    The fields typed Any are there in every call; among gradients they too are None where none is
+    wanted.
     """
 
     query: Tensor | None = None  # (h, b, Nq, e)
@@ -124,9 +126,11 @@ def spans(start: int, stop: int, size: int) -> list[Span]:
 
 
 def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
-    """All (head, batch) pairs in groups of at most ``limit``: whole heads, or else parts of one head.
+    """All (head, batch) pairs in groups of at most ``limit``: whole heads, or else parts of one
+    head.
 
-    A group is therefore a run of consecutive matrices, and flattening its two leading dimensions copies nothing.
+    A group is therefore a run of consecutive matrices, and flattening its two leading dimensions
+    copies nothing.
     """
     if limit >= batch:
         for h in spans(0, heads, max(1, min(limit // max(batch, 1), head_limit))):
@@ -146,10 +150,13 @@ class Plan:
     """Tile sizes.
 
     Attributes:
-        keys, queries, group: a tile holds ``group`` (head, batch) pairs × ``queries`` × hidden width × ``keys``.
+        keys, queries, group: a tile holds ``group`` (head, batch) pairs × ``queries`` × hidden
+            width × ``keys``.
         block: (head, batch) pairs whose moments are held together, at most ``block_heads`` heads.
-        rows: queries whose moments are held together; many, because each such set reads the whole readout once.
-        sizes: numbers in a tile, in its shared terms, its rows of scaled queries, and the moments held together.
+        rows: queries whose moments are held together; many, because each such set reads the whole
+            readout once.
+        sizes: numbers in a tile, in its shared terms, its rows of scaled queries, and the moments
+            held together.
     """
 
     keys: int
@@ -167,7 +174,9 @@ class Plan:
         widest = max([w, *(weight.shape[0] for weight in x.mid[::2])])
         elements = max(1, memory // x.value.element_size())
         keys = max(1, min(k, KEY_TILE, elements // widest))
-        keys = -(-k // -(-k // keys))  # nearly equal tiles: the last one is then as efficient as the first
+        keys = -(
+            -k // -(-k // keys)
+        )  # nearly equal tiles: the last one is then as efficient as the first
         queries = max(1, min(q, elements // (widest * keys)))
         group = min(b * h, max(1, elements // (widest * keys * queries)))
         moment = x.readout.shape[-1] * d
@@ -197,7 +206,9 @@ class Scratch:
 
 
 def scaled_queries(f: Fields, q: Span, chunk: tuple[Span, Span], scratch: Scratch) -> Tensor:
-    """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the pair term plus the query bias."""
+    """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the pair term plus the
+    query bias.
+    """
     heads, batch, _, columns = f.keys[chunk].shape
     e = columns - 1
     bias = cut(f.query_bias, *chunk)[:, :, q]
@@ -222,7 +233,9 @@ def tile_distances(f: Fields, q: Span, k: Span) -> Tensor | None:
 
 
 def table_places(x: Inputs, q: Span, k: Span) -> Tensor | None:
-    """Rows (Tq, Tk) of the table that a tile's pairs read, or None. One integer a point, never one a pair."""
+    """Rows (Tq, Tk) of the table that a tile's pairs read, or None. One integer a point, never one
+    a pair.
+    """
     if x.query_index is None or x.key_index is None:
         return None
     return x.query_index[q, None] - x.key_index[k]
@@ -248,7 +261,8 @@ def shared_terms(
 
 
 def pair_weight(f: Fields, q: Span, k: Span) -> tuple[Tensor | None, bool]:
-    """Factor (h, b, Tq, 1, Tk) of a tile's hidden units, or None, and whether the tile may be skipped.
+    """Factor (h, b, Tq, 1, Tk) of a tile's hidden units, or None, and whether the tile may be
+    skipped.
 
     Visibility is inspected only on a CPU, where looking costs nothing.
     """
@@ -268,12 +282,22 @@ def pair_weight(f: Fields, q: Span, k: Span) -> tuple[Tensor | None, bool]:
 
 
 def fill_scores(
-    f: Fields, rows: Tensor, shared: Tensor | None, far: Tensor | None, chunk: tuple[Span, Span], k: Span, s: Tensor
+    f: Fields,
+    rows: Tensor,
+    shared: Tensor | None,
+    far: Tensor | None,
+    chunk: tuple[Span, Span],
+    k: Span,
+    s: Tensor,
 ) -> None:
     """Overwrite ``s`` (h, b, Tq, w, Tk) with the chunk's pre-activations of the first layer."""
     h, b, tq, w, tk = s.shape
     bias = cut(f.key_bias, *chunk)
-    terms = [t for t in (cut(shared, *chunk), None if bias is None else bias[:, :, None, :, k]) if t is not None]
+    terms = [
+        t
+        for t in (cut(shared, *chunk), None if bias is None else bias[:, :, None, :, k])
+        if t is not None
+    ]
     if len(terms) == 2:
         torch.add(terms[0].expand_as(s), terms[1], out=s)
     elif terms:
@@ -283,14 +307,16 @@ def fill_scores(
         s.addcmul_(scale, own) if terms else torch.mul(scale.expand_as(s), own, out=s)
         terms.append(own)
     keys = f.keys[chunk][:, :, k].flatten(0, 1)
-    multiply_rows(s.view(h * b, tq * w, tk), rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0)
+    multiply_rows(
+        s.view(h * b, tq * w, tk), rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0
+    )
 
 
 def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
     """``out = beta·out + rows @ right``, batched (g, m, ·).
 
-    A single matrix is handed over as one part a thread: each thread then works on the rows that it also has in the elementwise
-    passes, and a tile does not travel between the cores' caches.
+    A single matrix is handed over as one part a thread: each thread then works on the rows that it
+    also has in the elementwise passes, and a tile does not travel between the cores' caches.
     """
     parts = torch.get_num_threads() if out.device.type == "cpu" and out.shape[0] == 1 else 1
     if parts > 1 and out.shape[1] % parts == 0:

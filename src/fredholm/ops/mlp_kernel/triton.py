@@ -1,5 +1,6 @@
-"""The MLP kernel by Triton: two custom ops that prepare, launch and sum; the kernels are in ``triton_forward`` and
-``triton_backward``."""
+"""The MLP kernel by Triton: two custom ops that prepare, launch and sum; the kernels are in
+``triton_forward`` and ``triton_backward``.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +18,21 @@ from .triton_gradient import backward
 from .triton_launch import forward
 
 FIELDS = TENSORS.removesuffix(", Tensor[] mid")
-SINGLE = ("query_bias", "distance_scale", "query_positions", "key_positions")  # stay in float32: small, and they add
+SINGLE = (
+    "query_bias",
+    "distance_scale",
+    "query_positions",
+    "key_positions",
+)  # stay in float32: small, and they add
 DEFAULT_BYTES = 1_000_000_000  # few launches: each costs tenths of a millisecond of Python's time
 
 
-def mlp_kernel_triton(tensors: dict[str, Tensor | None], activation: str, memory: int | None) -> Tensor:
-    """:func:`~fredholm.ops.mlp_kernel.mlp_kernel` for checked arguments; ``memory``: bytes of the moments held at once."""
+def mlp_kernel_triton(
+    tensors: dict[str, Tensor | None], activation: str, memory: int | None
+) -> Tensor:
+    """:func:`~fredholm.ops.mlp_kernel.mlp_kernel` for checked arguments; ``memory``: bytes of the
+    moments held at once.
+    """
     dtype = operand_dtype(tensors)
     ready = [_cast(name, x, dtype) for name, x in tensors.items()]
     value: Any = tensors["value"]
@@ -42,7 +52,9 @@ def _device(x: Tensor) -> Any:
 
 
 @torch.library.custom_op(
-    "fredholm::mlp_kernel_triton", mutates_args=(), schema=f"({FIELDS}, str activation, int memory) -> Tensor"
+    "fredholm::mlp_kernel_triton",
+    mutates_args=(),
+    schema=f"({FIELDS}, str activation, int memory) -> Tensor",
 )
 def mlp_kernel_triton_op(*arguments: Any) -> Tensor:
     *tensors, activation, memory = arguments

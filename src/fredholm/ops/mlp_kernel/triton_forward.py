@@ -1,15 +1,17 @@
-"""The forward kernel: moments M of the hidden units, one launch over (head, batch entry, block of rows).
+"""The forward kernel: moments M of the hidden units, one launch over (head, batch entry, block of
+rows).
 
 A program holds a block of rows, BQ queries × BW hidden units, and streams the keys:
 
     S = (scale ⊙ query) Kᵀ + terms        P = ρ σ(S)        M += P V
 
-which is fused attention without its softmax: two matrix products and one activation a pair and hidden unit. With e the columns
-of the product and d of a value, a pair and row cost e + d multiply-adds and one activation. A Hopper SM does about 2,000
-bfloat16 multiply-adds and 16 special-function results a clock, so at e = d = 64 and the tanh form (one result) both take the
-same time and overlap decides; the erf form takes two results, and the columns of irregular points (e = 192) are bound by the
-matrix units. M is written once a row (2·d bytes in bfloat16), and W2 is applied by a following matrix product: fused, every
-program would read all of W2.
+which is fused attention without its softmax: two matrix products and one activation a pair and
+hidden unit. With e the columns of the product and d of a value, a pair and row cost e + d
+multiply-adds and one activation. A Hopper SM does about 2,000 bfloat16 multiply-adds and 16
+special-function results a clock, so at e = d = 64 and the tanh form (one result) both take the same
+time and overlap decides; the erf form takes two results, and the columns of irregular points (e =
+192) are bound by the matrix units. M is written once a row (2·d bytes in bfloat16), and W2 is
+applied by a following matrix product: fused, every program would read all of W2.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def moments_kernel(
             cf = tl.arange(0, BF)[:, None]
             keys = matrix(x.key, b, h, j[None, :], A + cf, j_ok[None, :] & (cf < F))
             s = tl.dot(last, keys, s, input_precision=PRECISION)
-        s = add_terms(s + bias, x, b, h, qs, k[:, None], j[None, :], qs < NQ, k_ok[:, None], j_ok[None, :], P)
+        s = add_terms(
+            s + bias, x, b, h, qs, k[:, None], j[None, :], qs < NQ, k_ok[:, None], j_ok[None, :], P
+        )
         hidden, slope = activate(s, ACTIVATION, FAST)
         hidden, slope = weigh(hidden, slope, x, b, h, qs, j[None, :], qs < NQ, j_ok[None, :])
         values = matrix(x.value, b, h, j[:, None], c, j_ok[:, None] & (c < D))

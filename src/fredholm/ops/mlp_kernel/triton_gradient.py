@@ -28,10 +28,14 @@ keys_kernel: Any = triton_backward.keys_kernel
 table_kernel: Any = triton_backward.table_kernel
 
 
-def backward(grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]) -> list[Tensor]:
+def backward(
+    grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]
+) -> list[Tensor]:
     """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
     wanted = [name for name, needed in zip(x._fields, needs) if needed]
-    total = {name: x.value.new_zeros(getattr(x, name).shape, dtype=torch.float32) for name in wanted}
+    total = {
+        name: x.value.new_zeros(getattr(x, name).shape, dtype=torch.float32) for name in wanted
+    }
     if not is_empty(x):
         run = _Backward(x, activation, memory, total)
         for entries in _runs(chunks_of(x, memory)):
@@ -58,7 +62,8 @@ class _Backward:
         h, o = x.readout.shape[:2]
         self.readout = x.readout.transpose(2, 3).reshape(h, o, self.n.W * self.n.D)
         self.constants = {
-            name: constants_of(x, self.n, tiles_of(name, x, self.n), activation) for name in ("rows", "keys", "table")
+            name: constants_of(x, self.n, tiles_of(name, x, self.n), activation)
+            for name in ("rows", "keys", "table")
         }
 
     def wants(self, *names: str) -> bool:
@@ -74,7 +79,9 @@ class _Backward:
             part = cut_inputs(self.x, entries, q)
             above = grad[entries, :, q].to(part.value.dtype).transpose(0, 1).flatten(1, 2)
             moments_grad = torch.bmm(above, self.readout)
-            if self.wants("query", "query_bias", "scale", "query2", "scale2", "distance_scale", "readout"):
+            if self.wants(
+                "query", "query_bias", "scale", "query2", "scale2", "distance_scale", "readout"
+            ):
                 self.rows(part, above, moments_grad, entries, q)
             if self.wants("key", "value", "key_bias"):
                 held = self.keys(part, moments_grad, held)
@@ -86,12 +93,16 @@ class _Backward:
                     self.add(name, found if name == "key_bias" else found.sum(0), entries)
 
     def add(self, name: str, part: Tensor, entries: Span, q: Span | None = None) -> None:
-        """Add ``part`` (H, B, N, C) to a gradient, summed over the dimensions that its input shares."""
+        """Add ``part`` (H, B, N, C) to a gradient, summed over the dimensions that its input
+        shares.
+        """
         target = cut_entries(self.total[name], entries)
         target = target if q is None else target[:, :, q]
         target += part.transpose(0, 1).sum_to_size(target.shape)
 
-    def rows(self, part: Inputs, above: Tensor, moments_grad: Tensor, entries: Span, q: Span) -> None:
+    def rows(
+        self, part: Inputs, above: Tensor, moments_grad: Tensor, entries: Span, q: Span
+    ) -> None:
         """What belongs to queries and to the layer: the sums over keys."""
         n, const = self.n, dict(self.constants["rows"])
         const["GROUP"] = tiles_of("rows", self.x, n)["group"]
@@ -116,7 +127,9 @@ class _Backward:
         if bias is not None:
             self.add("query_bias", bias, entries, q)
         if far is not None:
-            self.total["distance_scale"] += far.sum((1, 2)).sum_to_size(self.total["distance_scale"].shape)
+            self.total["distance_scale"] += far.sum((1, 2)).sum_to_size(
+                self.total["distance_scale"].shape
+            )
         for name, found in (("query", query), ("query2", query2)):
             if found is not None:
                 self.add(name, found.sum(0), entries, q)
@@ -127,7 +140,9 @@ class _Backward:
     def keys(
         self, part: Inputs, moments_grad: Tensor, held: dict[str, Tensor | None] | None
     ) -> dict[str, Tensor | None]:
-        """What belongs to keys: the sums over rows, added to ``held`` where these are not the first queries."""
+        """What belongs to keys: the sums over rows, added to ``held`` where these are not the first
+        queries.
+        """
         n, const = self.n, self.constants["keys"]
         b, h, nk, _ = part.value.shape
         nq = part.query_bias.shape[2]
@@ -139,11 +154,15 @@ class _Backward:
                 "key_bias": self.new(self.wants("key_bias"), h, b, nk, n.W),
             }
         grid = h * b * blocks * count(nk, const["BK"])
-        keys_kernel[(grid,)](make_pairs(part, const), moments_grad, *held.values(), b, h, nq, nk, ADD=add, **const)
+        keys_kernel[(grid,)](
+            make_pairs(part, const), moments_grad, *held.values(), b, h, nq, nk, ADD=add, **const
+        )
         return held
 
     def table(self, part: Inputs, moments_grad: Tensor) -> None:
-        """The displacement table: dS of some queries summed over what shares it, then over the pairs of each displacement."""
+        """The displacement table: dS of some queries summed over what shares it, then over the
+        pairs of each displacement.
+        """
         n, const, total = self.n, self.constants["table"], self.total["table"]
         b, h, nk, _ = part.value.shape
         nq = part.query_bias.shape[2]
@@ -153,9 +172,16 @@ class _Backward:
         for q in spans(0, nq, max(1, self.memory // (4 * len(total) * nk * n.W))):
             rows = q.stop - q.start
             out = self.x.value.new_empty(len(total), rows * nk, n.W, dtype=torch.float32)
-            grid = len(total) * count(rows, const["BQ"]) * count(n.W, const["BW"]) * count(nk, const["BK"])
+            grid = (
+                len(total)
+                * count(rows, const["BQ"])
+                * count(n.W, const["BW"])
+                * count(nk, const["BK"])
+            )
             shared = len(total) == 1
-            table_kernel[(grid,)](pairs, moments_grad, out, b, h, nq, nk, q.start, q.stop, SHARED=shared, **const)
+            table_kernel[(grid,)](
+                pairs, moments_grad, out, b, h, nq, nk, q.start, q.stop, SHARED=shared, **const
+            )
             places = (query_index[q, None] - part.key_index).flatten()
             found.index_add_(1, places, out)
         total += found.mT

@@ -1,4 +1,6 @@
-"""From the op's tensors to a launch of the Triton kernels: sizes of tiles, views, parts that fit memory; the forward."""
+"""From the op's tensors to a launch of the Triton kernels: sizes of tiles, views, parts that fit
+memory; the forward.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from . import triton_forward
 from .tiles import Inputs, Span, spans
 from .triton_parts import Pairs, View
 
-moments_kernel: Any = triton_forward.moments_kernel  # its parameters are Triton's, which Python's types do not describe
+moments_kernel: Any = (
+    triton_forward.moments_kernel
+)  # its parameters are Triton's, which Python's types do not describe
 
 TABLE = Path(__file__).with_name("tiles.json")
 INTERPRETED: Tiles = {
@@ -29,12 +33,14 @@ INTERPRETED: Tiles = {
 }  # few programs: each costs Python's time
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of one call: W hidden units, A + F columns of the product (F with a second query), D of a value, P of a position."""
+    """Sizes of one call: W hidden units, A + F columns of the product (F with a second query), D of
+    a value, P of a position.
+    """
 
     W: int
     A: int
@@ -51,17 +57,21 @@ class Sizes:
 
 
 def tiles_of(direction: str, x: Inputs, n: Sizes) -> Tiles:
-    """Rows and keys of a tile, queries a program takes in turn (``group``), warps and stages of one kernel.
+    """Rows and keys of a tile, queries a program takes in turn (``group``), warps and stages of one
+    kernel.
 
-    The rule where nothing was measured: 128 rows, one query's hidden units at the usual width, against 64 keys, and in the backward
-    what spills fewest registers when compiled for Hopper. float32 operands are twice as large: half of each.
+    The rule where nothing was measured: 128 rows, one query's hidden units at the usual width,
+    against 64 keys, and in the backward what spills fewest registers when compiled for Hopper.
+    float32 operands are twice as large: half of each.
     """
     bits = 8 * x.value.dtype.itemsize
     case = case_name(direction, x.value.device, d=n.D, e=n.A, f=n.F, w=n.W, bits=bits)
     if interpreted():
         return choose_tiles(TABLE, case, INTERPRETED)
     part = 2 if bits == 32 else 1
-    rows, keys = {"rows": (64 if n.F else 128, 64), "keys": (32, 128) if n.F else (64, 64)}.get(direction, (128, 64))
+    rows, keys = {"rows": (64 if n.F else 128, 64), "keys": (32, 128) if n.F else (64, 64)}.get(
+        direction, (128, 64)
+    )
     rule = {"rows": rows // part, "keys": keys // part, "group": 8}
     rule |= {"warps": 8 // part, "stages": 3 if direction == "forward" else 2}
     rule = fit_tiles(direction, rule, n, bits // 8, shared_memory(x.value.device))
@@ -69,7 +79,9 @@ def tiles_of(direction: str, x: Inputs, n: Sizes) -> Tiles:
 
 
 def fit_tiles(direction: str, tiles: Tiles, n: Sizes, item: int, limit: int) -> Tiles:
-    """``tiles`` with fewer stages, keys, then rows, until a program's shared memory is within ``limit`` bytes."""
+    """``tiles`` with fewer stages, keys, then rows, until a program's shared memory is within
+    ``limit`` bytes.
+    """
     e = (power_of_two(n.A) if n.A else 0) + (power_of_two(n.F) if n.F else 0)
     d, tiles = power_of_two(n.D), dict(tiles)
 
@@ -98,7 +110,7 @@ def constants_of(x: Inputs, n: Sizes, tiles: Tiles, activation: str) -> dict[str
     }  # fmt: skip
 
 
-# --- views ------------------------------------------------------------------------------------------------------------
+# --- views ----------------------------------------------------------------------------------------
 
 
 def _view(x: Tensor | None) -> View | None:
@@ -113,7 +125,9 @@ def _view(x: Tensor | None) -> View | None:
 
 def cut_inputs(x: Inputs, b: Span, q: Span) -> Inputs:
     """Batch entries ``b`` and queries ``q`` of every tensor; heads and keys are all kept."""
-    part: dict[str, Any] = {name: cut_entries(getattr(x, name), b) for name in BATCHED} | {"query_index": x.query_index}
+    part: dict[str, Any] = {name: cut_entries(getattr(x, name), b) for name in BATCHED} | {
+        "query_index": x.query_index
+    }
     for name in ("query", "query_bias", "query2", "density"):
         part[name] = None if part[name] is None else part[name][:, :, q]
     for name in ("query_positions", "query_time"):
@@ -136,8 +150,14 @@ def make_pairs(x: Inputs, const: dict[str, Any]) -> Pairs:
     """``x`` as the kernels take it, with the bounds of what an order leaves visible."""
     times = _times(x)
     stop, start = _bounds(times, const["BQ"], const["BK"])
-    density = x.density.view(torch.uint8) if x.density is not None and x.density.dtype == torch.bool else x.density
-    query_time, key_time = (None, None) if times is None else (_view(t[:, None, None]) for t in times)
+    density = (
+        x.density.view(torch.uint8)
+        if x.density is not None and x.density.dtype == torch.bool
+        else x.density
+    )
+    query_time, key_time = (
+        (None, None) if times is None else (_view(t[:, None, None]) for t in times)
+    )
     return Pairs(
         query=_view(x.query), key=_view(x.key), value=_view(x.value), query_bias=_view(x.query_bias),
         key_bias=_view(x.key_bias), scale=_view(_lead(x.scale)), query2=_view(x.query2), scale2=_view(_lead(x.scale2)),
@@ -167,9 +187,13 @@ def _times(x: Inputs) -> tuple[Tensor, Tensor] | None:
     return x.query_time.to(dtype), x.key_time.to(dtype)
 
 
-def _bounds(times: tuple[Tensor, Tensor] | None, rows: int, columns: int) -> tuple[View | None, View | None]:
-    """For each block of queries the number of blocks of keys up to the last with a visible one; for each block of keys the
-    first block of queries with one that sees them. Both are found in monotone envelopes of the blocks' extreme times."""
+def _bounds(
+    times: tuple[Tensor, Tensor] | None, rows: int, columns: int
+) -> tuple[View | None, View | None]:
+    """For each block of queries the number of blocks of keys up to the last with a visible one; for
+    each block of keys the first block of queries with one that sees them. Both are found in
+    monotone envelopes of the blocks' extreme times.
+    """
     if times is None:
         return None, None
     latest = _blocks(times[0], rows, -math.inf).amax(-1)
@@ -184,14 +208,18 @@ def _bounds(times: tuple[Tensor, Tensor] | None, rows: int, columns: int) -> tup
 
 
 def _blocks(time: Tensor, size: int, fill: float) -> Tensor:
-    return torch.nn.functional.pad(time, (0, -time.shape[1] % size), value=fill).unflatten(1, (-1, size))
+    return torch.nn.functional.pad(time, (0, -time.shape[1] % size), value=fill).unflatten(
+        1, (-1, size)
+    )
 
 
-# --- forward ----------------------------------------------------------------------------------------------------------
+# --- forward --------------------------------------------------------------------------------------
 
 
 def chunks_of(x: Inputs, memory: int) -> Iterator[tuple[Span, Span]]:
-    """Batch entries and queries whose moments, of all heads, are held at once: whole entries, or parts of one."""
+    """Batch entries and queries whose moments, of all heads, are held at once: whole entries, or
+    parts of one.
+    """
     b, h = x.value.shape[:2]
     nq = x.query_bias.shape[2]
     query = h * x.readout.shape[2] * x.readout.shape[3] * x.value.element_size()
@@ -224,6 +252,10 @@ def forward(x: Inputs, activation: str, memory: int) -> Tensor:
         shape = (h, part.value.shape[0], part.query_bias.shape[2])
         moments = x.value.new_empty(*shape, n.W, n.D)
         grid = math.prod(shape[:2]) * count(shape[2], const["BQ"]) * count(n.W, const["BW"])
-        moments_kernel[(grid,)](make_pairs(part, const), moments, *shape[1:], x.value.shape[2], **const)
-        out[entries, :, q] = torch.bmm(moments.flatten(3).flatten(1, 2), readout).view(*shape, o).transpose(0, 1)
+        moments_kernel[(grid,)](
+            make_pairs(part, const), moments, *shape[1:], x.value.shape[2], **const
+        )
+        out[entries, :, q] = (
+            torch.bmm(moments.flatten(3).flatten(1, 2), readout).view(*shape, o).transpose(0, 1)
+        )
     return out

@@ -1,8 +1,10 @@
-"""What the Triton kernels of the MLP kernel share: activations, the terms of a pre-activation, a pair's weight.
+"""What the Triton kernels of the MLP kernel share: activations, the terms of a pre-activation, a
+pair's weight.
 
-A tile is a block of *rows*, a row being one hidden unit of one query, against a block of keys: the integral is an attention
-of w·Nq rows with GELU in the place of the softmax. All index arguments are two-dimensional and broadcast to the tile, so that
-the same functions serve (rows, keys) and (keys, rows).
+A tile is a block of *rows*, a row being one hidden unit of one query, against a block of keys: the
+integral is an attention of w·Nq rows with GELU in the place of the softmax. All index arguments are
+two-dimensional and broadcast to the tile, so that the same functions serve (rows, keys) and (keys,
+rows).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import triton.language as tl
 
 
 class View(NamedTuple):
-    """A tensor (batch, head, row, column) as kernels see it: its data and three strides; 0 along shared dimensions."""
+    """A tensor (batch, head, row, column) as kernels see it: its data and three strides; 0 along
+    shared dimensions.
+    """
 
     data: Any
     b: int
@@ -25,8 +29,9 @@ class View(NamedTuple):
 class Pairs(NamedTuple):
     """Everything a tile reads, each a :class:`View` or None; names are those of ``mlp_kernel``.
 
-    ``key_stop`` holds, for each block of queries, the number of blocks of keys up to the last with a visible key,
-    ``query_start``, for each block of keys, the first block of queries that sees one of them.
+    ``key_stop`` holds, for each block of queries, the number of blocks of keys up to the last with
+    a visible key, ``query_start``, for each block of keys, the first block of queries that sees one
+    of them.
     """
 
     query: Any
@@ -54,7 +59,9 @@ class Pairs(NamedTuple):
 def _tanh(x, FAST: tl.constexpr):
     """One special-function result where FAST (error 5e-4, below bfloat16's), two otherwise."""
     if FAST:
-        y = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+        y = tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
     else:
         rest = tl.exp(-2.0 * tl.abs(x))
         y = (1.0 - rest) / (1.0 + rest)
@@ -64,10 +71,16 @@ def _tanh(x, FAST: tl.constexpr):
 
 @triton.jit
 def _erf(x):
-    """erf(x) to 1.5e-7 (Abramowitz and Stegun 7.1.26), and exp(-x²), which its derivative needs as well."""
+    """erf(x) to 1.5e-7 (Abramowitz and Stegun 7.1.26), and exp(-x²), which its derivative needs as
+    well.
+    """
     bell = tl.exp(-x * x)
     t = 1.0 / (1.0 + 0.3275911 * tl.abs(x))
-    tail = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t * bell
+    tail = (
+        ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592)
+        * t
+        * bell
+    )
     return tl.where(x < 0, tail - 1.0, 1.0 - tail), bell
 
 
@@ -121,11 +134,15 @@ def distance(x, b, q, j, q_ok, j_ok, P: tl.constexpr):
 
 @triton.jit
 def add_terms(s, x, b, h, q, k, j, q_ok, k_ok, j_ok, P: tl.constexpr):
-    """``s`` and the terms of the pre-activation that are no product: key bias, displacement table, distance."""
+    """``s`` and the terms of the pre-activation that are no product: key bias, displacement table,
+    distance.
+    """
     if x.key_bias is not None:
         s += matrix(x.key_bias, b, h, j, k, k_ok & j_ok).to(tl.float32)
     if x.table is not None:
-        place = tl.load(x.query_index.data + q, mask=q_ok, other=0) - tl.load(x.key_index.data + j, mask=j_ok, other=0)
+        place = tl.load(x.query_index.data + q, mask=q_ok, other=0) - tl.load(
+            x.key_index.data + j, mask=j_ok, other=0
+        )
         s += matrix(x.table, 0, h, place, k, q_ok & k_ok & j_ok).to(tl.float32)
     if x.distance_scale is not None:
         s += matrix(x.distance_scale, 0, h, 0, k, k_ok) * distance(x, b, q, j, q_ok, j_ok, P)
@@ -147,8 +164,11 @@ def weigh(h, slope, x, b, head, q, j, q_ok, j_ok):
 
 
 @triton.jit
-def scaled_rows(x, b, h, q, k, q_ok, k_ok, A: tl.constexpr, F: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr):
-    """Rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last F with the second term.
+def scaled_rows(
+    x, b, h, q, k, q_ok, k_ok, A: tl.constexpr, F: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr
+):
+    """Rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last F with
+    the second term.
 
     ``k`` (rows, 1), and ``q`` the same or (1, 1).
     """
@@ -164,13 +184,17 @@ def scaled_rows(x, b, h, q, k, q_ok, k_ok, A: tl.constexpr, F: tl.constexpr, BA:
         at_query = matrix(x.query, b, h, q, A + c, q_ok & (c < F)).to(tl.float32)
         last = at_query * matrix(x.scale, 0, h, k, A + c, k_ok & (c < F)).to(tl.float32)
         at_query = matrix(x.query2, b, h, q, c, q_ok & (c < F)).to(tl.float32)
-        last = (last + at_query * matrix(x.scale2, 0, h, k, c, k_ok & (c < F)).to(tl.float32)).to(dtype)
+        last = (last + at_query * matrix(x.scale2, 0, h, k, c, k_ok & (c < F)).to(tl.float32)).to(
+            dtype
+        )
     return first, last
 
 
 @triton.jit
 def visible_until(x, b, block, blocks, NK, BK: tl.constexpr):
-    """How many blocks of keys a block of queries has to visit: none after the last with a visible key."""
+    """How many blocks of keys a block of queries has to visit: none after the last with a visible
+    key.
+    """
     stop = tl.cdiv(NK, BK)
     if x.key_stop is not None:
         stop = tl.load(x.key_stop.data + b * x.key_stop.b + block, mask=block < blocks, other=0)

@@ -1,4 +1,6 @@
-"""The recurrence in as few launches as its size allows. Values only; ``library.py`` differentiates it."""
+"""The recurrence in as few launches as its size allows. Values only; ``library.py`` differentiates
+it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from math import isqrt, prod
 import torch
 from torch import Tensor
 
-# A step over fewer numbers than this is dominated by its launch, so that more work in fewer steps pays.
+# A step over fewer numbers than this is dominated by its launch, so that more work in fewer steps
+# pays.
 SMALL_STEP = 1 << 12
 
 
@@ -15,7 +18,11 @@ def scan_forward(decay: Tensor, drive: Tensor) -> Tensor:
     """All states, (B, N, *S), in steps or in chunks: a static choice by the size of one step."""
     n = drive.shape[1]
     small = drive.shape[0] * prod(drive.shape[2:]) < SMALL_STEP
-    return scan_chunked(decay, drive, isqrt(n)) if n > 64 and (small or drive.is_cuda) else scan_steps(decay, drive)
+    return (
+        scan_chunked(decay, drive, isqrt(n))
+        if n > 64 and (small or drive.is_cuda)
+        else scan_steps(decay, drive)
+    )
 
 
 def scan_steps(decay: Tensor, drive: Tensor) -> Tensor:
@@ -28,7 +35,8 @@ def scan_steps(decay: Tensor, drive: Tensor) -> Tensor:
 
 
 def scan_chunked(decay: Tensor, drive: Tensor, chunk: int) -> Tensor:
-    """Chunks from zero, side by side; then what each hands to the next. N / chunk + chunk steps, and no division.
+    """Chunks from zero, side by side; then what each hands to the next. N / chunk + chunk steps,
+    and no division.
 
     A chunk's state is its own plus the product of its decays times the state that it starts from.
     """

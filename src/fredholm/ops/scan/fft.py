@@ -7,10 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def causal_convolution(signal: Float[Tensor, "b #h n i"], taps: Float[Tensor, "h n o i"]) -> Float[Tensor, "b h n o"]:
-    r""":math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s` for taps κ at lags 0 to N-1, without wrap-around.
+def causal_convolution(
+    signal: Float[Tensor, "b #h n i"], taps: Float[Tensor, "h n o i"]
+) -> Float[Tensor, "b h n o"]:
+    r""":math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s` for taps κ at lags 0 to N-1, without
+    wrap-around.
 
-    Both are padded with zeros to at least 2N - 1 points. O(N log N) per channel plus d_out·d_in products a frequency.
+    Both are padded with zeros to at least 2N - 1 points. O(N log N) per channel plus d_out·d_in
+    products a frequency.
 
     Example:
         >>> u, taps = torch.tensor([1.0, 0.0, 2.0]).view(1, 1, 3, 1), torch.tensor([1.0, 0.5, 0.25]).view(1, 3, 1, 1)

@@ -1,4 +1,6 @@
-"""Registration of the scan with torch: a custom op whose backward is the same scan, run from the end."""
+"""Registration of the scan with torch: a custom op whose backward is the same scan, run from the
+end.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,19 @@ from torch import Tensor
 from .chunked import scan_forward
 
 
-def scan(decay: Inexact[Tensor, "#b #n *s"], drive: Inexact[Tensor, "b n *s"]) -> Inexact[Tensor, "b n *s"]:
-    r"""All states of :math:`h_t = a_t h_{t-1} + b_t` from :math:`h_{-1} = 0`, element by element of the state.
+def scan(
+    decay: Inexact[Tensor, "#b #n *s"], drive: Inexact[Tensor, "b n *s"]
+) -> Inexact[Tensor, "b n *s"]:
+    r"""All states of :math:`h_t = a_t h_{t-1} + b_t` from :math:`h_{-1} = 0`, element by element of
+    the state.
 
     Args:
         decay: a, real or complex; one for all batch elements or times where that dimension is 1.
         drive: b, of the same dtype.
 
-    Cost: O(N) work and memory, in N steps or about 2√N larger ones; any |a|, since nothing is divided. Differentiable any
-    number of times: the gradient of a recurrence is the recurrence from the end.
+    Cost: O(N) work and memory, in N steps or about 2√N larger ones; any |a|, since nothing is
+    divided. Differentiable any number of times: the gradient of a recurrence is the recurrence from
+    the end.
 
     Example:
         >>> scan(torch.tensor([[[0.5]]]), torch.ones(1, 3, 1)).squeeze().tolist()
@@ -29,7 +35,9 @@ def scan(decay: Inexact[Tensor, "#b #n *s"], drive: Inexact[Tensor, "b n *s"]) -
         return scan_op(decay.expand_as(drive), drive)
 
 
-@torch.library.custom_op("fredholm::scan", mutates_args=(), schema="(Tensor decay, Tensor drive) -> Tensor")
+@torch.library.custom_op(
+    "fredholm::scan", mutates_args=(), schema="(Tensor decay, Tensor drive) -> Tensor"
+)
 def scan_op(decay: Tensor, drive: Tensor) -> Tensor:
     return scan_forward(decay, drive.contiguous())
 

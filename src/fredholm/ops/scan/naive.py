@@ -7,8 +7,11 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 
-def scan_naive(decay: Inexact[Tensor, "b n *s"], drive: Inexact[Tensor, "b n *s"]) -> Inexact[Tensor, "b n *s"]:
-    """All states of h_t = a_t h_{t-1} + b_t from h_{-1} = 0, element by element of the state: the oracle of :func:`scan`.
+def scan_naive(
+    decay: Inexact[Tensor, "b n *s"], drive: Inexact[Tensor, "b n *s"]
+) -> Inexact[Tensor, "b n *s"]:
+    """All states of h_t = a_t h_{t-1} + b_t from h_{-1} = 0, element by element of the state: the
+    oracle of :func:`scan`.
 
     Example:
         >>> scan_naive(torch.full((1, 3, 1), 0.5), torch.ones(1, 3, 1)).squeeze().tolist()
@@ -24,10 +27,14 @@ def scan_naive(decay: Inexact[Tensor, "b n *s"], drive: Inexact[Tensor, "b n *s"
 def causal_convolution_naive(
     signal: Inexact[Tensor, "b #h n i"], taps: Inexact[Tensor, "h n o i"]
 ) -> Inexact[Tensor, "b h n o"]:
-    r""":math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s`, lag by lag: the oracle of :func:`causal_convolution`. O(N²)."""
+    r""":math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s`, lag by lag: the oracle of
+    :func:`causal_convolution`. O(N²).
+    """
     n, out = signal.shape[2], 0.0
     for lag in range(n):
-        delayed = torch.nn.functional.pad(signal, (0, 0, lag, 0))[:, :, :n].expand(-1, taps.shape[0], -1, -1)
+        delayed = torch.nn.functional.pad(signal, (0, 0, lag, 0))[:, :, :n].expand(
+            -1, taps.shape[0], -1, -1
+        )
         out = out + torch.einsum("hoi,bhni->bhno", taps[:, lag], delayed)
     assert isinstance(out, Tensor)
     return out

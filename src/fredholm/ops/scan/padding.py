@@ -8,7 +8,8 @@ from torch import Tensor
 
 
 def ranks(valid: Bool[Tensor, "b n"] | None, n: int, device: torch.device) -> Int[Tensor, "#b n"]:
-    """How many real points come before each point, itself not counted; at padding, those up to the last real one.
+    """How many real points come before each point, itself not counted; at padding, those up to the
+    last real one.
 
     Example:
         >>> ranks(torch.tensor([[True, False, True]]), 3, torch.device("cpu")).tolist()
@@ -32,10 +33,14 @@ def pack(valid: Bool[Tensor, "b n"]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b
 
 
 def reorder(x: Tensor, order: Int[Tensor, "b n"] | None, dim: int) -> Tensor:
-    """``x`` with its points, on dimension ``dim``, in another order in each batch element; ``None`` leaves it as it is."""
+    """``x`` with its points, on dimension ``dim``, in another order in each batch element; ``None``
+    leaves it as it is.
+    """
     if order is None:
         return x
     shape = [1] * x.dim()
     shape[0], shape[dim] = order.shape
-    index = order.view(shape).expand(*(s if d not in (0, dim) else -1 for d, s in enumerate(x.shape)))
+    index = order.view(shape).expand(
+        *(s if d not in (0, dim) else -1 for d, s in enumerate(x.shape))
+    )
     return x.expand(order.shape[0], *x.shape[1:]).gather(dim, index)

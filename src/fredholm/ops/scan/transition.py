@@ -7,7 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def transition_scan(transition: Float[Tensor, "#b #n s s"], drive: Float[Tensor, "b n s"]) -> Float[Tensor, "b n s"]:
+def transition_scan(
+    transition: Float[Tensor, "#b #n s s"], drive: Float[Tensor, "b n s"]
+) -> Float[Tensor, "b n s"]:
     r"""All states of :math:`h_t = A_t h_{t-1} + b_t` from :math:`h_{-1} = 0`. N steps of O(S²).
 
     Example:
@@ -23,7 +25,9 @@ def transition_scan(transition: Float[Tensor, "#b #n s s"], drive: Float[Tensor,
     return torch.stack(states, 1)
 
 
-def krylov(transition: Float[Tensor, "s s"], start: Float[Tensor, "s c"], n: int) -> Float[Tensor, "n s c"]:
+def krylov(
+    transition: Float[Tensor, "s s"], start: Float[Tensor, "s c"], n: int
+) -> Float[Tensor, "n s c"]:
     """A^k X for k = 0 ... n - 1, by doubling: log₂ n products. Memory O(n·S·c).
 
     Example:

@@ -1,4 +1,6 @@
-"""Nonlinear recurrences as linear ones along their own trajectory: coefficients, responses and kernels."""
+"""Nonlinear recurrences as linear ones along their own trajectory: coefficients, responses and
+kernels.
+"""
 
 from .affine import Trajectory, pull, push
 from .cells import CELLS, Weights

@@ -1,4 +1,6 @@
-"""An affine recurrence with frozen coefficients, driven forwards (responses) and backwards (rows of its kernel)."""
+"""An affine recurrence with frozen coefficients, driven forwards (responses) and backwards (rows of
+its kernel).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    r"""A recurrence that is affine once its gates are read off the trajectory, with state s (n wide) and output y (m wide):
+    r"""A recurrence that is affine once its gates are read off the trajectory, with state s (n
+    wide) and output y (m wide):
 
     .. math:: s_t = \alpha_t s_{t-1} + \beta_t\,(U y_{t-1}) + \delta_t\,(W x_t) + b_t, \qquad y_t = V(\varepsilon_t s_t)
 
@@ -38,12 +41,15 @@ class Trajectory:
 
 
 def push(
-    line: Trajectory, x: Float[Tensor, "b t d"] | None, start: tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]]
+    line: Trajectory,
+    x: Float[Tensor, "b t d"] | None,
+    start: tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]],
 ) -> tuple[Float[Tensor, "b t m"], tuple[Tensor, Tensor]]:
-    """The affine response y to x (None: to zeros, the offset) and (s, y) after the last point, from (s, y) before the first.
+    """The affine response y to x (None: to zeros, the offset) and (s, y) after the last point, from
+    (s, y) before the first.
 
-    With secant slopes the response to the signal that made the trajectory is the nonlinear recurrence's own output.
-    Cost O(N·n·(m + d)).
+    With secant slopes the response to the signal that made the trajectory is the nonlinear
+    recurrence's own output. Cost O(N·n·(m + d)).
 
     Example:
         >>> one = torch.ones(1, 3, 1)
@@ -67,10 +73,12 @@ def push(
 
 
 def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b q t o d"]:
-    r"""Rows of the kernel: :math:`\sum_r L(q, r)\,K(r, s)` with K the map of the whole signal x to y, for any factors L.
+    r"""Rows of the kernel: :math:`\sum_r L(q, r)\,K(r, s)` with K the map of the whole signal x to
+    y, for any factors L.
 
-    L = identity at r = q gives row q of K itself; the rows of a layer above give those of both layers together. One
-    recursion from the last point to the first, so that rows cost O(Q·N·o·n·(m + d)) time and no N² tensor exists.
+    L = identity at r = q gives row q of K itself; the rows of a layer above give those of both
+    layers together. One recursion from the last point to the first, so that rows cost O(Q·N·o·n·(m
+    + d)) time and no N² tensor exists.
 
     Example:
         >>> one = torch.ones(1, 3, 1)

@@ -1,4 +1,6 @@
-"""The cells of torch's recurrences, unrolled, with the coefficients of the affine recurrence that each is along its trajectory."""
+"""The cells of torch's recurrences, unrolled, with the coefficients of the affine recurrence that
+each is along its trajectory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .slopes import slope
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """One direction of one layer, stacked gate by gate as torch stores them: RNN one, LSTM i, f, g, o, GRU r, z, n.
+    """One direction of one layer, stacked gate by gate as torch stores them: RNN one, LSTM i, f, g,
+    o, GRU r, z, n.
 
     Attributes:
         read, recurrent: of x and of h, (gates·n, d) and (gates·n, m).
@@ -32,14 +35,21 @@ class Weights:
 
     def bias(self) -> Tensor | None:
         """Both biases together, where they act together."""
-        return None if self.read_bias is None or self.recurrent_bias is None else self.read_bias + self.recurrent_bias
+        return (
+            None
+            if self.read_bias is None or self.recurrent_bias is None
+            else self.read_bias + self.recurrent_bias
+        )
 
 
 State = tuple[Tensor, ...]
 
 
-def rnn(weights: Weights, x: Tensor, state: State, linearization: str, activation: str = "tanh") -> Trajectory:
-    r"""Elman's recurrence: :math:`h_t = D_t (W x_t + U h_{t-1} + b)`, :math:`D_t = \mathrm{diag}\,S(z_t)`, z the argument of σ.
+def rnn(
+    weights: Weights, x: Tensor, state: State, linearization: str, activation: str = "tanh"
+) -> Trajectory:
+    r"""Elman's recurrence: :math:`h_t = D_t (W x_t + U h_{t-1} + b)`,
+    :math:`D_t = \mathrm{diag}\,S(z_t)`, z the argument of σ.
 
     Args:
         weights, x, state: one layer, its signal (B, N, d) and (h,) before it, (B, n).
@@ -87,8 +97,8 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
     Args:
         weights, x: one layer and its signal (B, N, d).
         state: (h, c) before it, (B, m) and (B, n).
-        linearization: ``"secant"``, ``"tangent"``, or ``"gates"``: tangents, and :math:`U_g h_{t-1}` left out of the transition, as
-            Eq. 148 is printed.
+        linearization: ``"secant"``, ``"tangent"``, or ``"gates"``: tangents, and
+            :math:`U_g h_{t-1}` left out of the transition, as Eq. 148 is printed.
 
     Cost: O(N·n·(m + d)), one step after the other.
 
@@ -135,7 +145,8 @@ def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajec
 
     Args:
         weights, x, state: one layer, its signal (B, N, d) and (h,) before it, (B, n).
-        linearization: as for :func:`lstm`; ``"gates"`` leaves :math:`U_n h_{t-1}` out of the transition, as Eq. 150 is printed.
+        linearization: as for :func:`lstm`; ``"gates"`` leaves :math:`U_n h_{t-1}` out of the
+            transition, as Eq. 150 is printed.
 
     Cost: O(N·n·(n + d)), one step after the other.
 

@@ -12,7 +12,8 @@ from .affine import Trajectory
 def transitions(
     line: Trajectory,
 ) -> tuple[Float[Tensor, "b t n n"], Float[Tensor, "b t n d"], Float[Tensor, "b t m n"]]:
-    r"""A, B, C of :math:`s_t = A_t s_{t-1} + B_t x_t + b_t`, :math:`y_t = C_t s_t`, as matrices; A_1, which reads no y, has no U.
+    r"""A, B, C of :math:`s_t = A_t s_{t-1} + B_t x_t + b_t`, :math:`y_t = C_t s_t`, as matrices;
+    A_1, which reads no y, has no U.
 
     .. math:: A_t = \mathrm{diag}(\alpha_t) + \mathrm{diag}(\beta_t)\,U C_{t-1}, \quad B_t = \mathrm{diag}(\delta_t)\,W, \quad
         C_t = V\,\mathrm{diag}(\varepsilon_t)
@@ -35,7 +36,8 @@ def transitions(
 
 
 def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
-    r"""The whole kernel, pair by pair: :math:`K(t, s) = C_t A_t A_{t-1} \cdots A_{s+1} B_s` for s ≤ t, else 0. O(N²·n³).
+    r"""The whole kernel, pair by pair: :math:`K(t, s) = C_t A_t A_{t-1} \cdots A_{s+1} B_s` for s ≤
+    t, else 0. O(N²·n³).
 
     The oracle of :func:`pull`.
 
@@ -53,7 +55,9 @@ def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
             if s > t:
                 row.append(torch.zeros_like(c[:, 0] @ b[:, 0]))
                 continue
-            product = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape[0], -1, -1)
+            product = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(
+                a.shape[0], -1, -1
+            )
             for r in range(s + 1, t + 1):
                 product = a[:, r] @ product
             row.append(c[:, t] @ product @ b[:, s])

@@ -1,4 +1,6 @@
-"""Slopes that replace a nonlinearity: secants through the origin, which are exact, and tangents, which are not."""
+"""Slopes that replace a nonlinearity: secants through the origin, which are exact, and tangents,
+which are not.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Taylor coefficients of tanh(z)/z in z². They fall by (2/π)² each, so that at |z| < 1/4 the first one left out is below 1e-19.
+# Taylor coefficients of tanh(z)/z in z². They fall by (2/π)² each, so that at |z| < 1/4 the first
+# one left out is below 1e-19.
 SERIES = (
     1.0,
     -1 / 3,
@@ -28,9 +31,11 @@ LINEARIZATIONS = ("secant", "tangent", "gates")
 
 
 def tanh_secant(z: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
-    r"""Slope of the secant from 0 to z, :math:`S(z) = \tanh(z) / z` with S(0) = 1, accurate with its first two derivatives.
+    r"""Slope of the secant from 0 to z, :math:`S(z) = \tanh(z) / z` with S(0) = 1, accurate with
+    its first two derivatives.
 
-    The quotient's derivatives cancel near 0, to nothing at :math:`|z| < 10^{-8}`; there the Taylor series stands for it. O(1) a value.
+    The quotient's derivatives cancel near 0, to nothing at :math:`|z| < 10^{-8}`; there the Taylor
+    series stands for it. O(1) a value.
 
     Example:
         >>> tanh_secant(torch.tensor([0.0, 1.0])).tolist()
@@ -57,9 +62,11 @@ def _step(z: Tensor) -> Tensor:
 
 
 def slope(activation: str, linearization: str) -> Callable[[Tensor], Tensor]:
-    r"""The slope s(z) with which :math:`\sigma(z)` is written as :math:`s(z)\,z`, for ``"tanh"`` and ``"relu"``.
+    r"""The slope s(z) with which :math:`\sigma(z)` is written as :math:`s(z)\,z`, for ``"tanh"``
+    and ``"relu"``.
 
-    ``"secant"`` makes this an identity; ``"tangent"`` takes σ'(z), as does ``"gates"``, which differs in the transition.
+    ``"secant"`` makes this an identity; ``"tangent"`` takes σ'(z), as does ``"gates"``, which
+    differs in the transition.
 
     Example:
         >>> z = torch.tensor(2.0)

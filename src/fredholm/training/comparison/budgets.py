@@ -1,4 +1,6 @@
-"""Equal budgets: the width of each operator's model solved so that its parameters or FLOPs are those of the reference."""
+"""Equal budgets: the width of each operator's model solved so that its parameters or FLOPs are
+those of the reference.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ REFERENCE = Contender("softmax", "softmax", {})
 
 @dataclass(frozen=True)
 class Size:
-    """A model of a comparison: its width, parameters, FLOPs of one sample forward, and how far the budget is missed (0.03: 3% over)."""
+    """A model of a comparison: its width, parameters, FLOPs of one sample forward, and how far the
+    budget is missed (0.03: 3% over).
+    """
 
     dim: int
     parameters: int
@@ -45,7 +49,11 @@ def make_recipe(task: ComparedTask, contender: Contender, changes: tuple[str, ..
 def example_input(dataset: Any) -> Any:
     """One sample of full length, with no gap in it, as a batch."""
     if isinstance(dataset, data.SequenceDataset):
-        times = torch.arange(dataset.length)[:, None] if dataset.timed else torch.zeros(dataset.length, 0)
+        times = (
+            torch.arange(dataset.length)[:, None]
+            if dataset.timed
+            else torch.zeros(dataset.length, 0)
+        )
         return torch.cat([times, torch.zeros(dataset.length, dataset.channels)], 1)[None]
     inputs, _ = dataset.batch(torch.tensor([0]))
     if isinstance(inputs, Tensor) and inputs.dim() == 2 and not inputs.is_floating_point():
@@ -63,7 +71,11 @@ def count_flops(model: torch.nn.Module, inputs: Any, *, backward: bool = False) 
     """FLOPs of one pass, counted while it runs."""
     model.eval()
     # Fused attention on a CPU has no formula; its plain form is the same matrix products.
-    with models.counter() as counted, torch.set_grad_enabled(backward), sdpa_kernel(SDPBackend.MATH):
+    with (
+        models.counter() as counted,
+        torch.set_grad_enabled(backward),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
         out = model(inputs)
         if backward:
             out.square().sum().backward()
@@ -71,11 +83,17 @@ def count_flops(model: torch.nn.Module, inputs: Any, *, backward: bool = False) 
 
 
 def solve_size(
-    task: ComparedTask, contender: Contender, dataset: Any, budget: str, changes: tuple[str, ...] = ()
+    task: ComparedTask,
+    contender: Contender,
+    dataset: Any,
+    budget: str,
+    changes: tuple[str, ...] = (),
 ) -> Size:
-    """The width at which a contender's model comes nearest to the reference's budget; ``time`` matches parameters.
+    """The width at which a contender's model comes nearest to the reference's budget; ``time``
+    matches parameters.
 
-    Widths are multiples of the heads, and even; the reference is softmax attention at the task's own width.
+    Widths are multiples of the heads, and even; the reference is softmax attention at the task's
+    own width.
 
     Raises:
         OptionError: an unknown budget.
@@ -105,7 +123,9 @@ def _cost(
 
     def cost(dim: int | None) -> float:
         if dim not in known:
-            recipe = make_recipe(task, contender, (*changes, *(() if dim is None else (f"model.dim={dim}",))))
+            recipe = make_recipe(
+                task, contender, (*changes, *(() if dim is None else (f"model.dim={dim}",)))
+            )
             model = build_model(recipe, dataset)
             if budget == "flops":
                 known[dim] = count_flops(model, example_input(dataset))
@@ -117,7 +137,8 @@ def _cost(
 
 
 def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> int:
-    """How many epochs fit in the minutes, from the median time of a few training steps on this machine, now; at least one.
+    """How many epochs fit in the minutes, from the median time of a few training steps on this
+    machine, now; at least one.
 
     Raises:
         OptionError: minutes that are not positive.
@@ -132,7 +153,9 @@ def step_seconds(recipe: Recipe, dataset: Any, steps: int = 5) -> float:
     """Median seconds of a training step (forward, backward, AdamW) after one that does not count."""
     model: Any = build_model(recipe, dataset)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    batches = iter(data.make_loader(dataset, recipe.data.batch_size, seed=0, shuffle=True, drop_last=True))
+    batches = iter(
+        data.make_loader(dataset, recipe.data.batch_size, seed=0, shuffle=True, drop_last=True)
+    )
     inputs, labels = next(batches)
     times, task = [], task_of(dataset)
     for _ in range(steps + 1):
@@ -144,8 +167,12 @@ def step_seconds(recipe: Recipe, dataset: Any, steps: int = 5) -> float:
     return float(torch.tensor(times[1:]).median())
 
 
-def refusal(task: ComparedTask, contender: Contender, dataset: Any, changes: tuple[str, ...]) -> str | None:
-    """Why an operator cannot serve a task, such as a convolution on points without a grid; None where it can."""
+def refusal(
+    task: ComparedTask, contender: Contender, dataset: Any, changes: tuple[str, ...]
+) -> str | None:
+    """Why an operator cannot serve a task, such as a convolution on points without a grid; None
+    where it can.
+    """
     try:
         model = build_model(make_recipe(task, contender, changes), dataset)
         with torch.no_grad():

@@ -35,15 +35,21 @@ from fredholm.training.tasks import task_of
 
 Report = Callable[[str], None]
 # What a task's loss is called where it is the score.
-LOSSES = {"regression": "mean squared error", "field": "relative L2 error", "tokens": "nats a token"}
+LOSSES = {
+    "regression": "mean squared error",
+    "field": "relative L2 error",
+    "tokens": "nats a token",
+}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What makes two comparisons the same one: results of another setting are not mixed into its tables.
+    """What makes two comparisons the same one: results of another setting are not mixed into its
+    tables.
 
     Attributes:
-        budget: ``params``, ``flops`` (of one sample forward), or ``time``: as many epochs as fit in ``minutes``, widths as for params.
+        budget: ``params``, ``flops`` (of one sample forward), or ``time``: as many epochs as fit in
+            ``minutes``, widths as for params.
         minutes: of one training, with ``time``.
         changes: further overrides of every task's recipe.
     """
@@ -54,9 +60,14 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
-            raise OptionError(f"budget: received {self.budget!r}; needs one of {', '.join(BUDGETS)}")
+            raise OptionError(
+                f"budget: received {self.budget!r}; needs one of {', '.join(BUDGETS)}"
+            )
         if (self.budget == "time") != (self.minutes is not None):
-            raise OptionError(f"minutes: received {self.minutes} with budget {self.budget!r}; they belong to 'time'")
+            raise OptionError(
+                f"minutes: received {self.minutes} with budget {self.budget!r}; they belong to "
+                "'time'"
+            )
 
 
 @dataclass(frozen=True)
@@ -80,15 +91,18 @@ def compare(
     jobs: int = 1,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Train every operator on every task and write ``compare.json``, ``compare.csv``, ``compare.md`` and ``index.html`` into ``out``.
+    """Train every operator on every task and write ``compare.json``, ``compare.csv``,
+    ``compare.md`` and ``index.html`` into ``out``.
 
-    All models of a task have the same blocks, encoder, data, optimizer, schedule and budget; only the operator differs, and the width that
-    the budget gives it. Finished runs are read, unfinished ones resumed, and one that fails is recorded with its error. Other tasks of
-    an earlier call with the same setting stay in the tables.
+    All models of a task have the same blocks, encoder, data, optimizer, schedule and budget; only
+    the operator differs, and the width that the budget gives it. Finished runs are read, unfinished
+    ones resumed, and one that fails is recorded with its error. Other tasks of an earlier call with
+    the same setting stay in the tables.
 
     Args:
         tasks: names of :func:`list_tasks`, or recipes whose models take any operator.
-        operators: see :func:`fredholm.training.comparison.tasks.read_contenders`; None: all, and all baselines.
+        operators: see :func:`fredholm.training.comparison.tasks.read_contenders`; None: all, and
+            all baselines.
         out: folder of the runs and tables.
         setting: the budget.
         seeds: repetitions, with seeds 0, 1, …
@@ -96,7 +110,8 @@ def compare(
         report: receives lines of progress.
 
     Raises:
-        OptionError: unknown tasks or operators, numbers below 1, or a folder with results of another setting.
+        OptionError: unknown tasks or operators, numbers below 1, or a folder with results of
+            another setting.
         RecipeError: a task whose recipe does not fit.
         Interrupted: Ctrl-C; the same command goes on.
     """
@@ -112,9 +127,15 @@ def compare(
         results["tasks"] = [t for t in results["tasks"] if t["name"] != task.name] + [entry]
         runs += mine
     tables.write(place, results)
-    runs.sort(key=lambda run: run.seed)  # a comparison that is cut short has fewer seeds, not fewer operators
+    runs.sort(
+        key=lambda run: run.seed
+    )  # a comparison that is cut short has fewer seeds, not fewer operators
     for number, (run, cell) in enumerate(_cells(runs, jobs, say), 1):
-        outcome = f"failed: {cell['error']}" if "error" in cell else f"{_score(cell)} in {cell['minutes']:.2f} min"
+        outcome = (
+            f"failed: {cell['error']}"
+            if "error" in cell
+            else f"{_score(cell)} in {cell['minutes']:.2f} min"
+        )
         say(f"[{number}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {outcome}")
         tables.add(results, run.task, run.operator, {"seed": run.seed, **cell})
         tables.write(place, results)
@@ -123,13 +144,23 @@ def compare(
 
 
 def plan(
-    task: ComparedTask, contenders: list[Contender], place: Path, setting: Setting, seeds: int, say: Report
+    task: ComparedTask,
+    contenders: list[Contender],
+    place: Path,
+    setting: Setting,
+    seeds: int,
+    say: Report,
 ) -> tuple[dict[str, Any], list[Run]]:
     """The task's entry of the results, sizes solved and no run yet, and the runs that fill it."""
     common = make_recipe(task, REFERENCE, setting.changes)
     dataset = build_dataset(common, "train")
     asked = task_of(dataset)
-    entry: dict[str, Any] = {"name": task.name, "title": task.title, "recipe": task.recipe, "samples": len(dataset)}
+    entry: dict[str, Any] = {
+        "name": task.name,
+        "title": task.title,
+        "recipe": task.recipe,
+        "samples": len(dataset),
+    }
     entry |= {"overrides": list(task.overrides), "metric": asked.metric[0].removeprefix("val_")}
     entry |= {"measure": LOSSES.get(asked.name, "accuracy")}
     entry |= {"points": count_points(dataset, build_model(common, dataset))}
@@ -145,19 +176,31 @@ def plan(
             say(f"{task.name} {contender.label}: does not serve this task: {found['refused']}")
             continue
         say(
-            f"{task.name} {contender.label}: width {found['dim']}, {found['parameters']:,} parameters ({found['off']:+.1%})"
+            f"{task.name} {contender.label}: width {found['dim']}, {found['parameters']:,} "
+            f"parameters ({found['off']:+.1%})"
         )
-        changes = [f"model.dim={found['dim']}", *([f"training.epochs={found['epochs']}"] if found["epochs"] else [])]
+        changes = [
+            f"model.dim={found['dim']}",
+            *([f"training.epochs={found['epochs']}"] if found["epochs"] else []),
+        ]
         for seed in range(seeds):
             name = f"{safe_name(contender.label)},seed={seed}"
             own = (*setting.changes, *changes, f"seed={seed}", f"name={name}")
             runs.append(
-                Run(task.name, contender.label, seed, make_recipe(task, contender, own), place / task.name / name)
+                Run(
+                    task.name,
+                    contender.label,
+                    seed,
+                    make_recipe(task, contender, own),
+                    place / task.name / name,
+                )
             )
     return entry | {"rows": rows}, runs
 
 
-def _size(task: ComparedTask, contender: Contender, dataset: Any, setting: Setting) -> dict[str, Any]:
+def _size(
+    task: ComparedTask, contender: Contender, dataset: Any, setting: Setting
+) -> dict[str, Any]:
     """Width, counts and epochs of a contender, or why it cannot serve the task."""
     why = refusal(task, contender, dataset, setting.changes)
     if why:
@@ -192,7 +235,9 @@ def train_one(run: Run) -> dict[str, Any]:
         return cell
     history = read_history(RunFolder(run.folder).metrics)
     curve = history.get("val_accuracy") or history["val_loss"]
-    return {key: value for key, value in cell.items() if key != "parameters"} | {"curve": [round(v, 5) for v in curve]}
+    return {key: value for key, value in cell.items() if key != "parameters"} | {
+        "curve": [round(v, 5) for v in curve]
+    }
 
 
 def _score(cell: dict[str, Any]) -> str:

@@ -1,6 +1,8 @@
-"""What each operator costs: time and memory of a training step on each task, and growth with the number of points.
+"""What each operator costs: time and memory of a training step on each task, and growth with the
+number of points.
 
-Meant for a quiet machine, apart from training. Every operator is measured in processes of its own, so that one's memory is not another's.
+Meant for a quiet machine, apart from training. Every operator is measured in processes of its own,
+so that one's memory is not another's.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from fredholm.training.tasks import task_of
 
 LENGTHS = (64, 256, 1024, 4096)
 DIM, HEADS = 64, 4
-LIMIT = 1.0  # seconds: a length whose time, extrapolated from the one before, is above it is left out
+LIMIT = (
+    1.0  # seconds: a length whose time, extrapolated from the one before, is above it is left out
+)
 
 
 def measure(
@@ -41,11 +45,13 @@ def measure(
     repeats: int = 5,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure every row of a comparison in ``out``, write ``speed.json`` there and put the figures into its tables and page.
+    """Measure every row of a comparison in ``out``, write ``speed.json`` there and put the figures
+    into its tables and page.
 
-    ``steps``: median milliseconds of a training step of the task's batch, and peak memory above that of the process before it, MB.
-    ``scaling``: median milliseconds of one operator of width 64 on one line of N points, forward and forward + backward, the exponent
-    fitted by least squares in logarithms, and the N from which it is faster than softmax attention.
+    ``steps``: median milliseconds of a training step of the task's batch, and peak memory above
+    that of the process before it, MB. ``scaling``: median milliseconds of one operator of width 64
+    on one line of N points, forward and forward + backward, the exponent fitted by least squares in
+    logarithms, and the N from which it is faster than softmax attention.
 
     Raises:
         DataError: no comparison there.
@@ -54,7 +60,8 @@ def measure(
     place, say = Path(out), report or (lambda line: None)
     if len(lengths) < 2 or repeats < 1 or min(lengths) < 2:
         raise OptionError(
-            f"received lengths {lengths} and {repeats} repeats; needs two lengths of 2 or more, one repeat"
+            f"received lengths {lengths} and {repeats} repeats; needs two lengths of 2 or more, "
+            "one repeat"
         )
     results = tables.read_results(place)
     found: dict[str, Any] = {
@@ -70,18 +77,31 @@ def measure(
                 continue
             changes = [*results["setting"]["changes"], f"model.dim={row['dim']}"]
             step = _child(
-                "step", {"task": task["name"], "operator": row["operator"], "changes": changes, "repeats": repeats}
+                "step",
+                {
+                    "task": task["name"],
+                    "operator": row["operator"],
+                    "changes": changes,
+                    "repeats": repeats,
+                },
             )
             found["steps"].append({"task": task["name"], "operator": row["operator"], **step})
-            say(f"{task['name']} {row['operator']}: {step['milliseconds']:.1f} ms a step, {step['megabytes']:.0f} MB")
+            say(
+                f"{task['name']} {row['operator']}: {step['milliseconds']:.1f} ms a step, "
+                f"{step['megabytes']:.0f} MB"
+            )
     labels = dict.fromkeys(row["operator"] for task in results["tasks"] for row in task["rows"])
     for label in dict.fromkeys([REFERENCE.label, *labels]):
-        curves = _child("scaling", {"operator": label, "lengths": list(lengths), "repeats": repeats})
+        curves = _child(
+            "scaling", {"operator": label, "lengths": list(lengths), "repeats": repeats}
+        )
         found["scaling"] += curves
         say(f"{label}: {'; '.join(_line(curve) for curve in curves)}")
     for curve in found["scaling"]:
         same = next(
-            c for c in found["scaling"] if (c["operator"], c["direction"]) == (REFERENCE.label, curve["direction"])
+            c
+            for c in found["scaling"]
+            if (c["operator"], c["direction"]) == (REFERENCE.label, curve["direction"])
         )
         curve["exponent"], curve["crossover"] = exponent(curve), crossover(curve, same)
     write_json(place / tables.SPEED, found)
@@ -91,7 +111,8 @@ def measure(
 
 
 def exponent(curve: dict[str, Any]) -> float | None:
-    """Slope of log time against log N over the three longest lengths, by least squares; None for fewer than two.
+    """Slope of log time against log N over the three longest lengths, by least squares; None for
+    fewer than two.
 
     Example:
         >>> round(exponent({"lengths": [10, 100, 1000], "milliseconds": [1.0, 100.0, 10000.0]}), 3)
@@ -106,7 +127,8 @@ def exponent(curve: dict[str, Any]) -> float | None:
 
 
 def crossover(curve: dict[str, Any], reference: dict[str, Any]) -> float | None:
-    """The N from which a curve stays below the reference, between measured lengths by a straight line in logarithms.
+    """The N from which a curve stays below the reference, between measured lengths by a straight
+    line in logarithms.
 
     0 where it is below at all lengths, None where it is not below at the longest that both have.
 
@@ -133,11 +155,17 @@ def crossover(curve: dict[str, Any], reference: dict[str, Any]) -> float | None:
 
 def _line(curve: dict[str, Any]) -> str:
     times = ", ".join(f"{n}: {ms:.2f}" for n, ms in zip(curve["lengths"], curve["milliseconds"]))
-    return f"{curve['direction']} ms at N = {times}" if times else f"{curve['direction']}: {curve['refused']}"
+    return (
+        f"{curve['direction']} ms at N = {times}"
+        if times
+        else f"{curve['direction']}: {curve['refused']}"
+    )
 
 
 def _child(what: str, arguments: dict[str, Any]) -> Any:
-    """One measurement in a process of its own, forked from one that has imported everything and computed nothing."""
+    """One measurement in a process of its own, forked from one that has imported everything and
+    computed nothing.
+    """
     served = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if served else "spawn")
     if served:
@@ -146,7 +174,7 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
         return process.submit({"step": step, "scaling": scale}[what], **arguments).result()
 
 
-# --- in a process of its own ------------------------------------------------------------------------------------------
+# --- in a process of its own ----------------------------------------------------------------------
 
 
 def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str, float]:
@@ -169,7 +197,11 @@ def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str
     points = inputs.shape[1] if inputs.dim() < 4 else model.config.points
     seconds = statistics.median(times)
     rate = len(inputs) * points / seconds
-    return {"milliseconds": 1e3 * seconds, "megabytes": peak_megabytes() - before, "points_a_second": rate}
+    return {
+        "milliseconds": 1e3 * seconds,
+        "megabytes": peak_megabytes() - before,
+        "points_a_second": rate,
+    }
 
 
 def scale(operator: str, lengths: list[int], repeats: int) -> list[dict[str, Any]]:
@@ -177,10 +209,18 @@ def scale(operator: str, lengths: list[int], repeats: int) -> list[dict[str, Any
     contender = read_contenders(_as_option(operator))[0]
     curves = []
     for direction in ("forward", "step"):
-        curve: dict[str, Any] = {"operator": operator, "direction": direction, "lengths": [], "milliseconds": []}
+        curve: dict[str, Any] = {
+            "operator": operator,
+            "direction": direction,
+            "lengths": [],
+            "milliseconds": [],
+        }
         for n in lengths:
             before = curve["milliseconds"][-1] if curve["lengths"] else 0.0
-            if before / 1e3 * (n / (curve["lengths"] or [n])[-1]) ** 2 > LIMIT and before / 1e3 > LIMIT / 16:
+            if (
+                before / 1e3 * (n / (curve["lengths"] or [n])[-1]) ** 2 > LIMIT
+                and before / 1e3 > LIMIT / 16
+            ):
                 break
             try:
                 times = _times(contender, n, direction, repeats)
@@ -196,11 +236,19 @@ def scale(operator: str, lengths: list[int], repeats: int) -> list[dict[str, Any
 def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[float]:
     options = options_of(find_task("digits"), contender)
     config = BackboneConfig(
-        encoder="text", dim=DIM, heads=HEADS, max_length=n, operator=contender.name, operator_options=options
+        encoder="text",
+        dim=DIM,
+        heads=HEADS,
+        max_length=n,
+        operator=contender.name,
+        operator_options=options,
     )
     torch.manual_seed(0)
     layer = make_layer(config, 1)
-    u, domain = torch.randn(1, n, DIM, requires_grad=direction == "step"), suited(layer, Domain.line(n))
+    u, domain = (
+        torch.randn(1, n, DIM, requires_grad=direction == "step"),
+        suited(layer, Domain.line(n)),
+    )
     along = torch.randn(1, n, DIM)
 
     def once() -> None:
@@ -208,7 +256,9 @@ def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[f
             with torch.no_grad():
                 layer(u, domain)
         else:
-            torch.autograd.grad(layer(u, domain), [u, *layer.parameters()], along, allow_unused=True)
+            torch.autograd.grad(
+                layer(u, domain), [u, *layer.parameters()], along, allow_unused=True
+            )
 
     return [_seconds(once) for _ in range(repeats + 1)][1:]
 
@@ -216,7 +266,9 @@ def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[f
 def _as_option(label: str) -> str:
     """The option that gives a contender's label."""
     name, *options = label.split(" ")
-    pairs = ", ".join(f"{key}: {value}" for key, value in (option.split("=", 1) for option in options))
+    pairs = ", ".join(
+        f"{key}: {value}" for key, value in (option.split("=", 1) for option in options)
+    )
     return f"{{name: {name}, {pairs}}}" if pairs else name
 
 
@@ -227,7 +279,9 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def peak_megabytes() -> float:
-    """Peak memory of this process. From /proc where it is: getrusage also holds the peak of the parent."""
+    """Peak memory of this process. From /proc where it is: getrusage also holds the peak of the
+    parent.
+    """
     try:
         with open("/proc/self/status", encoding="utf-8") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
@@ -242,8 +296,15 @@ def _machine() -> dict[str, Any]:
     processor = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            processor = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            processor = next(
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         pass
     threads = int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads())
-    return {"processor": processor, "threads": threads, "torch": torch.__version__, "system": platform.system()}
+    return {
+        "processor": processor,
+        "threads": threads,
+        "torch": torch.__version__,
+        "system": platform.system(),
+    }

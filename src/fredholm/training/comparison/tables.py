@@ -33,7 +33,8 @@ def open_results(place: Path, setting: Any) -> dict[str, Any]:
     found = read_results(place)
     if found["setting"] != wanted:
         raise OptionError(
-            f"{place}: holds a comparison with {found['setting']}; received {wanted}; choose another --out"
+            f"{place}: holds a comparison with {found['setting']}; received {wanted}; choose "
+            "another --out"
         )
     return found
 
@@ -59,7 +60,9 @@ def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any])
     """Put what came of a run into its row."""
     entry = next(t for t in results["tasks"] if t["name"] == task)
     row = next(r for r in entry["rows"] if r["operator"] == operator)
-    row["runs"] = sorted([r for r in row["runs"] if r["seed"] != cell["seed"]] + [cell], key=lambda r: r["seed"])
+    row["runs"] = sorted(
+        [r for r in row["runs"] if r["seed"] != cell["seed"]] + [cell], key=lambda r: r["seed"]
+    )
 
 
 def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
@@ -78,7 +81,9 @@ def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
 
 
 def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """One flat row a task and operator: score over seeds, sizes, and what a step costs where it was measured."""
+    """One flat row a task and operator: score over seeds, sizes, and what a step costs where it was
+    measured.
+    """
     costs = {(row["task"], row["operator"]): row for row in (speed or {}).get("steps", [])}
     rows = []
     for task in results["tasks"]:
@@ -113,7 +118,13 @@ def score(row: dict[str, Any]) -> str:
         '91.0 ± 1.2'
     """
     if row["mean"] is None:
-        return "does not serve" if row.get("refused") else "not run" if not row.get("failed") else "failed"
+        return (
+            "does not serve"
+            if row.get("refused")
+            else "not run"
+            if not row.get("failed")
+            else "failed"
+        )
     shown = (lambda x: f"{100 * x:.1f}") if row["metric"] == "accuracy" else (lambda x: f"{x:.2g}")
     return shown(row["mean"]) + (f" ± {shown(row['sd'])}" if row["sd"] is not None else "")
 
@@ -132,10 +143,19 @@ def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) ->
         mine = best_first([row for row in rows if row["task"] == task["name"]])
         metric = "test accuracy (%)" if task["metric"] == "accuracy" else f"test {task['measure']}"
         timed = any(row["step_milliseconds"] is not None for row in mine)
-        heads = ["operator", metric, "seeds", "width", "parameters", "off budget", "MFLOPs a sample"]
+        heads = [
+            "operator",
+            metric,
+            "seeds",
+            "width",
+            "parameters",
+            "off budget",
+            "MFLOPs a sample",
+        ]
         heads += ["ms a step", "peak MB", "thousand points a second"] if timed else []
         lines += [
-            f"**{task['name']}**: {task['title']}; {task['points']} points, {task['samples']:,} training samples",
+            f"**{task['name']}**: {task['title']}; {task['points']} points, {task['samples']:,} "
+            "training samples",
             "",
         ]
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -144,13 +164,25 @@ def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) ->
 
 
 def _cells(row: dict[str, Any], timed: bool) -> list[str]:
-    cells = [row["operator"], score(row), str(row["n"]) + (f" ({row['failed']} failed)" if row["failed"] else "")]
+    cells = [
+        row["operator"],
+        score(row),
+        str(row["n"]) + (f" ({row['failed']} failed)" if row["failed"] else ""),
+    ]
     if row["dim"] is None:
         cells += ["", "", "", ""]
     else:
-        cells += [str(row["dim"]), f"{row['parameters']:,}", f"{row['off']:+.1%}", f"{row['flops'] / 1e6:.3g}"]
+        cells += [
+            str(row["dim"]),
+            f"{row['parameters']:,}",
+            f"{row['off']:+.1%}",
+            f"{row['flops'] / 1e6:.3g}",
+        ]
     if timed:
-        cells += ["" if row[key] is None else f"{row[key]:.1f}" for key in ("step_milliseconds", "step_megabytes")]
+        cells += [
+            "" if row[key] is None else f"{row[key]:.1f}"
+            for key in ("step_milliseconds", "step_megabytes")
+        ]
         cells += ["" if row["points_a_second"] is None else f"{row['points_a_second'] / 1e3:,.0f}"]
     return cells
 

@@ -1,4 +1,6 @@
-"""What operators are compared on: a recipe each, with the backbone in the place of its model, small enough for a CPU."""
+"""What operators are compared on: a recipe each, with the backbone in the place of its model, small
+enough for a CPU.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class ComparedTask:
     Attributes:
         name, title: how it is called, and what it is.
         recipe: a built-in recipe's name or a YAML file: data, optimizer, schedule.
-        overrides: what changes in it, such as the backbone in the place of its model and fewer samples.
+        overrides: what changes in it, such as the backbone in the place of its model and fewer
+            samples.
         operator_options: of single operators on this task, such as ckconv's ``omega``.
     """
 
@@ -64,7 +67,8 @@ def list_tasks() -> list[str]:
 
 
 def find_task(name: str) -> ComparedTask:
-    """A registered task; or any recipe, by name or file, whose model takes every operator, as it is.
+    """A registered task; or any recipe, by name or file, whose model takes every operator, as it
+    is.
 
     Raises:
         OptionError: neither a task nor a recipe.
@@ -74,7 +78,10 @@ def find_task(name: str) -> ComparedTask:
     if name.endswith((".yaml", ".yml")) or name in list_recipes():
         recipe = load_recipe(name)
         return ComparedTask(recipe.name, f"the recipe {recipe.name}", name)
-    raise OptionError(f"task: received {name!r}; needs a task or a recipe{suggest(name, [*_TASKS, *list_recipes()])}")
+    raise OptionError(
+        f"task: received {name!r}; needs a task or a "
+        f"recipe{suggest(name, [*_TASKS, *list_recipes()])}"
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,8 @@ class Contender:
 
 
 def read_contenders(text: str | None) -> list[Contender]:
-    """Operators from ``"itnet,softmax,{name: luna, channels: 4}"``; None: every registered operator and baseline.
+    """Operators from ``"itnet,softmax,{name: luna, channels: 4}"``; None: every registered operator
+    and baseline.
 
     Raises:
         OptionError: an unknown operator, or the same one twice.
@@ -102,7 +110,10 @@ def read_contenders(text: str | None) -> list[Contender]:
         value = yaml.safe_load(part) if part.startswith("{") else {"name": part}
         if not isinstance(value, dict) or value.get("name") not in known:
             name = value.get("name") if isinstance(value, dict) else part
-            raise OptionError(f"operators: received {name!r}; needs an operator or baseline{suggest(str(name), known)}")
+            raise OptionError(
+                f"operators: received {name!r}; needs an operator or "
+                f"baseline{suggest(str(name), known)}"
+            )
         name = value.pop("name")
         label = " ".join([name, *(f"{key}={option}" for key, option in value.items())])
         found.append(Contender(label, name, value))
@@ -114,7 +125,11 @@ def read_contenders(text: str | None) -> list[Contender]:
 
 def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
     """A contender's options on a task: the small size's, then the task's, then its own."""
-    return {**SMALL.get(contender.name, {}), **task.operator_options.get(contender.name, {}), **contender.options}
+    return {
+        **SMALL.get(contender.name, {}),
+        **task.operator_options.get(contender.name, {}),
+        **contender.options,
+    }
 
 
 def _backbone(*overrides: str) -> tuple[str, ...]:
@@ -195,7 +210,8 @@ for _task in (
         "nested lists of 5 to 40 symbols, 4,000 of them",
         "lra-listops",
         _backbone(
-            "data.options={min_length: 5, max_length: 40, max_depth: 3, max_args: 4, train: 4000, val: 500, test: 2000}",
+            "data.options={min_length: 5, max_length: 40, max_depth: 3, max_args: 4, train: 4000, "
+            "val: 500, test: 2000}",
             "training.epochs=8", _SHORT,
         ),
     ),
@@ -222,7 +238,8 @@ for _task in (
     ),
     ComparedTask(
         "debian-graph",
-        "the section of 2,000 Debian packages from their and 7 neighbours' words, in ITNet's graph model",
+        "the section of 2,000 Debian packages from their and 7 neighbours' words, in ITNet's graph "
+        "model",
         "itnet-debian-graph",
         ("model.depth=1", "data.options={size: 8, eigenvectors: 4}", "data.limit=2000", "training.epochs=3"),
     ),
