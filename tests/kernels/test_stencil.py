@@ -13,7 +13,7 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.kernels.lattice import Window
+from fredholm.kernels import Window
 from fredholm.kernels.pooling import AdaptivePoolKernel, AveragePoolKernel
 from fredholm.kernels.stencil import StencilKernel
 from fredholm.operators import IntegralOperator

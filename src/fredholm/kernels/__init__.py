@@ -1,9 +1,44 @@
 """K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
 
+from ..integral import (
+    AttentionKernel,
+    Banked,
+    CausalTransition,
+    Expanded,
+    FourierFeatures,
+    GraphDiffusion,
+    HiddenKernel,
+    HiddenReadout,
+    JointScores,
+    Kernel,
+    LagFeatures,
+    LagTaps,
+    LatticeKernel,
+    Layout,
+    MatrixKernel,
+    OwnForm,
+    PairKernel,
+    Point,
+    Pooled,
+    Problem,
+    Proposal,
+    Rotary,
+    Separable,
+    SeparableKernel,
+    SoftmaxScores,
+    SplitHidden,
+    Stabilised,
+    StateScan,
+    TransposedLinear,
+    WeightedKernel,
+    WeightedValue,
+    Window,
+    add_proposal,
+    auxiliary_loss,
+    has_trait,
+)
 from .additive import AdditiveAttentionKernel
 from .adjacency import AdjacencyKernel
-from .attention import AttentionKernel, TransposedLinear
-from .base import Kernel, Layout, Point, Problem
 from .centrality import CentralityKernel, GraphKernel
 from .centres import CentreKernel, StreamingCentreKernel
 from .continuous_convolution import ContinuousConvolutionKernel
@@ -18,8 +53,6 @@ from .feature_map import (
     register_feature_map,
 )
 from .finite_horizon import FiniteHorizonKernel
-from .fourier import FourierFeatures
-from .lattice import LatticeKernel, Window
 from .linear_attention import LinearAttentionKernel
 from .low_rank import LowRankKernel
 from .luna import LunaKernel, LunaMap
@@ -29,32 +62,11 @@ from .periodic import PeriodicKernel
 from .pointwise import PointwiseKernel
 from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .position_network import PositionNetwork
-from .proposal import Proposal, add_proposal, auxiliary_loss
 from .recurrent import RecurrentKernel
-from .rotary import Rotary
 from .selective import SelectiveKernel
 from .softmax import SoftmaxKernel
 from .state_space import DiagonalStateSpaceKernel, StateSpaceKernel
 from .stencil import StencilKernel
-from .traits import (
-    Banked,
-    CausalTransition,
-    Expanded,
-    GraphDiffusion,
-    HiddenReadout,
-    JointScores,
-    LagFeatures,
-    LagTaps,
-    OwnForm,
-    Pooled,
-    Separable,
-    SoftmaxScores,
-    SplitHidden,
-    Stabilised,
-    StateScan,
-    WeightedValue,
-    has_trait,
-)
 
 __all__ = [
     "FEATURE_MAPS",
@@ -80,6 +92,7 @@ __all__ = [
     "GraphDiffusion",
     "GraphKernel",
     "HedgehogFeatures",
+    "HiddenKernel",
     "HiddenReadout",
     "JointScores",
     "Kernel",
@@ -93,8 +106,10 @@ __all__ = [
     "LunaMap",
     "MLPKernel",
     "MambaKernel",
+    "MatrixKernel",
     "MaxPoolKernel",
     "OwnForm",
+    "PairKernel",
     "PeriodicKernel",
     "Point",
     "PointwiseKernel",
@@ -107,6 +122,7 @@ __all__ = [
     "Rotary",
     "SelectiveKernel",
     "Separable",
+    "SeparableKernel",
     "SoftmaxKernel",
     "SoftmaxScores",
     "SplitHidden",
@@ -117,6 +133,7 @@ __all__ = [
     "StreamingCentreKernel",
     "T2RFeatures",
     "TransposedLinear",
+    "WeightedKernel",
     "WeightedValue",
     "Window",
     "ablations",

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import OptionError
+from ..integral import Problem, WeightedKernel, check_dropout, own_parameter
 from ..ops.attention import attention_density
-from .base import Kernel, Problem, check_dropout, own_parameter
 
 
-class AdditiveAttentionKernel(Kernel):
+class AdditiveAttentionKernel(WeightedKernel):
     r"""Attention with additive scores:
     :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\sigma(a_h \cdot V_h u(x) + b_h \cdot V_h u(y)))\,V_h`.
 

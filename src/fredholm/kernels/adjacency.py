@@ -7,10 +7,10 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError
-from .base import Kernel, Layout, Problem, own_parameter
+from ..integral import Layout, Problem, WeightedKernel, own_parameter
 
 
-class AdjacencyKernel(Kernel):
+class AdjacencyKernel(WeightedKernel):
     r"""One map, weighted by degrees: :math:`K(x, y) = V / \sqrt{d(x)\,d(y)}`, d(x) the mass that x
     sees.
 

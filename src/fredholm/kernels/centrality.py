@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DomainError, OptionError, suggest
+from ..integral import AttentionKernel, GraphDiffusion, Layout, Problem, Projections
 from ..ops.infsa import ACTIVATIONS, NORMS, TokenGraph, affinity
-from .attention import AttentionKernel, Projections
-from .base import Layout, Problem
+from .hops import HopRows, Hops, OneHop
+from .resolvent import Iterations, Substitution, WalkRows
 
 # What the paper says, and what its authors' code does where that differs. "tied" concerns the
 # linear form.
@@ -142,7 +143,7 @@ class GraphKernel(AttentionKernel):
         return f"{super().extra_repr()}, {own}"
 
 
-class CentralityKernel(GraphKernel):
+class CentralityKernel(GraphKernel, GraphDiffusion):
     r"""One hop of diffusion:
     :math:`K_h(x, y; u) = \gamma_h^l\,\frac{\phi(\langle Q_h u(x), K_h u(y)\rangle)}{n_h(x) + \varepsilon}\,V_h`.
 
@@ -163,6 +164,8 @@ class CentralityKernel(GraphKernel):
         >>> CentralityKernel(8, 2, decay=0.5).decay().tolist()
         [0.5, 0.5]
     """
+
+    forms = (OneHop, Hops, HopRows, Iterations, Substitution, WalkRows)
 
     def __init__(self, dim: int, heads: int, *, norm: str = "frobenius", **options):
         if norm not in NORMS:

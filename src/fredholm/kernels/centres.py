@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DomainError, OptionError
+from ..integral import CausalTransition, Layout, OwnForm, Point, Problem
 from ..ops.infsa import (
     Tokens,
     advance_stream,
@@ -15,11 +16,10 @@ from ..ops.infsa import (
     stream_weights,
     streamed_centres,
 )
-from .base import Layout, Point, Problem
 from .centrality import PRESETS, GraphKernel
 
 
-class CentreKernel(GraphKernel):
+class CentreKernel(GraphKernel, OwnForm):
     r"""Keys count by their likeness to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
@@ -142,7 +142,7 @@ class CentreKernel(GraphKernel):
         return f"{super().extra_repr()}, steps={self.steps}, centres={self.centres}"
 
 
-class StreamingCentreKernel(CentreKernel):
+class StreamingCentreKernel(CentreKernel, CausalTransition):
     r"""The linear form with a causal state of fixed size: a key is scored once, against the centre
     at its own time,
     :math:`S_j = \phi(\langle \bar q_j, K u_j\rangle)`; sums of S and S·V run on.

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError
-from .base import Kernel, Problem
+from ..integral import HiddenKernel, LagFeatures, Problem
+from .lag_features import HiddenConvolution
 from .position_network import PositionNetwork, WeightNormLinear
 
 ORIGINS = ("start", "centre")
 
 
-class ContinuousConvolutionKernel(Kernel):
+class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
     r"""A function of the displacement alone, :math:`K_h(x, y) = R_h\,h(z) + R_{h,0}` with
     :math:`z = 2 (x - y) / extent - 1`.
 
@@ -56,6 +57,8 @@ class ContinuousConvolutionKernel(Kernel):
         >>> kernel.lag_features(torch.rand(7, 1)).shape, kernel.readout()[0].shape
         (torch.Size([7, 32]), torch.Size([1, 3, 2, 32]))
     """
+
+    forms = (HiddenConvolution, *HiddenKernel.forms)
 
     reads_query = False
 

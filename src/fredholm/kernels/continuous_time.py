@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError
+from ..integral import CausalTransition, LagTaps, Layout, MatrixKernel, Point, Problem, StateScan
 from ..ops.scan import krylov, transition_scan
-from .base import Kernel, Layout, Point, Problem
 from .state_space import as_parameter, check_matrices
 from .time_invariant import check_sequence
 
@@ -22,7 +22,7 @@ Solver = Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor], Tensor]
 Path = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 
-class ContinuousStateSpaceKernel(Kernel):
+class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     r"""The linear system h' = A h + B u, y = C h at real times: :math:`K(t, s) = C\,e^{A(t-s)}\,B`,
     whatever the steps between them.
 
@@ -169,7 +169,7 @@ class ContinuousStateSpaceKernel(Kernel):
         return out[:, None], {"state": state, "time": time}
 
 
-class AffineSystemKernel(Kernel):
+class AffineSystemKernel(MatrixKernel):
     r"""The nonlinear system h' = f(h) + B(h) u, y = C h, exactly: unforced sensitivities, started
     from the driven trajectory.
 

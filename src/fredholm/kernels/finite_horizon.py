@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ..errors import DomainError, OptionError
-from .base import Point
+from ..integral import CausalTransition, Point
 from .continuous_convolution import ContinuousConvolutionKernel
 
 
-class FiniteHorizonKernel(ContinuousConvolutionKernel):
+class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
     r"""A :class:`ContinuousConvolutionKernel` that is zero from ``horizon`` steps of training on,
     :math:`\psi(\delta) = 0` there.
 

@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import OptionError
+from ..integral import AttentionKernel, Problem, Projections, Stabilised
+from ..integral.bases import SEPARABLE
+from ..integral.forms import WeightBlocks
 from ..ops.linear_attention import linear_density
-from .attention import AttentionKernel, Projections
-from .base import Problem
 from .feature_map import build_feature_map, is_pointwise, key_features, query_features
 
 
-class LinearAttentionKernel(AttentionKernel):
+class LinearAttentionKernel(AttentionKernel, Stabilised):
     r"""Attention with any feature map:
     :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
@@ -46,6 +47,8 @@ class LinearAttentionKernel(AttentionKernel):
         >>> op(torch.randn(1, 5, 8)).shape, op.plan(Domain.line(5, causal=True)).path
         (torch.Size([1, 5, 8]), 'causal chunks')
     """
+
+    forms = (*SEPARABLE, WeightBlocks)
 
     def __init__(
         self,

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
+from ..integral import FourierFeatures, PairKernel, Pooled, Problem
 from ..ops.mlp_kernel import ACTIVATIONS
-from .base import Kernel, Problem
-from .fourier import FourierFeatures
+from .pooled import HiddenPooled
 
 
 class FactorNetwork(nn.Module):
@@ -50,7 +50,7 @@ class FactorNetwork(nn.Module):
         )
 
 
-class LowRankKernel(Kernel):
+class LowRankKernel(PairKernel, Pooled):
     r"""A matrix kernel of rank r: :math:`K_h(x, y) = \Phi_h(x, u(x))\,\Psi_h(y, u(y))^T`, with
     :math:`\Phi, \Psi \in R^{d \times r}`.
 
@@ -79,6 +79,8 @@ class LowRankKernel(Kernel):
         >>> LowRankKernel(heads=2, dim=4, rank=3).rank
         3
     """
+
+    forms = (HiddenPooled, *PairKernel.forms)
 
     floor = None
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DomainError, OptionError, suggest
+from ..integral import Banked, Layout, Problem, Projections
 from ..ops.feature_map import Bank, scalar_bank, scalar_bank_naive
-from .attention import Projections
-from .base import Layout, Problem
 from .feature_map import FeatureMap, orthogonal_draws, register_feature_map
 from .linear_attention import LinearAttentionKernel
 
@@ -246,7 +245,7 @@ class LunaMap(FeatureMap):
         return f"{super().extra_repr()}, directions={self.directions}, channels={self.channels}, activation={self.activation}"
 
 
-class LunaKernel(LinearAttentionKernel):
+class LunaKernel(LinearAttentionKernel, Banked):
     r"""Attention with LUNA's kernel,
     :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 

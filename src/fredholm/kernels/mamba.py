@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import ShapeError
+from ..integral import Point, Problem
 from ..ops.scan import reorder, scan
-from .base import Point, Problem
 from .selective import TrajectoryKernel, packed, selective_matrix
 from .time_invariant import full
 

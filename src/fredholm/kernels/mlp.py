@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
+from ..integral import FourierFeatures, HiddenKernel, SplitHidden, identity
+from ..integral.bases import SAMPLED
 from ..ops.mlp_kernel import ACTIVATIONS, hidden_pairs
-from .base import Kernel, identity
-from .fourier import FourierFeatures
+from .tiled import TiledColumns, TiledTable
 
 GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
 _FOURIER = GROUPS[:3]
@@ -41,7 +42,7 @@ def ablations() -> dict[str, tuple[str, ...]]:
     }
 
 
-class MLPKernel(Kernel):
+class MLPKernel(HiddenKernel, SplitHidden):
     r"""A network over seven input groups, reshaped to a matrix:
 
     .. math:: z = [\gamma(x), \gamma(y), \gamma(x-y), |x-y|, u(x), u(y), u(x) \odot u(y)],\quad
@@ -79,6 +80,8 @@ class MLPKernel(Kernel):
         >>> MLPKernel(heads=2, dim=4, groups=("query", "key")).width
         128
     """
+
+    forms = (TiledTable, TiledColumns, *SAMPLED)
 
     def __init__(
         self,

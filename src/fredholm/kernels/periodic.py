@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DomainError
-from .base import Layout, Problem
-from .lattice import LatticeKernel, Window, read_grid, write_points
+from ..integral import LatticeKernel, Layout, OwnForm, Problem, Window, read_grid, write_points
 
 
-class PeriodicKernel(LatticeKernel):
+class PeriodicKernel(LatticeKernel, OwnForm):
     r"""A translation-invariant kernel on a periodic grid, under a mass of one a point:
     :math:`K(x, y) = \kappa(x - y \bmod 1)`.
 

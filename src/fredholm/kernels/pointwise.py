@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError
-from .base import Kernel, Layout, Point, Problem
+from ..integral import CausalTransition, Layout, MatrixKernel, OwnForm, Point, Problem
 
 
-class PointwiseKernel(Kernel):
+class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
     r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one a point: a
     convolution with one tap.
 

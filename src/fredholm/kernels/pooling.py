@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .base import Layout, Problem
-from .lattice import LatticeKernel, Window, read_grid, write_points
+from ..integral import LatticeKernel, Layout, OwnForm, Problem, Window, read_grid, write_points
 
 AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTIVE = {2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
@@ -62,7 +61,7 @@ class AdaptiveWindow:
         return read.to(dtype) / (stop - start)[:, None]
 
 
-class _Average(LatticeKernel):
+class _Average(LatticeKernel, OwnForm):
     """A weighted mean that is a product over the axes, a channel a head."""
 
     def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
@@ -185,7 +184,7 @@ class AdaptivePoolKernel(_Average):
         return ADAPTIVE[image.dim() - 2](image, sizes if len(sizes) > 1 else [1, *sizes])
 
 
-class MaxPoolKernel(LatticeKernel):
+class MaxPoolKernel(LatticeKernel, OwnForm):
     r"""The largest value of a window, exactly along the signal:
     :math:`K(x, y; u) = [y = \arg\max_{W(x)} u]`, a channel a head.
 

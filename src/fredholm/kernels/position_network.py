@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError, suggest
-from .fourier import FourierFeatures
+from ..integral import FourierFeatures
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

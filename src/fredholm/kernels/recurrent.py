@@ -9,14 +9,22 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError, suggest
+from ..integral import (
+    CausalTransition,
+    Layout,
+    MatrixKernel,
+    OwnForm,
+    Point,
+    Problem,
+    check_dropout,
+)
 from ..ops.trajectory import CELLS, LINEARIZATIONS, Trajectory, Weights, push
-from .base import Kernel, Layout, Point, Problem, check_dropout
 from .recurrent_line import Line, Order, take
 
 InitialState = Tensor | tuple[Tensor, Tensor]
 
 
-class RecurrentKernel(Kernel):
+class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
     r"""The response of an RNN, LSTM or GRU, exact along its trajectory:
     :math:`K(t, s; u) = C_t A_t A_{t-1} \cdots A_{s+1} B_s`.
 

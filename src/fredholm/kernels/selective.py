@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError, suggest
+from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, StateScan
 from ..ops.scan import pack, ranks, reorder, scan
-from .base import Kernel, Layout, Point, Problem
 from .time_invariant import check_sequence, full
 
 RULES = ("zoh", "simplified")
 
 
-class TrajectoryKernel(Kernel):
+class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
     """A recurrence whose coefficients are read off the signal: exact along the trajectory, which
     one pass over u gives.
 

@@ -7,13 +7,20 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError
+from ..integral import (
+    AttentionKernel,
+    JointScores,
+    Layout,
+    Problem,
+    Projections,
+    Rotary,
+    check_dropout,
+)
+from ..integral.forms import Fused
 from ..ops.attention import attention_density
-from .attention import AttentionKernel, Projections
-from .base import Layout, Problem, check_dropout
-from .rotary import Rotary
 
 
-class SoftmaxKernel(AttentionKernel):
+class SoftmaxKernel(AttentionKernel, JointScores):
     r"""Scaled dot-product attention:
     :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
 
@@ -40,6 +47,8 @@ class SoftmaxKernel(AttentionKernel):
 
     Reference: Vaswani et al. 2017; ITNet, Theorem 2; Su et al. 2021 for ``rotary``.
     """
+
+    forms = (Fused,)
 
     def __init__(
         self,

@@ -9,15 +9,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import OptionError
-from .base import Layout, Point, Problem, own_parameter
-from .lattice import LatticeKernel, Window, read_grid, write_points
+from ..integral import (
+    CausalTransition,
+    LatticeKernel,
+    Layout,
+    OwnForm,
+    Point,
+    Problem,
+    Window,
+    own_parameter,
+    read_grid,
+    write_points,
+)
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
 SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
 AXES = (("a", "m"), ("b", "n"), ("c", "p"))
 
 
-class StencilKernel(LatticeKernel):
+class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
     r"""Taps on a regular grid of spacing h: :math:`K(x, y) = \sum_t w_t\,[y = x + h\,(t d - p)]`,
     under a mass of one a point.
 

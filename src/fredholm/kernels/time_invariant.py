@@ -10,8 +10,17 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError
+from ..integral import (
+    CausalTransition,
+    Kernel,
+    LagTaps,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    StateScan,
+)
 from ..ops.scan import pack, ranks, reorder
-from .base import Kernel, Layout, Point, Problem
 
 
 def check_sequence(
@@ -37,7 +46,7 @@ def check_sequence(
         raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
 
 
-class TimeInvariantKernel(Kernel):
+class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
     free response as offset.
 

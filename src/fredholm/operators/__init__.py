@@ -1,24 +1,32 @@
 """Operators: a kernel bound to a strategy. What users stack."""
 
-from .ckconv import CKConv
-from .compress import CompressionReport, compress
-from .infsa import InfSA
-from .integral import CausalState, IntegralOperator
-from .itnet import ITNetOperator
-from .itnet_low_rank import LowRankITNetOperator
-from .linear_attention import LinearAttention
-from .linear_infsa import LinearInfSA
-from .luna import LunaAttention
-from .multihead import MultiheadAdapter
-from .registry import (
+from ..integral import (
+    Anchors,
+    CausalState,
+    Exact,
+    IntegralOperator,
+    Linear,
+    MonteCarlo,
+    Plan,
+    Strategy,
     create_operator,
     import_file,
     list_operators,
     operator_factory,
     register_operator,
 )
+from ..kernels.hops import Neumann
+from ..kernels.resolvent import Resolvent
+from .ckconv import CKConv
+from .compress import CompressionReport, compress
+from .infsa import InfSA
+from .itnet import ITNetOperator
+from .itnet_low_rank import LowRankITNetOperator
+from .linear_attention import LinearAttention
+from .linear_infsa import LinearInfSA
+from .luna import LunaAttention
+from .multihead import MultiheadAdapter
 from .softmax import SoftmaxAttention
-from .strategies import Anchors, Exact, Linear, MonteCarlo, Neumann, Plan, Resolvent, Strategy
 
 __all__ = [
     "Anchors",

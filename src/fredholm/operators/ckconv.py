@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import OptionError
+from ..integral import IntegralOperator, Strategy, head_width, register_operator
 from ..kernels import ContinuousConvolutionKernel, FiniteHorizonKernel
-from ..kernels.base import head_width
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Strategy
 
 
 @register_operator("ckconv")

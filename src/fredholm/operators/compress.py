@@ -14,10 +14,9 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import ConversionError, OptionError
+from ..integral import IntegralOperator, choose
 from ..kernels import Kernel, LowRankKernel, Problem
-from .integral import IntegralOperator
 from .itnet_low_rank import LowRankITNetOperator
-from .strategies import resolve
 
 Signals = Sequence[tuple[Tensor, Domain]]
 LARGEST, BYTES = (
@@ -239,10 +238,8 @@ def _loss(
 
 
 def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
-    strategy = resolve(operator.strategy, operator.kernel, problem.layout)
-    return strategy.respond(
-        operator.kernel, problem, strategy.path(operator.kernel, problem.layout)
-    )
+    form = choose(operator.strategy, operator.kernel, operator._facts(problem))
+    return form.respond(operator.kernel, problem)
 
 
 def _response_error(actual: Tensor, wanted: Tensor, valid: Tensor | None) -> Tensor:

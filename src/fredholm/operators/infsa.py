@@ -9,11 +9,10 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import StrategyError
+from ..integral import IntegralOperator, Strategy, register_operator
 from ..kernels import CentralityKernel
+from ..kernels.resolvent import Iterations, Resolvent
 from ..ops.infsa import Convergence
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Resolvent, Strategy
 
 
 @register_operator("infsa")
@@ -75,11 +74,10 @@ class InfSA(IntegralOperator):
             >>> InfSA(8, strategy=Resolvent(tol=1e-4)).convergence(torch.randn(1, 5, 8)).residual < 1e-4
             True
         """
-        strategy = Resolvent() if self.strategy == "resolvent" else self.strategy
-        if not isinstance(strategy, Resolvent):
+        if not isinstance(self.strategy, Resolvent):
             raise StrategyError(
                 "only Resolvent iterates to a tolerance; this operator's strategy is "
                 f"{self.strategy!r}"
             )
         problem, _, _ = self._problem(u, domain, None, None)
-        return strategy.solve(self.kernel, problem)[1]
+        return Iterations(self.strategy).solve(self.kernel, problem)[1]

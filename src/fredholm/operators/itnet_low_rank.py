@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..integral import IntegralOperator, Strategy, head_width, register_operator
 from ..kernels import LowRankKernel
-from ..kernels.base import head_width
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Strategy
 
 
 @register_operator("itnet_low_rank")

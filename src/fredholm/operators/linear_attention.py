@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from ..integral import IntegralOperator, Strategy, register_operator
 from ..kernels import LinearAttentionKernel
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Strategy
 
 
 @register_operator("linear_attention")

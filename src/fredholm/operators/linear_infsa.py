@@ -8,10 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import OptionError, suggest
+from ..integral import IntegralOperator, Strategy, register_operator
 from ..kernels import CentreKernel, StreamingCentreKernel
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Strategy
 
 FORMS = {"exact": CentreKernel, "streaming": StreamingCentreKernel}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..integral import IntegralOperator, Strategy, register_operator
 from ..kernels import LunaKernel
 from ..kernels.luna import LunaMap
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Strategy
 
 
 @register_operator("luna")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
-from .integral import IntegralOperator
+from ..integral import IntegralOperator
 
 
 class MultiheadAdapter(nn.Module):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..integral import IntegralOperator, Strategy, register_operator
 from ..kernels import SoftmaxKernel
-from .integral import IntegralOperator
-from .registry import register_operator
-from .strategies import Strategy
 
 
 @register_operator("softmax")

@@ -37,7 +37,7 @@ def import_files(files: list[str], folder: Path) -> list[str]:
     Raises:
         RecipeError: a file is missing, is no ``.py`` file, or fails to import.
     """
-    from fredholm.operators.registry import import_file
+    from fredholm.operators import import_file
 
     paths = []
     for name in files:

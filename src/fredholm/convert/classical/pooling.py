@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from ...errors import OptionError
+from ...integral import Window
 from ...kernels import Kernel
-from ...kernels.lattice import Window
 from ...kernels.pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from ...operators import IntegralOperator
 from .registry import refuse, register_converter

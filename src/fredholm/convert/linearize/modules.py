@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError
+from ...integral import AttentionKernel
 from ...kernels import CentralityKernel, CentreKernel, LinearAttentionKernel, SoftmaxKernel
-from ...kernels.attention import AttentionKernel
 from ...kernels.centrality import GraphKernel
 from ...models.registry import family
 from ...operators import IntegralOperator, MultiheadAdapter

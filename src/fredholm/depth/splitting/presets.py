@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...errors import OptionError
-from ...operators.registry import operator_options
+from ...integral import operator_options
 from .constraints import MomentConstraint
 from .term import Term
 from .terms import FeedForwardTerm, OperatorTerm

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import FieldEncoder, ImageEncoder, PointEncoder, SequenceEncoder, TextEncoder
+from ...integral import LatticeKernel, operator_options
 from ...kernels import FourierFeatures, Kernel
-from ...kernels.lattice import LatticeKernel
 from ...operators import IntegralOperator, operator_factory
-from ...operators.registry import operator_options
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin

@@ -16,8 +16,8 @@ from torch.nn import functional
 from ...domain import Domain
 from ...encoders import SequenceEncoder
 from ...errors import OptionError, ShapeError
+from ...integral import CausalState
 from ...operators import create_operator, operator_factory
-from ...operators.integral import CausalState
 from ..continuous.build import PixelEncoder
 from ..decay import weight_decay_groups
 from ..pretrained import PretrainedMixin

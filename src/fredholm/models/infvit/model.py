@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...depth import Accumulation, FeedForward, ResidualBlock
 from ...domain import Domain
 from ...encoders import ImageEncoder
-from ...operators.registry import operator_options
+from ...integral import operator_options
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin

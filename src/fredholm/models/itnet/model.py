@@ -13,7 +13,7 @@ from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import Inputs
 from ...errors import OptionError, ShapeError
-from ...operators.integral import CausalState
+from ...integral import CausalState
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin

@@ -1,4 +1,4 @@
-"""Diffusion of some hops: the truncated Neumann series, matrix-free."""
+"""Hops on a graph of tokens: one, as the kernel is defined, or the truncated Neumann series."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...errors import OptionError
-from ...kernels import GraphDiffusion, Kernel, Layout, Problem, has_trait
-from ...ops.backend import check_backend
-from ...ops.infsa import NORMS, TokenGraph, affinity, diffuse
-from ...ops.infsa.graph import root_of, row_factor
-from ...quadrature import Quadrature
-from .base import Keys, Strategy
+from ..errors import OptionError
+from ..integral import (
+    Exact,
+    Facts,
+    Form,
+    Kernel,
+    Memory,
+    Problem,
+    Strategy,
+    register_strategy,
+)
+from ..ops.backend import check_backend
+from ..ops.infsa import NORMS, TokenGraph, affinity, diffuse
+from ..ops.infsa.graph import root_of, row_factor
+from ..quadrature import Quadrature
 
-HOPS = "hops over tiles"
-ROWS = "rows of the graph, keys cached"
-REASONS = {
-    HOPS: "one norm a head is divided out after the product, and every further hop is one more "
-    "product",
-    ROWS: "a causal row needs the keys before it and a running norm",
-}
+NEEDS = "a graph of tokens: weights, value_map, tokens, rules and gain (GraphDiffusion)"
 
 
+@register_strategy("neumann")
 @dataclass(frozen=True)
 class Neumann(Strategy):
     r"""Walks of up to ``hops`` steps on a graph of tokens, :math:`\sum_{t=1}^{hops} M^t V u` with M
@@ -47,6 +50,8 @@ class Neumann(Strategy):
     """
 
     exact: ClassVar[bool] = False
+    needs: ClassVar[str] = NEEDS
+    instead: ClassVar[str] = "Exact"
     hops: int = 3
     backend: str = "auto"
 
@@ -55,40 +60,67 @@ class Neumann(Strategy):
         if self.hops < 1:
             raise OptionError(f"a walk has at least one hop, got hops={self.hops}")
 
-    def path(self, kernel: Kernel, layout: Layout) -> str:
-        if not has_trait(kernel, GraphDiffusion):
-            raise self.refuse(
-                kernel, "a graph of tokens: weights, value_map, tokens, rules and gain", "Exact"
-            )
-        return ROWS if layout.stepping else HOPS
 
-    def reason(self, path: str) -> str:
-        return REASONS[path]
+class OneHop(Form):
+    """The kernel's definition, tile by tile: O(N²) time, O(N) memory; a causal step O(t)."""
 
-    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
-        return respond_hops(kernel, problem, self.hops, backend=self.backend)
+    word = Exact
+    name = "one hop over tiles"
+    reason = "affinities of inner products, whose norm is divided out after the product"
+    steps = True
+    triton = True
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        options: Any = self.strategy
+        graph, value = graph_of(
+            kernel, problem, memory=options.memory, backend=options.backend, half=True
+        )
+        return gained(kernel, diffuse(graph, value, 1), value)
 
     def step(
-        self,
-        kernel: Kernel,
-        x: Tensor,
-        u: Tensor,
-        quadrature: Quadrature,
-        t: int,
-        memory: Keys,
-        path: str,
-    ) -> tuple[Tensor, Keys]:
-        return step_hops(kernel, u, quadrature, t, memory, self.hops)
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return step_hops(kernel, u, quadrature, t, memory, 1)
 
 
-def respond_hops(
-    kernel: Any, problem: Problem, hops: int, memory: int | None = None, backend: str = "auto"
-) -> Tensor:
-    """The response to walks of up to ``hops`` steps, (B, H, N, d_out); ``memory``: bytes of one
-    tile.
-    """
-    graph, value = graph_of(kernel, problem, memory=memory, backend=backend, half=True)
-    return gained(kernel, diffuse(graph, value, hops), value)
+class Hops(Form):
+    """Every further hop is one more product with the graph."""
+
+    word = Neumann
+    name = "hops over tiles"
+    reason = (
+        "one norm a head is divided out after the product, and every further hop is one more "
+        "product"
+    )
+    triton = True
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        return False  # more hops than one are another response than the kernel's
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        options: Any = self.strategy
+        graph, value = graph_of(kernel, problem, backend=options.backend, half=True)
+        return gained(kernel, diffuse(graph, value, options.hops), value)
+
+
+class HopRows(Form):
+    """The same point by point: each hop has a cache, O(hops·t)."""
+
+    word = Neumann
+    name = "rows of the graph, keys cached"
+    reason = "a causal row needs the keys before it and a running norm"
+    responds = False
+    steps = True
+    triton = True
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        return False
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        options: Any = self.strategy
+        return step_hops(kernel, u, quadrature, t, memory, options.hops)
 
 
 def graph_of(
@@ -110,8 +142,8 @@ def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
 
 
 def step_hops(
-    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys, hops: int
-) -> tuple[Tensor, Keys]:
+    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Memory, hops: int
+) -> tuple[Tensor, Memory]:
     """One causal point: hop h needs what hop h - 1 made of all points before, so each hop has a
     cache.
     """
@@ -124,8 +156,8 @@ def step_hops(
 
 
 def graph_row(
-    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Keys
-) -> tuple[Tensor, Tensor, Keys]:
+    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+) -> tuple[Tensor, Tensor, Memory]:
     """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm
     after it.
     """
@@ -152,5 +184,5 @@ def graph_row(
         return factor[..., None] * pairs * mass, value, {"key": keys, "norm": total}
 
 
-def _append(memory: Keys, name: str, new: Tensor) -> Tensor:
+def _append(memory: Memory, name: str, new: Tensor) -> Tensor:
     return torch.cat([memory[name], new], -2) if name in memory else new

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, suggest
-from .base import Kernel, Layout, Problem, merge_heads
+from .bases import MatrixKernel
+from .kernel import merge_heads
+from .problem import Layout, Problem
 
 MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -131,7 +133,7 @@ class Window:
         return None
 
 
-class LatticeKernel(Kernel):
+class LatticeKernel(MatrixKernel):
     """A kernel between points of a regular grid, found by their index: positions only say where the
     output is drawn.
 

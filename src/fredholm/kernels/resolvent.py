@@ -1,31 +1,23 @@
-"""Diffusion of all hops: the resolvent of a graph of tokens, solved matrix-free and checked."""
+"""Hops without end: the resolvent of a graph of tokens, solved matrix-free and checked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ...errors import OptionError, StrategyError, suggest
-from ...kernels import GraphDiffusion, Kernel, Layout, Problem, has_trait
-from ...ops.backend import check_backend
-from ...ops.infsa import Convergence, resolvent
-from ...ops.infsa.solve import SOLVERS
-from ...quadrature import Quadrature
-from .base import Keys, Strategy
-from .neumann import REASONS as HOP_REASONS
-from .neumann import ROWS, gained, graph_of, graph_row
-
-ITERATIONS, SUBSTITUTION = "iterations over tiles", "forward substitution by blocks"
-REASONS = HOP_REASONS | {
-    ITERATIONS: "a product with the graph is cheap and its inverse is not; the backward solves the "
-    "transposed system",
-    SUBSTITUTION: "a causal graph is triangular",
-}
+from ..errors import OptionError, StrategyError, suggest
+from ..integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
+from ..ops.backend import check_backend
+from ..ops.infsa import Convergence, resolvent
+from ..ops.infsa.solve import SOLVERS
+from ..quadrature import Quadrature
+from .hops import NEEDS, HopRows, gained, graph_of, graph_row
 
 
+@register_strategy("resolvent")
 @dataclass(frozen=True)
 class Resolvent(Strategy):
     r"""Walks of every length on a graph of tokens,
@@ -55,6 +47,8 @@ class Resolvent(Strategy):
     """
 
     exact: ClassVar[bool] = False
+    needs: ClassVar[str] = NEEDS
+    instead: ClassVar[str] = "Exact"
     tol: float = 1e-5
     max_iterations: int = 500
     method: str = "neumann"
@@ -70,51 +64,73 @@ class Resolvent(Strategy):
         if self.method not in SOLVERS:
             raise OptionError(f"unknown method {self.method!r}{suggest(self.method, SOLVERS)}")
 
-    def path(self, kernel: Kernel, layout: Layout) -> str:
-        if not has_trait(kernel, GraphDiffusion):
-            raise self.refuse(
-                kernel, "a graph of tokens: weights, value_map, tokens, rules and gain", "Exact"
-            )
-        if torch.compiler.is_compiling() and not layout.stepping:
-            raise StrategyError(
-                "Resolvent stops when it has converged, which traced code cannot express; compile "
-                "or export with Neumann(hops=...)"
-            )
-        if layout.stepping:
-            return ROWS
-        return SUBSTITUTION if layout.causal else ITERATIONS
 
-    def reason(self, path: str) -> str:
-        return REASONS[path]
+class Iterations(Form):
+    """Without an order: fixed-point or Krylov iterations, each one product with the graph."""
 
-    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
+    word = Resolvent
+    name = "iterations over tiles"
+    reason = (
+        "a product with the graph is cheap and its inverse is not; the backward solves the "
+        "transposed system"
+    )
+    triton = True
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        eager_only(facts)
+        return "a causal graph is triangular" if facts.layout.causal else None
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        return False  # all hops are another response than the kernel's
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         return self.solve(kernel, problem)[0]
 
     def solve(self, kernel: Kernel, problem: Problem) -> tuple[Tensor, Convergence]:
         """The response (B, H, N, d_out), and how it was reached."""
-        graph, value = graph_of(kernel, problem, backend=self.backend)
+        options: Any = self.strategy
+        graph, value = graph_of(kernel, problem, backend=options.backend)
         with torch.autocast(value.device.type, enabled=False):
             out, report = resolvent(
                 graph,
                 value.to(graph.query.dtype),
-                tol=self.tol,
-                max_iterations=self.max_iterations,
-                method=self.method,
+                tol=options.tol,
+                max_iterations=options.max_iterations,
+                method=options.method,
             )
         return gained(kernel, out, value), report
 
+
+class Substitution(Iterations):
+    """In causal order: substitution, block by block."""
+
+    name = "forward substitution by blocks"
+    reason = "a causal graph is triangular"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        eager_only(facts)
+        return None if facts.layout.causal else "without an order the graph is not triangular"
+
+
+class WalkRows(HopRows):
+    """Substitution point by point: the walks of all points before are the memory, O(t)."""
+
+    word = Resolvent
+
     def step(
-        self,
-        kernel: Kernel,
-        x: Tensor,
-        u: Tensor,
-        quadrature: Quadrature,
-        t: int,
-        memory: Keys,
-        path: str,
-    ) -> tuple[Tensor, Keys]:
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
         row, value, after = graph_row(kernel, u, quadrature, t, memory)
         known = row[..., :-1] @ memory["walk"] if t else torch.zeros_like(value)
         walk = (value + known) / (1.0 - row[..., -1:])
         after["walk"] = torch.cat([memory["walk"], walk], -2) if t else walk
         return gained(kernel, walk - value, u), after
+
+
+def eager_only(facts: Facts) -> None:
+    """StrategyError in traced code."""
+    if facts.tracing:
+        raise StrategyError(
+            "Resolvent stops when it has converged, which traced code cannot express; compile or "
+            "export with Neumann(hops=...)"
+        )

@@ -12,23 +12,34 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..kernels import Kernel, Layout, Problem, WeightedValue, has_trait
-from ..kernels.base import head_width, merge_heads, split_heads
 from ..ops.integral import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
-from .strategies import Plan, Strategy, read_strategy, resolve
+from .capabilities import WeightedValue
+from .choose import choose
+from .forms import Form, Memory
+from .inputs import batched, check_fit, clean, positions
+from .kernel import Kernel, head_width, merge_heads, split_heads
+from .problem import Facts, Layout, Problem
+from .strategy import Plan, Strategy, read_strategy
 
 
 @dataclass(frozen=True, eq=False)
 class CausalState:
-    """What a causal operator remembers of a prefix: the domain, how many points came, and the
-    strategy's key tensors.
+    """What a causal operator remembers of a prefix.
+
+    Attributes:
+        domain: all points, those to come included.
+        quadrature: their weights.
+        seen: how many points came.
+        keys: the form's memory of them, tensors with the batch on dimension 0.
+        form: the algorithm that the state began with and keeps.
     """
 
     domain: Domain
     quadrature: Quadrature
     seen: int
-    keys: dict[str, Tensor]
+    keys: Memory
+    form: Form
 
 
 class IntegralOperator(nn.Module):
@@ -85,10 +96,7 @@ class IntegralOperator(nn.Module):
             )
         self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
         self.kernel = kernel
-        self.strategy = read_strategy(strategy)
-        resolve(
-            self.strategy, kernel, Layout()
-        )  # an unknown name is refused here, not at the first call
+        self.strategy = strategy
         width = heads * kernel.d_out
         if isinstance(projection, nn.Linear):
             if (projection.in_features, projection.out_features) != (width, self.out_dim):
@@ -134,9 +142,8 @@ class IntegralOperator(nn.Module):
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         problem, query, valid = self._problem(u, domain, query, query_domain)
-        strategy = resolve(self.strategy, self.kernel, problem.layout)
-        path = strategy.path(self.kernel, problem.layout)
-        return self._finish(strategy.respond(self.kernel, problem, path), query, valid)
+        form = choose(self._strategy, self.kernel, self._facts(problem))
+        return self._finish(form.respond(self.kernel, problem), query, valid)
 
     def dense(
         self,
@@ -179,9 +186,8 @@ class IntegralOperator(nn.Module):
         problem, _, _ = self._problem(u, domain, query, query_domain)
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)
-        if has_trait(self.kernel, WeightedValue):
-            kernel: Any = self.kernel
-            return kernel.weights(problem) * quadrature
+        if isinstance(self.kernel, WeightedValue):
+            return self.kernel.weights(problem) * quadrature
         return kernel_norm(self.kernel.matrix(problem), quadrature)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
@@ -191,7 +197,28 @@ class IntegralOperator(nn.Module):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self.kernel.check(layout)
-        return resolve(self.strategy, self.kernel, layout).plan(self.kernel, layout)
+        return choose(self._strategy, self.kernel, self._facts_on(domain, layout)).plan()
+
+    @property
+    def strategy(self) -> Strategy | str:
+        """``"auto"``, or the strategy with its options. May be set to anything that the constructor
+        takes.
+        """
+        return self._strategy
+
+    @strategy.setter
+    def strategy(self, strategy: Strategy | str | Mapping[str, Any]) -> None:
+        self._strategy = read_strategy(strategy)
+
+    def _facts(self, problem: Problem) -> Facts:
+        return Facts.of(problem.layout, problem.ux, problem.uy, self.kernel.training)
+
+    def _facts_on(self, domain: Domain, layout: Layout) -> Facts:
+        """The facts of a call that is not made yet."""
+        where = domain.positions
+        return Facts(
+            layout, dtype=where.dtype, device=where.device.type, training=self.kernel.training
+        )
 
     # --- causal step ------------------------------------------------------------------------------
 
@@ -203,8 +230,10 @@ class IntegralOperator(nn.Module):
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
-        self.kernel.check(Layout.of(domain, stepping=True))
-        return CausalState(domain, domain.quadrature(), 0, {})
+        layout = Layout.of(domain, stepping=True)
+        self.kernel.check(layout)
+        form = choose(self._strategy, self.kernel, self._facts_on(domain, layout))
+        return CausalState(domain, domain.quadrature(), 0, {}, form)
 
     def step(
         self, u_t: Float[Tensor, "b d"], state: CausalState
@@ -212,28 +241,50 @@ class IntegralOperator(nn.Module):
         """One point of a causal domain: features (B, dim) at the next index to the output there and
         the state after it.
 
-        Keys are computed once and cached, O(t) time and memory at point t; a kernel with a
-        ``CausalTransition`` needs O(1).
+        O(1) time and memory where the state has a fixed size (a moment, a transition); otherwise
+        keys are computed once and cached, O(t) at point t.
         """
-        t, domain = state.seen, state.domain
-        if t >= domain.size:
-            raise DomainError(
-                f"the state's domain has {domain.size} points and all were seen; build a longer "
-                "domain"
-            )
         if u_t.dim() != 2 or u_t.shape[-1] != self.dim:
             raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
-        u = u_t[:, None]
-        valid = None if domain.valid is None else domain.valid[:, t : t + 1]
-        u = _clean(u, valid)
+        out, state = self._advance(u_t[:, None], state, state.form.step)
+        return out[:, 0], state
+
+    def prefill(
+        self, u: Float[Tensor, "b n d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b n o"], CausalState]:
+        """A stretch at once: features (B, n, dim) of the next n points to their outputs and the
+        state after the last. Any split of a sequence into stretches and steps gives what
+        ``forward`` gives on the whole of it.
+
+        Example:
+            >>> from fredholm import SoftmaxAttention
+            >>> op, u, line = SoftmaxAttention(8), torch.randn(1, 5, 8), Domain.line(5, causal=True)
+            >>> _, state = op.prefill(u[:, :4], op.init_state(1, line))
+            >>> torch.allclose(op.step(u[:, 4], state)[0], op(u, line)[:, 4], atol=1e-6)
+            True
+        """
+        if u.dim() != 3 or u.shape[-1] != self.dim or u.shape[1] == 0:
+            need = f"(B, n, {self.dim}) with n of at least 1"
+            raise ShapeError(f"u must have shape {need}, got {tuple(u.shape)}")
+        return self._advance(u, state, state.form.prefill)
+
+    def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
+        """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
+        t, n, domain = state.seen, u.shape[1], state.domain
+        if t + n > domain.size:
+            raise DomainError(
+                f"the state's domain has {domain.size} points and "
+                f"{'all' if t == domain.size else t} were seen; build a longer domain"
+            )
+        part = slice(t, t + n)
+        valid = None if domain.valid is None else domain.valid[:, part]
+        u = clean(u, valid)
         heads = self._split(u)
-        x = _batched(_clean(domain.positions[..., t : t + 1, :], valid), 2)
+        x = batched(clean(domain.positions[..., part, :], valid), 2)
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
-        layout = Layout.of(domain, stepping=True)
-        strategy = resolve(self.strategy, self.kernel, layout)
-        path = strategy.path(self.kernel, layout)
-        response, keys = strategy.step(self.kernel, x, heads, state.quadrature, t, state.keys, path)
-        return self._finish(response, u, valid)[:, 0], replace(state, seen=t + 1, keys=keys)
+        memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
+        response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
+        return self._finish(response, u, valid), replace(state, seen=t + n, keys=memory)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -248,7 +299,7 @@ class IntegralOperator(nn.Module):
         if domain is None:
             dtype = torch.promote_types(u.dtype, torch.float32)
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
-        _check_fit(u, domain, "u", "domain")
+        check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
             query_domain = Domain.line(
                 query.shape[1], device=query.device, dtype=domain.positions.dtype
@@ -272,7 +323,7 @@ class IntegralOperator(nn.Module):
                     f"query must have shape (B, {target.size}, {self.dim}), got "
                     f"{tuple(query.shape)}"
                 )
-            _check_fit(query, target, "query", "query_domain")
+            check_fit(query, target, "query", "query_domain")
             if query.shape[0] != u.shape[0]:
                 raise ShapeError(
                     f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
@@ -281,8 +332,8 @@ class IntegralOperator(nn.Module):
             raise ShapeError(
                 f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
             )
-        u = _clean(u, domain.valid)
-        query = u if not cross else None if query is None else _clean(query, target.valid)
+        u = clean(u, domain.valid)
+        query = u if not cross else None if query is None else clean(query, target.valid)
         if query is None:  # nothing reads these values
             heads = self.heads if not self.kernel.whole else 1
             ux = u.new_zeros(()).expand(u.shape[0], heads, target.size, self.kernel.d_in)
@@ -290,8 +341,8 @@ class IntegralOperator(nn.Module):
             ux = self._split(query)
         dtype = torch.promote_types(u.dtype, domain.positions.dtype)
         problem = Problem(
-            x=_positions(target).to(dtype),
-            y=_positions(domain).to(dtype),
+            x=positions(target).to(dtype),
+            y=positions(domain).to(dtype),
             ux=ux,
             uy=self._split(u),
             quadrature=domain.quadrature(query_domain).to(u.dtype),
@@ -311,46 +362,9 @@ class IntegralOperator(nn.Module):
         if self.residual is not None:
             assert query is not None
             out = out + self.residual(query)
-        return _clean(out, valid)
+        return clean(out, valid)
 
     def extra_repr(self) -> str:
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
-        )
-
-
-def _batched(x: Tensor, dims: int) -> Tensor:
-    return x[None] if x.dim() == dims else x
-
-
-def _positions(domain: Domain) -> Tensor:
-    """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast
-    forms read displacements there.
-    """
-    shared = domain.shape is not None and domain.positions.dim() == 2
-    return _batched(domain.positions if shared else _clean(domain.positions, domain.valid), 2)
-
-
-def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Zero at padding, by ``where``, so that NaN there is harmless."""
-    if valid is None:
-        return x
-    return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
-
-
-def _check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
-    if u.shape[1] != domain.size:
-        raise ShapeError(
-            f"{name} has {u.shape[1]} points and its {domain_name} {domain.size}; they must be "
-            "equal"
-        )
-    if domain.batch not in (None, 1, u.shape[0]):
-        raise ShapeError(
-            f"{name} has batch size {u.shape[0]} and its {domain_name} {domain.batch}; they must "
-            "be equal"
-        )
-    if domain.positions.device != u.device:
-        where = f"{domain.positions.device}, {name} on {u.device}"
-        raise ShapeError(
-            f"{domain_name} is on {where}; move it with {domain_name}.to({str(u.device)!r})"
         )

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...domain import Domain
-from ...errors import DomainError, OptionError
-from ...kernels import Problem
-from ...ops.anchors import spread_anchors
-from ...quadrature import Quadrature
+from ....domain import Domain
+from ....errors import DomainError, OptionError
+from ....ops.anchors import spread_anchors
+from ....quadrature import Quadrature
+from ...problem import Problem
 
 
 @dataclass(frozen=True, eq=False)

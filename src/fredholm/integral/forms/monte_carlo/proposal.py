@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..errors import OptionError
-from .base import Kernel
-from .fourier import FourierFeatures
+from ....errors import OptionError
+from ...fourier import FourierFeatures
+from ...kernel import Kernel
 
 
 class Proposal(nn.Module):

@@ -1,41 +1,26 @@
-"""The integral from few keys: importance sampling in training, evenly spread keys or clusters of
-positions in evaluation.
+"""The integral from keys drawn for each query: importance sampling in training, an evenly spread
+lattice in evaluation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...errors import DomainError, OptionError, StrategyError
-from ...kernels import (
-    GraphDiffusion,
-    HiddenReadout,
-    Kernel,
-    Layout,
-    OwnForm,
-    Problem,
-    SplitHidden,
-    WeightedValue,
-    has_trait,
-)
-from ...ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
-from .anchors import Anchors, at_anchors, check_count
-from .base import Keys, Strategy, with_offset
-from .exact import Exact, grid_displacements
+from ....ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
+from ...capabilities import OwnForm, SplitHidden
+from ...displacements import grid_displacements
+from ...kernel import Kernel
+from ...problem import Facts, Problem
+from ..form import Form, Memory, with_offset
+from .anchors import check_count
+from .strategy import MonteCarlo
 
-SAMPLES, LATTICE, ANCHORS = "sampled keys", "evenly spread keys", "anchors"
-REASONS = {
-    SAMPLES: "in training each query draws keys from the proposal, which is unbiased",
-    LATTICE: "in evaluation each query takes keys of its own from a lattice over the proposal, "
-    "which is deterministic",
-    ANCHORS: "in evaluation clusters of positions stand for all keys, which is deterministic",
-}
 BYTES = 1 << 26  # of one query block's sampled terms
 
 
@@ -48,119 +33,21 @@ class Samples(NamedTuple):
     weight: Tensor
 
 
-@dataclass(frozen=True)
-class MonteCarlo(Strategy):
-    r"""S keys a query instead of N:
-    :math:`\int K u\,d\mu \approx \frac1S \sum_s \frac{\mu(y_s)}{q(y_s|x)} K(x, y_s) u(y_s)`.
+class DrawnKeys(Form):
+    """Base of both: keys of each query, the estimator from them, and the proposal's loss."""
 
-    While the kernel is in training mode keys are drawn, with replacement, from its proposal
-    (:func:`fredholm.kernels.add_proposal`) or, where it has none, by measure, mixed with ``floor``
-    of the uniform distribution over the keys a query sees. The estimate and its gradients are
-    unbiased. A proposal is trained by :func:`fredholm.kernels.auxiliary_loss`, left behind by each
-    forward. In evaluation mode the result is deterministic: random levels give way to a lattice
-    (:func:`fredholm.ops.anchors.lattice`), alike for all elements of a batch, other for every head
-    and query. With ``anchors`` few points stand for clusters of positions instead, the same ones
-    for all queries, whose errors then add up; in causal order the earliest point of each cluster,
-    which counts for what the query sees of it.
+    word = MonteCarlo
+    strategy: MonteCarlo
 
-    Args:
-        samples: S, at most N.
-        floor: ε.
-        anchors: evaluate at clusters of the domain, made once by ``Anchors.of(domain, samples)``,
-            or by each call (True).
-        loss_weight: λ.
-        loss_queries: queries, drawn at random from all of the batch, over which the proposal's loss
-            is averaged: each costs S whole kernel matrices a head.
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if isinstance(kernel, OwnForm):
+            return f"it needs {MonteCarlo.needs}; use {MonteCarlo.instead} instead"
+        if facts.tracing:
+            return "it is eager only, but for evaluation with anchors=Anchors.of(domain, samples)"
+        return None
 
-    Cost: O(N·S·w·d) for an MLP kernel and O(N·A) for a proposal of A components; pairs, and an
-    order across two domains, O(N²·A) for the proposal. Blocks of queries are recomputed in the
-    backward.
-
-    Raises:
-        OptionError: more samples than points, or anchors that are none.
-        StrategyError: kernels that are not a function of two ends (a normaliser, a trajectory);
-            ``step``; traced code.
-        DomainError: anchors on a domain with pairs; anchors of another domain.
-
-    Reference: ITNet §3.2, Eqs. 13, 14, 207-210; the lattice is ours.
-
-    Example:
-        >>> MonteCarlo(samples=32).exact
-        False
-    """
-
-    exact: ClassVar[bool] = False
-    samples: int = 128
-    floor: float = 0.1
-    anchors: Anchors | bool = False
-    loss_weight: float = 0.1
-    loss_queries: int = 16
-
-    def __post_init__(self):
-        if self.samples < 1 or self.loss_queries < 1:
-            raise OptionError(
-                f"samples and loss_queries are at least 1, got {self.samples} and "
-                f"{self.loss_queries}"
-            )
-        if not 0.0 < self.floor <= 1.0:
-            raise OptionError(f"the proposal's floor lies in (0, 1], got {self.floor}")
-        if not isinstance(self.anchors, Anchors | bool):
-            raise OptionError(
-                f"anchors is True, False or Anchors.of(domain, samples), got {self.anchors!r}"
-            )
-
-    def path(self, kernel: Kernel, layout: Layout) -> str:
-        if layout.stepping:
-            raise StrategyError(
-                "MonteCarlo has no causal step; set op.strategy = 'exact' to generate"
-            )
-        if (
-            has_trait(kernel, OwnForm)
-            or has_trait(kernel, GraphDiffusion)
-            or has_trait(kernel, WeightedValue)
-        ):
-            raise self.refuse(
-                kernel,
-                "a kernel that is a function of two ends: forward, or hidden and readout",
-                "'auto'",
-            )
-        if kernel.training:
-            return SAMPLES
-        if self.anchors is False:
-            return LATTICE
-        if layout.pairs:
-            raise DomainError(
-                "anchors stand for points that all queries see alike, which pairs forbid; use "
-                "anchors=False, or 'exact'"
-            )
-        return ANCHORS
-
-    def reason(self, path: str) -> str:
-        return REASONS[path]
-
-    def respond(self, kernel: Kernel, problem: Problem, path: str) -> Tensor:
-        check_count(self.samples, problem.uy.shape[2])
-        if torch.compiler.is_compiling() and (path != ANCHORS or self.anchors is True):
-            raise StrategyError(
-                "MonteCarlo is eager only, but for evaluation with anchors=Anchors.of(domain, "
-                "samples)"
-            )
-        if path == ANCHORS:
-            part = at_anchors(
-                problem, self.anchors if isinstance(self.anchors, Anchors) else None, self.samples
-            )
-            exact = Exact()
-            return exact.respond(kernel, part, exact.path(kernel, part.layout))
-        proposal, levels = self.proposal(kernel, problem), None
-        if path == LATTICE:
-            levels = lattice(kernel.heads, problem.ux.shape[2], self.samples, problem.uy.device)
-        samples = self.draw(problem, proposal, levels=levels)
-        network: Any = getattr(kernel, "proposal", None)
-        if path == SAMPLES and network is not None and torch.is_grad_enabled():
-            network.leave_loss(
-                self.loss_weight * self.proposal_loss(kernel, problem, proposal, samples)
-            )
-        return self.estimate(kernel, problem, samples)
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        return False
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -183,7 +70,11 @@ class MonteCarlo(Strategy):
         even = some / some.sum(-1, keepdim=True).clamp(min=1.0)
         if q.density is None and (q.query_time is None or q.triangular):
             share = torch.cat(
-                [(1.0 - self.floor) * share, torch.full_like(share[..., :1], self.floor)], -1
+                [
+                    (1.0 - self.strategy.floor) * share,
+                    torch.full_like(share[..., :1], self.strategy.floor),
+                ],
+                -1,
             )
             return Mixture(
                 share, torch.cat([parts, even.expand(*shape, -1, -1)], 2), ordered=q.triangular
@@ -194,7 +85,7 @@ class MonteCarlo(Strategy):
         mixed, even = share @ parts * weight, some * (weight > 0)
         mixed = mixed / mixed.sum(-1, keepdim=True).clamp(min=torch.finfo(mixed.dtype).tiny)
         even = even / even.sum(-1, keepdim=True).clamp(min=1.0)
-        return Table((1.0 - self.floor) * mixed + self.floor * even)
+        return Table((1.0 - self.strategy.floor) * mixed + self.strategy.floor * even)
 
     def draw(
         self,
@@ -206,7 +97,7 @@ class MonteCarlo(Strategy):
         """Keys and weights: constants to the kernel's gradient, but for the measure and the pairs'
         density.
         """
-        index = draw(proposal, self.samples, generator, levels)
+        index = draw(proposal, self.strategy.samples, generator, levels)
         with torch.no_grad():
             probability = proposal.density(index)
         q = problem.quadrature
@@ -221,12 +112,12 @@ class MonteCarlo(Strategy):
         )
         if q.scale is not None:
             weight = weight * q.scale[..., None]
-        return Samples(index, weight / self.samples)
+        return Samples(index, weight / self.strategy.samples)
 
     def estimate(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
         """The estimator for given samples, a block of queries at a time."""
         p, n = problem, problem.ux.shape[2]
-        split = has_trait(kernel, SplitHidden) and has_trait(kernel, HiddenReadout)
+        split = isinstance(kernel, SplitHidden)
         width = (
             getattr(kernel, "width", 64) + 4 * kernel.d_in + 64
             if split
@@ -254,7 +145,7 @@ class MonteCarlo(Strategy):
         real = torch.arange(b * n, device=problem.uy.device)
         if problem.real is not None:
             real = real[problem.real.expand(b, -1).flatten()]
-        chosen = real[torch.randperm(len(real), device=real.device)[: self.loss_queries]]
+        chosen = real[torch.randperm(len(real), device=real.device)[: self.strategy.loss_queries]]
         batch, rows = chosen // n, chosen % n
         index, weight = (x[batch, :, rows][:, :, None] for x in samples)
         if not len(real):
@@ -270,11 +161,50 @@ class MonteCarlo(Strategy):
         found = proposal.density_at(batch, rows, index).clamp(min=torch.finfo(weight.dtype).tiny)
         return -(target.to(found.dtype) * found.log()).sum(-1).mean()
 
-    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor, path: str) -> Keys:
-        raise StrategyError("MonteCarlo draws keys for each query and caches none")
+
+class SampledKeys(DrawnKeys):
+    """Keys drawn from the proposal: unbiased, and the proposal learns from what was drawn."""
+
+    name = "sampled keys"
+    reason = "in training each query draws keys from the proposal, which is unbiased"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        return super().refuses(kernel, facts) if facts.training else "evaluation draws nothing"
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        check_count(self.strategy.samples, problem.uy.shape[2])
+        proposal = self.proposal(kernel, problem)
+        samples = self.draw(problem, proposal)
+        network: Any = getattr(kernel, "proposal", None)
+        if network is not None and torch.is_grad_enabled():
+            loss = self.proposal_loss(kernel, problem, proposal, samples)
+            network.leave_loss(self.strategy.loss_weight * loss)
+        return self.estimate(kernel, problem, samples)
 
 
-def _key_terms(kernel: Any, problem: Problem) -> Keys:
+class LatticeKeys(DrawnKeys):
+    """Keys at an even lattice of the proposal's levels, other ones for each head and query."""
+
+    name = "evenly spread keys"
+    reason = (
+        "in evaluation each query takes keys of its own from a lattice over the proposal, which is "
+        "deterministic"
+    )
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if facts.training or self.strategy.anchors is not False:
+            return "training draws keys, and anchors replace them"
+        return super().refuses(kernel, facts)
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        n = self.strategy.samples
+        check_count(n, problem.uy.shape[2])
+        levels = lattice(kernel.heads, problem.ux.shape[2], n, problem.uy.device)
+        samples = self.draw(problem, self.proposal(kernel, problem), levels=levels)
+        return self.estimate(kernel, problem, samples)
+
+
+def _key_terms(kernel: Any, problem: Problem) -> Memory:
     """What the keys bring to hidden units: on a regular grid a table of displacements instead of
     columns for them.
     """
@@ -287,7 +217,7 @@ def _key_terms(kernel: Any, problem: Problem) -> Keys:
     return kernel.key_terms(problem.y, problem.uy, columns=False) | found
 
 
-def _split(kernel: Any, problem: Problem, samples: Samples, keys: Keys) -> Tensor:
+def _split(kernel: Any, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
     """Hidden units of the drawn pairs from split terms."""
     readout, bias = kernel.readout()
     on_grid = (problem if problem.whole is None else problem.whole).layout.grid is not None
@@ -299,7 +229,7 @@ def _split(kernel: Any, problem: Problem, samples: Samples, keys: Keys) -> Tenso
     )
 
 
-def _pairs(kernel: Kernel, problem: Problem, samples: Samples, keys: Keys) -> Tensor:
+def _pairs(kernel: Kernel, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
     """The kernel's matrices at the drawn pairs."""
     messages = _messages(kernel, problem, samples.index)
     return (messages * samples.weight[..., None].to(messages.dtype)).sum(3)

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from .base import Kernel, Problem, head_width, split_heads
+from .bases import WeightedKernel
+from .kernel import head_width, split_heads
+from .problem import Problem
 
 Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 
@@ -33,7 +35,7 @@ class TransposedLinear(nn.Linear):
         return self.stored.mT
 
 
-class AttentionKernel(Kernel):
+class AttentionKernel(WeightedKernel):
     """Base of kernels with queries, keys and values: the linear maps, their widths and the value
     bias.
 
