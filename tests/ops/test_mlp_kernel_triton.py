@@ -15,11 +15,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from fredholm.operators import Exact
-
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, OptionError, StrategyError
-from fredholm.operators import ITNetOperator, SoftmaxAttention
+from fredholm.operators import Exact, ITNetOperator, SoftmaxAttention
 from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive, triton_launch
 from fredholm.ops.mlp_kernel.triton import mlp_kernel_triton_op
 from fredholm.ops.mlp_kernel.triton_launch import Sizes, _bounds, fit_tiles

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fredholm.operators import Exact
 from torch import nn
 
 from fredholm.convert import as_operator
@@ -12,7 +11,7 @@ from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
 from fredholm.kernels.additive import AdditiveAttentionKernel
 from fredholm.kernels.adjacency import AdjacencyKernel
-from fredholm.operators import IntegralOperator
+from fredholm.operators import Exact, IntegralOperator
 
 from ...tolerances import assert_close
 

@@ -26,9 +26,12 @@ class Sums(SeparableForm):
         p, options = problem, self.strategy
         longest = max(p.ux.shape[2], p.uy.shape[2])
         pointwise = isinstance(kernel, Stabilised) and kernel.pointwise
-        if pointwise and not isinstance(kernel, Expanded):
-            if wants_pieces(p.uy, longest, options.piece):
-                return self._in_pieces(kernel, problem)
+        if (
+            pointwise
+            and not isinstance(kernel, Expanded)
+            and wants_pieces(p.uy, longest, options.piece)
+        ):
+            return self._in_pieces(kernel, problem)
         key, _ = key_features(kernel, p.y, p.uy, p.quadrature.valid)
         query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
         backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
