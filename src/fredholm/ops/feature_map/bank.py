@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..mlp_kernel.activations import activation_named
+from ..activations import activation_named
 from .library import piecewise_linear_op, scalar_bank_op
 from .naive import Bank
 from .piecewise import segments
@@ -28,7 +28,7 @@ def scalar_bank(
     Args:
         u: scalars, (R, S, T); set s of the bank serves ``u[:, s]``.
         bank: see :class:`Bank`.
-        activation: σ, a name in ``fredholm.ops.mlp_kernel.ACTIVATIONS``.
+        activation: σ, a name in ``fredholm.ops.activations.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
 
     Returns:

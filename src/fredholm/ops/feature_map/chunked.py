@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..mlp_kernel.activations import activation_named
+from ..activations import activation_named
 from .naive import Bank
 from .piecewise import rectangles
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..mlp_kernel.activations import activation_named
+from ..activations import activation_named
 
 
 class Bank(NamedTuple):

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import OptionError, suggest
-from ..mlp_kernel import ACTIVATIONS as POINTWISE
-from ..mlp_kernel import Activation
+from ..activations import ACTIVATIONS as POINTWISE
+from ..activations import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": POINTWISE["relu"],

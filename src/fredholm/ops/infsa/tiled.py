@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..mlp_kernel.tiles import Scratch, Span, cut, groups, spans
+from ..tiles import Scratch, Span, cut, groups, spans
 from .naive import activation_named
 
 KEY_TILE = 512

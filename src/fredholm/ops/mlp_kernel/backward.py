@@ -15,23 +15,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .activations import Activation, activation_named
+from ..activations import Activation, activation_named
+from ..tiles import Scratch, Span, cut, groups, multiply_rows, spans
 from .forward import linear
 from .tiles import (
     Fields,
     Inputs,
     Plan,
-    Scratch,
-    Span,
-    cut,
     fill_scores,
-    groups,
-    multiply_rows,
     pair_weight,
     prepare,
     scaled_queries,
     shared_terms,
-    spans,
     table_places,
     tile_distances,
 )

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .activations import activation_named
+from ..activations import activation_named
+from ..distance import distances
 
 
 def hidden_pairs(
@@ -53,20 +54,6 @@ def hidden_pairs(
         else:
             hidden = function(F.linear(hidden, weight, bias))
     return hidden
-
-
-def distances(
-    query_positions: Float[Tensor, "*b q p"], key_positions: Float[Tensor, "*c k p"]
-) -> Float[Tensor, "*d q k"]:
-    """Euclidean distances whose gradient is zero, not NaN, between coinciding points. O(Nq·Nk·p).
-
-    Example:
-        >>> distances(torch.zeros(1, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
-        [[5.0, 0.0]]
-    """
-    square = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).square().sum(-1)
-    apart = square > 0
-    return torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
 
 
 def mlp_kernel_naive(

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...errors import OptionError, ShapeError
+from ..activations import activation_named
 from ..backend import choose_backend
-from .activations import activation_named
 from .library import mlp_kernel_op
 from .served import refusal
 

@@ -10,17 +10,14 @@ positions) are made once a block. A *chunk* of a block fills one tile.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .naive import distances
-
-Span = slice
+from ..distance import distances
+from ..tiles import Scratch, Span, cut, multiply_rows
 
 
 class Inputs(NamedTuple):
@@ -77,13 +74,6 @@ class Fields:
         return Fields(**parts)
 
 
-def cut(x: Tensor | None, h: Span, b: Span) -> Any:
-    """Heads ``h`` and batch entries ``b`` of ``x``, whose dimensions of size 1 are shared."""
-    if x is None:
-        return None
-    return x[h if x.shape[0] > 1 else slice(None), b if x.shape[1] > 1 else slice(None)]
-
-
 def prepare(x: Inputs) -> Fields:
     """``x`` with the heads first and contiguous. O(N) memory."""
     b, h, k, _ = x.value.shape
@@ -116,29 +106,6 @@ def prepare(x: Inputs) -> Fields:
         query_time=None if x.query_time is None else x.query_time[None],
         key_time=None if x.key_time is None else x.key_time[None],
     )
-
-
-def spans(start: int, stop: int, size: int) -> list[Span]:
-    """``start`` to ``stop`` in the fewest nearly equal pieces of at most ``size``."""
-    n = stop - start
-    count = -(-n // max(size, 1))
-    return [slice(start + i * n // count, start + (i + 1) * n // count) for i in range(count)]
-
-
-def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
-    """All (head, batch) pairs in groups of at most ``limit``: whole heads, or else parts of one
-    head.
-
-    A group is therefore a run of consecutive matrices, and flattening its two leading dimensions
-    copies nothing.
-    """
-    if limit >= batch:
-        for h in spans(0, heads, max(1, min(limit // max(batch, 1), head_limit))):
-            yield h, slice(0, batch)
-    else:
-        for i in range(heads):
-            for b in spans(0, batch, limit):
-                yield slice(i, i + 1), b
 
 
 KEY_TILE = 512
@@ -193,16 +160,6 @@ class Plan:
             block * rows * moment,
         )
         return Plan(keys, queries, group, block, heads, rows, sizes)
-
-
-class Scratch:
-    """A buffer reused by every tile, so that its memory is paged in once."""
-
-    def __init__(self, like: Tensor, size: int):
-        self.buffer = like.new_empty(size)
-
-    def view(self, *shape: int) -> Tensor:
-        return self.buffer[: math.prod(shape)].view(shape)
 
 
 def scaled_queries(f: Fields, q: Span, chunk: tuple[Span, Span], scratch: Scratch) -> Tensor:
@@ -310,16 +267,3 @@ def fill_scores(
     multiply_rows(
         s.view(h * b, tq * w, tk), rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0
     )
-
-
-def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
-    """``out = beta·out + rows @ right``, batched (g, m, ·).
-
-    A single matrix is handed over as one part a thread: each thread then works on the rows that it
-    also has in the elementwise passes, and a tile does not travel between the cores' caches.
-    """
-    parts = torch.get_num_threads() if out.device.type == "cpu" and out.shape[0] == 1 else 1
-    if parts > 1 and out.shape[1] % parts == 0:
-        out, rows = (t.view(parts, -1, t.shape[-1]) for t in (out, rows))
-        right = right.expand(parts, -1, -1)
-    out.baddbmm_(rows, right, beta=beta)

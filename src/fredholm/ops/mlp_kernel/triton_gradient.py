@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..tiles import Span, spans
 from . import triton_backward
-from .tiles import Inputs, Span, spans
+from .tiles import Inputs
 from .triton_launch import (
     Sizes,
     chunks_of,

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ..backend import interpreted
+from ..tiles import Span, spans
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two, shared_memory
 from . import triton_forward
-from .tiles import Inputs, Span, spans
+from .tiles import Inputs
 from .triton_parts import Pairs, View
 
 moments_kernel: Any = (

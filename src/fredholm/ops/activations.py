@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import OptionError, suggest
+from ..errors import OptionError, suggest
 
 aten = torch.ops.aten
 
