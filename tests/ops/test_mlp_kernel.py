@@ -19,7 +19,7 @@ from fredholm.ops.integral import dense_apply
 from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive
 from fredholm.ops.mlp_kernel.backward import backward
 from fredholm.ops.mlp_kernel.forward import forward
-from fredholm.ops.mlp_kernel.library import mlp_kernel_op
+from fredholm.ops.mlp_kernel.registration import mlp_kernel_op
 from fredholm.ops.mlp_kernel.tiles import Inputs
 
 TERMS = {

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ...errors import ShapeError
 from ..activations import activation_named
-from .library import piecewise_linear_op, scalar_bank_op
 from .naive import Bank
 from .piecewise import segments
+from .registration import piecewise_linear_op, scalar_bank_op
 
 FEW = 256  # scalars of a set
 

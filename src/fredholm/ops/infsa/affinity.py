@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...errors import OptionError, ShapeError, suggest
 from ..backend import choose_backend
-from .library import affinity_product_op
+from .limits import affinity_refusal
 from .naive import STATISTICS, activation_named
-from .served import affinity_refusal
+from .registration import affinity_product_op
 
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000

@@ -12,8 +12,8 @@ from torch import Tensor
 from ...errors import OptionError, ShapeError
 from ..activations import activation_named
 from ..backend import choose_backend
-from .library import mlp_kernel_op
-from .served import refusal
+from .limits import refusal
+from .registration import mlp_kernel_op
 
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000

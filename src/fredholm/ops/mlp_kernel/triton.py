@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .library import TENSORS, backward_flops, forward_flops
-from .served import operand_dtype
+from .limits import operand_dtype
+from .registration import TENSORS, backward_flops, forward_flops
 from .tiles import Inputs
 from .triton_gradient import backward
 from .triton_launch import forward
