@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..activations import activation_named
+from ..activations import find_activation
 from .naive import Bank
 from .piecewise import segments
 from .registration import piecewise_linear_op, scalar_bank_op
@@ -48,7 +48,7 @@ def scalar_bank(
         >>> scalar_bank(torch.tensor([[[-1.0, 0.0, 2.0]]]), Bank(one, -one, one[None], 0 * one)).tolist()
         [[[[0.0, 0.0, 1.0]]]]
     """
-    activation_named(activation)
+    find_activation(activation)
     _check(u, bank)
     dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
     with torch.autocast(u.device.type, enabled=False):

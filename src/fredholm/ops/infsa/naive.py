@@ -28,10 +28,10 @@ def affinity(scores: Tensor, activation: str) -> Tensor:
         >>> affinity(torch.tensor([-1.0, 2.0]), "abs").tolist()
         [1.0, 2.0]
     """
-    return activation_named(activation).function(scores)
+    return find_activation(activation).function(scores)
 
 
-def activation_named(name: str) -> Activation:
+def find_activation(name: str) -> Activation:
     """The :class:`Activation` of that name, or an OptionError."""
     if name not in ACTIVATIONS:
         raise OptionError(f"unknown activation {name!r}{suggest(name, ACTIVATIONS)}")

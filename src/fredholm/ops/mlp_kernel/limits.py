@@ -1,4 +1,4 @@
-"""Which calls of the MLP kernel its Triton kernels serve: a question of static facts, answered
+"""Which calls of the MLP kernel its Triton kernels can run: a question of static facts, answered
 without importing Triton.
 """
 
@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from ..backend import interpreted
+from .terms import PAIR_TENSORS
 
-WIDEST = 256  # columns of a value or of one part of the product: a block must fit a program's shared memory
+# columns of a value or of one part of the product: a block must fit a program's shared memory
+WIDEST = 256
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -26,28 +28,32 @@ def operand_dtype(tensors: dict[str, Any]) -> torch.dtype:
 
 
 def refusal(tensors: dict[str, Any], mid: Sequence[Any]) -> str | None:
-    """Why the Triton kernels do not serve these arguments of ``mlp_kernel``, or None."""
+    """Why the Triton kernels cannot run with these arguments of ``mlp_kernel``, or None."""
     if mid:
-        return "kernels with further hidden layers (mid) are not served"
-    for name, x in tensors.items():
-        if x is not None and x.dtype == torch.float64 and not name.endswith("time"):
-            return f"{name} is float64, which is not served"
+        return "it has no kernels with further hidden layers (mid)"
+    given = {name: x for name, x in tensors.items() if x is not None}
+    for name, x in given.items():
+        if not PAIR_TENSORS[name].triton:
+            return f"it has no kernels with {name}"
+        if x.dtype == torch.float64 and PAIR_TENSORS[name].kind != "time":
+            return f"{name} is float64, and its sums are in float32"
     dtype = operand_dtype(tensors)
     if dtype not in (torch.float32, *HALVES):
-        return f"{dtype} is not served"
+        return f"it multiplies float32, float16 and bfloat16, and value is {dtype}"
     if dtype in HALVES and interpreted():
         return f"Triton's interpreter computes {dtype} wrongly; give it float32"
-    if torch.is_grad_enabled():
-        for name in ("density", "query_positions", "key_positions"):
-            if tensors[name] is not None and tensors[name].requires_grad:
-                return f"gradients of {name} are not served"
+    for name, x in given.items():
+        without = x.requires_grad and PAIR_TENSORS[name].triton != "gradients"
+        if without and torch.is_grad_enabled():
+            return f"it has no gradients of {name}"
+    return _width_refusal(tensors)
+
+
+def _width_refusal(tensors: dict[str, Any]) -> str | None:
     second = 0 if tensors["query2"] is None else tensors["query2"].shape[-1]
     product = 0 if tensors["key"] is None else tensors["key"].shape[-1]
-    for name, n in (
-        ("value", tensors["value"].shape[-1]),
-        ("key", product - second),
-        ("query2", second),
-    ):
+    value = tensors["value"].shape[-1]
+    for name, n in (("value", value), ("key", product - second), ("query2", second)):
         if n > WIDEST:
-            return f"{name} has {n} columns, at most {WIDEST} are served"
+            return f"{name} has {n} columns, at most {WIDEST} fit"
     return None
