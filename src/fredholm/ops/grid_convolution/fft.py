@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ...errors import ShapeError
 from ..backend import choose_backend
-from .library import grid_convolution_op
-from .served import spectrum_refusal
+from .limits import spectrum_refusal
+from .registration import grid_convolution_op
 
 
 def grid_convolution(

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
-from . import library
+from .registration import register
 from .triton_backward import hidden_gradient, readout_gradient
 from .triton_forward import multiply
 
@@ -104,37 +103,4 @@ def adjoint(
     return _product(grad, h, readout, True) if needs[0] else None, found_h, found_r
 
 
-@torch.library.custom_op(
-    "fredholm::grid_convolution_triton", mutates_args=(), schema=f"({library.INPUTS}) -> Tensor"
-)
-def grid_convolution_triton(
-    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
-) -> Tensor:
-    """:func:`fredholm.ops.grid_convolution` with the product of spectra in one kernel."""
-    return library.forward(convolve, signal, hidden, readout, grid, causal)
-
-
-grid_convolution_triton.register_fake(library.empty_result)
-
-
-@torch.library.custom_op(
-    "fredholm::grid_convolution_triton_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, {library.INPUTS}, bool[] needs) -> Tensor[]",
-)
-def grid_convolution_triton_backward(
-    grad: Tensor,
-    signal: Tensor,
-    hidden: Tensor,
-    readout: Tensor,
-    grid: list[int],
-    causal: bool,
-    needs: list[bool],
-) -> list[Tensor]:
-    return library.backward(adjoint, grad, signal, hidden, readout, grid, causal, needs)
-
-
-grid_convolution_triton_backward.register_fake(library.empty_gradients)
-library.register_gradients(grid_convolution_triton, grid_convolution_triton_backward)
-register_flop_formula(torch.ops.fredholm.grid_convolution_triton)(library.forward_flops)
-register_flop_formula(torch.ops.fredholm.grid_convolution_triton_backward)(library.backward_flops)
+grid_convolution_triton = register("grid_convolution_triton", convolve, adjoint)

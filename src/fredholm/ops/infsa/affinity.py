@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...errors import OptionError, ShapeError, suggest
 from ..backend import choose_backend
-from .library import affinity_product_op
-from .naive import STATISTICS, activation_named
-from .served import affinity_refusal
+from .limits import affinity_refusal
+from .naive import STATISTICS, find_activation
+from .registration import affinity_product_op
 
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
@@ -72,7 +72,7 @@ def affinity_product(
         >>> out.flatten().tolist(), row.round(decimals=4).flatten().tolist()
         ([1.0, 2.0], [1.0, 2.0])
     """
-    activation_named(activation)
+    find_activation(activation)
     if statistic not in STATISTICS:
         raise OptionError(f"unknown statistic {statistic!r}{suggest(statistic, STATISTICS)}")
     if memory is not None and memory < 1:

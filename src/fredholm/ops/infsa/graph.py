@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...quadrature import Quadrature
+from ..distance import root_of
 from .affinity import affinity_product
 from .naive import affinity
 
@@ -31,11 +32,6 @@ def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
         return row.cummax(-1).values if causal else row.amax(-1, keepdim=True)
     total = (weight * row).cumsum(-1) if causal else (weight * row).sum(-1, keepdim=True)
     return root_of(total)
-
-
-def root_of(x: Tensor) -> Tensor:
-    """√x with gradient zero, not infinity, at zero."""
-    return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
 
 
 def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import OptionError, suggest
-from ..mlp_kernel import ACTIVATIONS as POINTWISE
-from ..mlp_kernel import Activation
+from ..activations import ACTIVATIONS as POINTWISE
+from ..activations import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": POINTWISE["relu"],
@@ -28,10 +28,10 @@ def affinity(scores: Tensor, activation: str) -> Tensor:
         >>> affinity(torch.tensor([-1.0, 2.0]), "abs").tolist()
         [1.0, 2.0]
     """
-    return activation_named(activation).function(scores)
+    return find_activation(activation).function(scores)
 
 
-def activation_named(name: str) -> Activation:
+def find_activation(name: str) -> Activation:
     """The :class:`Activation` of that name, or an OptionError."""
     if name not in ACTIVATIONS:
         raise OptionError(f"unknown activation {name!r}{suggest(name, ACTIVATIONS)}")

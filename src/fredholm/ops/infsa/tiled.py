@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..mlp_kernel.tiles import Scratch, Span, cut, groups, spans
-from .naive import activation_named
+from ..tiles import Scratch, Span, cut, groups, spans
+from .naive import find_activation
 
 KEY_TILE = 512
 
@@ -111,7 +111,7 @@ def forward(
     out, row = x.value.new_zeros(b, h, nq, x.value.shape[3]), x.value.new_zeros(b, h, nq)
     if 0 in (b, h, nq, x.key.shape[2]):
         return out, row
-    x, plan, act = _contiguous(x), Plan.make(x, memory), activation_named(activation)
+    x, plan, act = _contiguous(x), Plan.make(x, memory), find_activation(activation)
     scratch = Scratch(x.value, plan.size)
     for tile in tiles(x, causal, plan):
         pairs = scratch.view(*tile.shape())
@@ -177,7 +177,7 @@ def _gradients(
     scratch: list[Scratch],
 ) -> None:
     """Add one tile's share to the gradients in ``g``."""
-    x, act, shape = tile.x, activation_named(activation), tile.shape()
+    x, act, shape = tile.x, find_activation(activation), tile.shape()
     scores = scratch[0].view(*shape)
     torch.bmm(tile.queries(x.query), tile.keys(x.key).mT, out=scores.flatten(0, 1))
     raw = scores  # φ(S); ReLU's slope can be read from its value, so that it needs no second buffer

@@ -13,17 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
+from ..custom_op import differentiable_op
 from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
-from . import library
+from .registration import TENSORS, forward_flops, sizes
 from .tiled import Inputs
 from .triton_backward import backward_density, backward_keys, backward_queries
-from .triton_forward import forward
+from .triton_forward import forward as forward_kernel
 
 TABLE = Path(__file__).with_name("tiles.json")
-OPTIONS = "bool causal, str activation, str statistic"
 
 
 # By the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0
@@ -109,12 +108,7 @@ def _prepared(x: Inputs) -> tuple[Inputs, str]:
     return x._replace(query=query, key=key, value=value), "tf32x3" if exact else "tf32"
 
 
-@torch.library.custom_op(
-    "fredholm::affinity_product_triton",
-    mutates_args=(),
-    schema=f"({library.TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
-)
-def affinity_product_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """:func:`fredholm.ops.infsa.affinity_product` by Triton kernels; o and r in float32."""
     x, options = Inputs(*arguments[:5]), arguments[5:]
     out, row = _results(x)
@@ -125,7 +119,7 @@ def affinity_product_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
     grid = (call.blocks("queries"), call.pairs)
     tensors = (x.query, x.key, x.value, x.mass, call.density, out, row)
     launch(
-        forward,
+        forward_kernel,
         grid,
         *tensors,
         *call.counts,
@@ -142,20 +136,11 @@ def _results(x: Inputs) -> tuple[Tensor, Tensor]:
     return out, x.value.new_empty(shape, dtype=torch.float32)
 
 
-@affinity_product_triton.register_fake
-def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     return _results(Inputs(*arguments[:5]))
 
 
-@torch.library.custom_op(
-    "fredholm::affinity_product_triton_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor row_grad, {library.TENSORS}, {OPTIONS}, bool[] needs) -> "
-    "Tensor[]",
-)
-def affinity_product_triton_backward(
-    grad: Tensor, row_grad: Tensor, *arguments: Any
-) -> list[Tensor]:
+def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
     x, options, needs = Inputs(*arguments[:5]), arguments[5:8], Inputs(*arguments[8])
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
         return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
@@ -205,41 +190,20 @@ def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
     return found
 
 
-@affinity_product_triton_backward.register_fake
-def _(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
-    return [
-        t.new_empty(t.shape)
-        for t, needed in zip(arguments[:5], arguments[-1])
-        if needed and t is not None
-    ]
-
-
-def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.options = inputs[5:]
-
-
-def _backward(ctx: Any, grad: Tensor, row_grad: Tensor) -> tuple:
-    saved = ctx.saved_tensors
-    needs = [bool(needed) and t is not None for needed, t in zip(ctx.needs_input_grad, saved)]
-    found = iter(affinity_product_triton_backward(grad, row_grad, *saved, *ctx.options, needs))
-    return (*(next(found) if needed else None for needed in needs), None, None, None)
-
-
-affinity_product_triton.register_autograd(_backward, setup_context=_setup_context)
-
-
-@register_flop_formula(torch.ops.fredholm.affinity_product_triton)
-def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    pairs, e, d = library.sizes(arguments)
-    return 2 * pairs * (e + d)
-
-
-@register_flop_formula(torch.ops.fredholm.affinity_product_triton_backward)
-def _backward_flops(
-    grad: Any, row_grad: Any, *arguments: Any, out_shape: Any = None, **_: Any
-) -> int:
+def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
     """Scores and the product's gradient are made once for the queries and once for keys and values."""
-    pairs, e, d = library.sizes(arguments)
+    pairs, e, d = sizes(arguments)
     query, *others = arguments[-1][:4]
     return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
+
+
+affinity_product_triton = differentiable_op(
+    "affinity_product_triton",
+    tensors=TENSORS,
+    options="bool causal, str activation, str statistic",
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    gradients_of=("grad", "row_grad"),
+    flops=(forward_flops, _backward_flops),
+)

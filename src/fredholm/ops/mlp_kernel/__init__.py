@@ -1,6 +1,6 @@
 """The integral of an MLP kernel, hidden units first: definition (``naive``) and tiled custom op."""
 
-from .activations import ACTIVATIONS, Activation
+from ..activations import ACTIVATIONS, Activation
 from .naive import hidden_pairs, mlp_kernel_naive
 from .tiled import DEFAULT_BYTES, mlp_kernel
 

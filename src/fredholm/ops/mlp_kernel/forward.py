@@ -5,28 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .activations import Activation, activation_named
-from .tiles import (
-    Fields,
-    Inputs,
-    Plan,
-    Scratch,
-    Span,
-    cut,
-    fill_scores,
-    groups,
-    multiply_rows,
-    pair_weight,
-    prepare,
-    scaled_queries,
-    shared_terms,
-    spans,
-    table_places,
-    tile_distances,
-)
+from ..activations import Activation, find_activation
+from ..tiles import Scratch, Span, cut, groups, multiply_rows, spans
+from .first_layer import FirstLayer
+from .terms import Tensors
+from .tiles import Plan, cut_pairs, pair_weight, prepare
 
 
-def forward(x: Inputs, activation: str, memory: int) -> Tensor:
+def forward(x: Tensors, activation: str, memory: int) -> Tensor:
     """Values (B, H, Nq, o) of the integral, tile by tile; see :func:`mlp_kernel`."""
     b, h, nk, _ = x.value.shape
     nq, o = x.query_bias.shape[2], x.readout.shape[1]
@@ -37,20 +23,26 @@ def forward(x: Inputs, activation: str, memory: int) -> Tensor:
     scratch = [Scratch(x.value, size) for size in plan.sizes]
     heads_first = out.transpose(0, 1)
     for block in groups(h, b, plan.block, plan.block_heads):
-        part = f.cut(*block)
+        part = cut_pairs(f, *block)
         for q in spans(0, nq, plan.rows):
             target = heads_first[block][:, :, q]
             moments = scratch[3].view(*target.shape[:3], *x.readout.shape[:1:-1])
             for tile in spans(q.start, q.stop, plan.queries):
                 sums = moments[:, :, tile.start - q.start : tile.stop - q.start]
-                _moments(part, x, activation_named(activation), plan, scratch, tile, sums)
+                _moments(part, x, find_activation(activation), plan, scratch, tile, sums)
             rows = moments.flatten(3).flatten(1, 2)
-            target.copy_(torch.bmm(rows, part.readout[:, 0]).view(target.shape))
+            target.copy_(torch.bmm(rows, part.readout[:, 0].flatten(1, 2)).view(target.shape))
     return out
 
 
 def _moments(
-    f: Fields, x: Inputs, act: Activation, plan: Plan, scratch: list[Scratch], q: Span, sums: Tensor
+    f: Tensors,
+    x: Tensors,
+    act: Activation,
+    plan: Plan,
+    scratch: list[Scratch],
+    q: Span,
+    sums: Tensor,
 ) -> None:
     """Overwrite ``sums`` (h, b, Tq, w', d) with one query tile's moments over all keys, for one
     block.
@@ -61,16 +53,13 @@ def _moments(
         weight, empty = pair_weight(f, q, k)
         if empty:
             continue
-        far = tile_distances(f, q, k)
-        shared = shared_terms(f, table_places(x, q, k), far, q, k, scratch[1])
+        layer = FirstLayer(x, f, q, k, scratch[:3])
         for chunk in groups(heads, batch, plan.group, heads):
-            rows = scaled_queries(f, q, chunk, scratch[2])
-            s = scratch[0].view(*rows.shape[:4], k.stop - k.start)
-            fill_scores(f, rows, shared, far, chunk, k, s)
+            s, _ = layer.values(chunk)
             hidden = hidden_units(s, x.mid, act)
-            own = cut(weight, *chunk)
-            if own is not None:
-                hidden.mul_(own)
+            chunk_weight = cut(weight, *chunk)
+            if chunk_weight is not None:
+                hidden.mul_(chunk_weight)
             total = sums[chunk].flatten(0, 1).flatten(1, 2)
             values = f.value[chunk][:, :, k].flatten(0, 1)
             multiply_rows(total, hidden.flatten(0, 1).flatten(1, 2), values, beta=0 if fresh else 1)

@@ -1,5 +1,5 @@
-"""What the forward and the backward of the MLP kernel share: prepared inputs, the tiling, a tile's
-pre-activations.
+"""How the MLP kernel's forward and backward see a call: its tensors heads first, and the sizes of
+the tiles.
 
 Inside the op every tensor has the heads first, (H | 1, B | 1, ...): a head's weights then meet all
 batch entries at once. A *block* is the set of (head, batch) pairs whose moments are held together;
@@ -9,136 +9,70 @@ positions) are made once a block. A *chunk* of a block fills one tile.
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from .naive import distances
-
-Span = slice
-
-
-class Inputs(NamedTuple):
-    """The op's tensor arguments, in the order of its schema; ``mid`` holds W, b, W, b, ..."""
-
-    query: Tensor | None
-    key: Tensor | None
-    value: Tensor
-    readout: Tensor
-    query_bias: Tensor
-    key_bias: Tensor | None
-    scale: Tensor | None
-    query2: Tensor | None
-    scale2: Tensor | None
-    table: Tensor | None
-    query_index: Tensor | None
-    key_index: Tensor | None
-    distance_scale: Tensor | None
-    query_positions: Tensor | None
-    key_positions: Tensor | None
-    density: Tensor | None
-    query_time: Tensor | None
-    key_time: Tensor | None
-    mid: list[Tensor]
+from ..tiles import Span, cut
+from .terms import PAIR_TENSORS, PairTensor, Tensors
 
 
-@dataclass
-class Fields:
-    """Heads-first tensors, or their gradients; ``cut`` takes some heads and batch entries of all.
+def prepare(x: Tensors) -> Tensors:
+    """``x`` heads first, but for what belongs to points alone. O(N) memory.
 
-    The fields typed Any are there in every call; among gradients they too are None where none is
-    wanted.
+    The keys get a last column of ones, which carries the query bias through the product.
     """
-
-    query: Tensor | None = None  # (h, b, Nq, e)
-    keys: Any = None  # (H, B, Nk, e + 1), the last column one: it carries the query bias through the product
-    value: Any = None  # (H, B, Nk, d)
-    readout: Any = None  # (H, 1, w·d, o)
-    query_bias: Any = None  # (h, b, Nq, w)
-    key_bias: Tensor | None = None  # (h, b, w, Nk)
-    scale: Tensor | None = None  # (h, 1, w, e)
-    query2: Tensor | None = None
-    scale2: Tensor | None = None
-    table: Tensor | None = None  # (h, 1, w, D)
-    distance_scale: Tensor | None = None  # (h, 1, w)
-    query_positions: Tensor | None = None  # (1, b, Nq, p)
-    key_positions: Tensor | None = None
-    density: Tensor | None = None  # (h, b, Nq, Nk)
-    query_time: Tensor | None = None  # (1, b, Nq)
-    key_time: Tensor | None = None
-
-    def cut(self, h: Span, b: Span) -> Fields:
-        parts = {f.name: cut(getattr(self, f.name), h, b) for f in dataclasses.fields(self)}
-        return Fields(**parts)
-
-
-def cut(x: Tensor | None, h: Span, b: Span) -> Any:
-    """Heads ``h`` and batch entries ``b`` of ``x``, whose dimensions of size 1 are shared."""
-    if x is None:
-        return None
-    return x[h if x.shape[0] > 1 else slice(None), b if x.shape[1] > 1 else slice(None)]
-
-
-def prepare(x: Inputs) -> Fields:
-    """``x`` with the heads first and contiguous. O(N) memory."""
     b, h, k, _ = x.value.shape
-
-    def first(t: Tensor | None) -> Tensor | None:
-        return None if t is None else t.transpose(0, 1).contiguous()
-
-    def middle(t: Tensor | None) -> Tensor | None:
-        return None if t is None else t[:, None].contiguous()
-
     e = 0 if x.key is None else x.key.shape[-1]
-    keys = x.value.new_ones(h, b, k, e + 1)
+    key = x.value.new_ones(h, b, k, e + 1)
     if x.key is not None:
-        keys[..., :e] = x.key.transpose(0, 1)
-    return Fields(
-        query=first(x.query),
-        keys=keys,
-        value=first(x.value),
-        readout=x.readout.permute(0, 3, 2, 1).flatten(1, 2)[:, None].contiguous(),
-        query_bias=first(x.query_bias),
-        key_bias=None if x.key_bias is None else x.key_bias.permute(1, 0, 3, 2).contiguous(),
-        scale=middle(x.scale),
-        query2=first(x.query2),
-        scale2=middle(x.scale2),
-        table=middle(x.table),
-        distance_scale=middle(x.distance_scale),
-        query_positions=None if x.query_positions is None else x.query_positions[None],
-        key_positions=None if x.key_positions is None else x.key_positions[None],
-        density=None if x.density is None else x.density.transpose(0, 1),
-        query_time=None if x.query_time is None else x.query_time[None],
-        key_time=None if x.key_time is None else x.key_time[None],
-    )
+        key[..., :e] = x.key.transpose(0, 1)
+    tensors = {
+        name: heads_first(fact, getattr(x, name))
+        for name, fact in PAIR_TENSORS.items()
+        if name != "key" and getattr(x, name) is not None
+    }
+    return Tensors(**tensors, key=key)
 
 
-def spans(start: int, stop: int, size: int) -> list[Span]:
-    """``start`` to ``stop`` in the fewest nearly equal pieces of at most ``size``."""
-    n = stop - start
-    count = -(-n // max(size, 1))
-    return [slice(start + i * n // count, start + (i + 1) * n // count) for i in range(count)]
-
-
-def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
-    """All (head, batch) pairs in groups of at most ``limit``: whole heads, or else parts of one
-    head.
-
-    A group is therefore a run of consecutive matrices, and flattening its two leading dimensions
-    copies nothing.
+def heads_first(fact: PairTensor, x: Tensor) -> Tensor:
+    """(H | 1, B | 1, ...) from a tensor as the op takes it; the density is not copied, being
+    quadratic, and indices stay as they are.
     """
-    if limit >= batch:
-        for h in spans(0, heads, max(1, min(limit // max(batch, 1), head_limit))):
-            yield h, slice(0, batch)
-    else:
-        for i in range(heads):
-            for b in spans(0, batch, limit):
-                yield slice(i, i + 1), b
+    if fact.kind == "index":
+        return x
+    for place, size in enumerate(("b", "h")):
+        if size not in fact.sizes:
+            x = x.unsqueeze(place)
+    x = x.permute(_order(fact))
+    return x if fact.side == "pair" else x.contiguous()
+
+
+def as_given(fact: PairTensor, x: Tensor, like: Tensor) -> Tensor:
+    """The inverse of :func:`heads_first` for a gradient, summed over what ``like`` shares."""
+    order = _order(fact)
+    x = x.permute([order.index(i) for i in range(len(order))])
+    for place, size in enumerate(("b", "h")):
+        if size not in fact.sizes:
+            x = x.select(place if "b" in fact.sizes else 0, 0)
+    return x.sum_to_size(like.shape).contiguous()
+
+
+def _order(fact: PairTensor) -> list[int]:
+    """Where each heads-first dimension lies in (b, h, the others as they are given)."""
+    others = [size for size in fact.sizes if size not in ("b", "h")]
+    tile = fact.tile.split() or others
+    return [1, 0, *(2 + others.index(size) for size in tile)]
+
+
+def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
+    """Heads ``h`` and batch entries ``b`` of all heads-first tensors."""
+    parts = {
+        name: cut(getattr(x, name), h, b)
+        for name, fact in PAIR_TENSORS.items()
+        if fact.kind != "index"
+    }
+    return Tensors(**parts)
 
 
 KEY_TILE = 512
@@ -168,15 +102,14 @@ class Plan:
     sizes: tuple[int, int, int, int]
 
     @staticmethod
-    def make(x: Inputs, memory: int) -> Plan:
+    def make(x: Tensors, memory: int) -> Plan:
         b, h, k, d = x.value.shape
         q, w = x.query_bias.shape[2:]
         widest = max([w, *(weight.shape[0] for weight in x.mid[::2])])
         elements = max(1, memory // x.value.element_size())
         keys = max(1, min(k, KEY_TILE, elements // widest))
-        keys = -(
-            -k // -(-k // keys)
-        )  # nearly equal tiles: the last one is then as efficient as the first
+        # nearly equal tiles: the last one is then as efficient as the first
+        keys = -(-k // -(-k // keys))
         queries = max(1, min(q, elements // (widest * keys)))
         group = min(b * h, max(1, elements // (widest * keys * queries)))
         moment = x.readout.shape[-1] * d
@@ -195,76 +128,12 @@ class Plan:
         return Plan(keys, queries, group, block, heads, rows, sizes)
 
 
-class Scratch:
-    """A buffer reused by every tile, so that its memory is paged in once."""
-
-    def __init__(self, like: Tensor, size: int):
-        self.buffer = like.new_empty(size)
-
-    def view(self, *shape: int) -> Tensor:
-        return self.buffer[: math.prod(shape)].view(shape)
-
-
-def scaled_queries(f: Fields, q: Span, chunk: tuple[Span, Span], scratch: Scratch) -> Tensor:
-    """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the pair term plus the
-    query bias.
-    """
-    heads, batch, _, columns = f.keys[chunk].shape
-    e = columns - 1
-    bias = cut(f.query_bias, *chunk)[:, :, q]
-    rows = scratch.view(heads, batch, *bias.shape[2:], columns)
-    rows[..., e] = bias
-    if f.query is not None and f.scale is not None:
-        query, scale = cut(f.query, *chunk)[:, :, q, None], cut(f.scale, *chunk)[:, :, None]
-        torch.mul(query.expand_as(rows[..., :e]), scale, out=rows[..., :e])
-    else:
-        rows[..., :e] = 0
-    if f.query2 is not None and f.scale2 is not None:
-        query, scale = cut(f.query2, *chunk)[:, :, q, None], cut(f.scale2, *chunk)[:, :, None]
-        rows[..., e - query.shape[-1] : e].addcmul_(query, scale)
-    return rows
-
-
-def tile_distances(f: Fields, q: Span, k: Span) -> Tensor | None:
-    """Distances (1, b, Tq, 1, Tk) of a tile, or None."""
-    if f.distance_scale is None or f.query_positions is None or f.key_positions is None:
-        return None
-    return distances(f.query_positions[:, :, q], f.key_positions[:, :, k])[:, :, :, None, :]
-
-
-def table_places(x: Inputs, q: Span, k: Span) -> Tensor | None:
-    """Rows (Tq, Tk) of the table that a tile's pairs read, or None. One integer a point, never one
-    a pair.
-    """
-    if x.query_index is None or x.key_index is None:
-        return None
-    return x.query_index[q, None] - x.key_index[k]
-
-
-def shared_terms(
-    f: Fields, places: Tensor | None, far: Tensor | None, q: Span, k: Span, scratch: Scratch
-) -> Tensor | None:
-    """The terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share, or None.
-
-    The gathered table lies in memory as (h, 1, w, Tq, Tk), as a selection of columns leaves it.
-    """
-    total = None
-    if f.table is not None and places is not None:
-        h, _, w, _ = f.table.shape
-        total = scratch.view(h * w, places.numel())
-        torch.index_select(f.table.flatten(0, 2), 1, places.flatten(), out=total)
-        total = total.view(h, 1, w, *places.shape).transpose(2, 3)
-    if far is not None and f.distance_scale is not None and far.shape[1] == 1:
-        term = f.distance_scale[:, :, None, :, None] * far
-        total = term if total is None else total + term
-    return total
-
-
-def pair_weight(f: Fields, q: Span, k: Span) -> tuple[Tensor | None, bool]:
+def pair_weight(f: Tensors, q: Span, k: Span) -> tuple[Tensor | None, bool]:
     """Factor (h, b, Tq, 1, Tk) of a tile's hidden units, or None, and whether the tile may be
     skipped.
 
-    Visibility is inspected only on a CPU, where looking costs nothing.
+    Visibility is inspected only on a CPU: on a GPU the answer would have to travel back before the
+    next launch.
     """
     weight = None
     if f.density is not None:
@@ -279,47 +148,3 @@ def pair_weight(f: Fields, q: Span, k: Span) -> tuple[Tensor | None, bool]:
             return weight, False
     seen = visible[:, :, :, None, :].to(f.value.dtype)
     return (seen if weight is None else weight * seen), False
-
-
-def fill_scores(
-    f: Fields,
-    rows: Tensor,
-    shared: Tensor | None,
-    far: Tensor | None,
-    chunk: tuple[Span, Span],
-    k: Span,
-    s: Tensor,
-) -> None:
-    """Overwrite ``s`` (h, b, Tq, w, Tk) with the chunk's pre-activations of the first layer."""
-    h, b, tq, w, tk = s.shape
-    bias = cut(f.key_bias, *chunk)
-    terms = [
-        t
-        for t in (cut(shared, *chunk), None if bias is None else bias[:, :, None, :, k])
-        if t is not None
-    ]
-    if len(terms) == 2:
-        torch.add(terms[0].expand_as(s), terms[1], out=s)
-    elif terms:
-        s.copy_(terms[0])
-    if far is not None and far.shape[1] > 1:
-        scale, own = cut(f.distance_scale, *chunk)[:, :, None, :, None], cut(far, *chunk)
-        s.addcmul_(scale, own) if terms else torch.mul(scale.expand_as(s), own, out=s)
-        terms.append(own)
-    keys = f.keys[chunk][:, :, k].flatten(0, 1)
-    multiply_rows(
-        s.view(h * b, tq * w, tk), rows.view(h * b, tq * w, -1), keys.mT, beta=1 if terms else 0
-    )
-
-
-def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
-    """``out = beta·out + rows @ right``, batched (g, m, ·).
-
-    A single matrix is handed over as one part a thread: each thread then works on the rows that it
-    also has in the elementwise passes, and a tile does not travel between the cores' caches.
-    """
-    parts = torch.get_num_threads() if out.device.type == "cpu" and out.shape[0] == 1 else 1
-    if parts > 1 and out.shape[1] % parts == 0:
-        out, rows = (t.view(parts, -1, t.shape[-1]) for t in (out, rows))
-        right = right.expand(parts, -1, -1)
-    out.baddbmm_(rows, right, beta=beta)

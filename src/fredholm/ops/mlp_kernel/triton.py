@@ -9,21 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from .library import TENSORS, backward_flops, forward_flops
-from .served import operand_dtype
-from .tiles import Inputs
+from ...errors import DerivativeError
+from ..custom_op import differentiable_op
+from .limits import operand_dtype
+from .registration import backward_flops, fake, forward_flops, gather
+from .terms import PAIR_TENSORS, SCHEMA
 from .triton_gradient import backward
 from .triton_launch import forward
 
-FIELDS = TENSORS.removesuffix(", Tensor[] mid")
-SINGLE = (
-    "query_bias",
-    "distance_scale",
-    "query_positions",
-    "key_positions",
-)  # stay in float32: small, and they add
 DEFAULT_BYTES = 1_000_000_000  # few launches: each costs tenths of a millisecond of Python's time
 
 
@@ -40,74 +34,46 @@ def mlp_kernel_triton(
 
 
 def _cast(name: str, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if x is None or not x.is_floating_point() or name.endswith("time"):
+    """Operands in ``dtype``, what is only added in float32; masks and times as they are."""
+    fact = PAIR_TENSORS[name]
+    if x is None or not x.is_floating_point() or fact.kind in ("mask", "time"):
         return x
-    if name == "density":
-        return x
-    return x.to(torch.float32 if name in SINGLE else dtype)
+    return x.to(torch.float32 if fact.single else dtype)
 
 
 def _device(x: Tensor) -> Any:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-@torch.library.custom_op(
-    "fredholm::mlp_kernel_triton",
-    mutates_args=(),
-    schema=f"({FIELDS}, str activation, int memory) -> Tensor",
-)
-def mlp_kernel_triton_op(*arguments: Any) -> Tensor:
+def _forward(*arguments: Any) -> Tensor:
     *tensors, activation, memory = arguments
-    x = Inputs(*tensors, mid=[])
+    x = gather(tensors)
     with _device(x.value), torch.autocast(x.value.device.type, enabled=False):
         return forward(x, activation, memory)
 
 
-@mlp_kernel_triton_op.register_fake
-def _(*arguments: Any) -> Tensor:
-    x = Inputs(*arguments[:-2], mid=[])
-    b, h = x.value.shape[:2]
-    return x.value.new_empty(b, h, x.query_bias.shape[2], x.readout.shape[1])
-
-
-@torch.library.custom_op(
-    "fredholm::mlp_kernel_triton_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, {FIELDS}, str activation, int memory, bool[] needs) -> Tensor[]",
-)
-def mlp_kernel_triton_backward_op(grad: Tensor, *arguments: Any) -> list[Tensor]:
+def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     *tensors, activation, memory, needs = arguments
-    x = Inputs(*tensors, mid=[])
+    x = gather(tensors)
+    for (name, fact), needed in zip(PAIR_TENSORS.items(), needs):
+        if needed and fact.triton != "gradients":
+            raise DerivativeError(
+                f"fredholm::mlp_kernel_triton has no gradient of {name}: take backend='torch', or "
+                "detach it"
+            )
     with _device(x.value), torch.autocast(x.value.device.type, enabled=False):
         return backward(grad, x, activation, memory, needs)
 
 
-@mlp_kernel_triton_backward_op.register_fake
-def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
-    return [x.new_empty(x.shape) for x, needed in zip(arguments[:-3], arguments[-1]) if needed]
-
-
-def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    *tensors, activation, memory = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.activation, ctx.memory = activation, memory
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple:
-    tensors = ctx.saved_tensors
-    needs = [bool(needed) for needed in ctx.needs_input_grad[: len(tensors)]]
-    found = iter(mlp_kernel_triton_backward_op(grad, *tensors, ctx.activation, ctx.memory, needs))
-    return *(next(found) if needed else None for needed in needs), None, None
-
-
-mlp_kernel_triton_op.register_autograd(_backward, setup_context=_setup_context)
-
-
-@register_flop_formula(torch.ops.fredholm.mlp_kernel_triton)
-def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    return forward_flops(*arguments[:-2], [])
-
-
-@register_flop_formula(torch.ops.fredholm.mlp_kernel_triton_backward)
-def _backward_flops(grad: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
-    return backward_flops(*arguments[:-3], [], needs=arguments[-1])
+mlp_kernel_triton_op = differentiable_op(
+    "mlp_kernel_triton",
+    tensors=SCHEMA,
+    options="str activation, int memory",
+    forward=_forward,
+    backward=_backward,
+    fake=fake,
+    flops=(
+        lambda *shapes: forward_flops(*shapes[:-2], []),
+        lambda grad, *shapes: backward_flops(*shapes[:-3], [], needs=shapes[-1]),
+    ),
+)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..tiles import Span, spans
 from . import triton_backward
-from .tiles import Inputs, Span, spans
+from .terms import PAIR_TENSORS, Tensors
 from .triton_launch import (
     Sizes,
     chunks_of,
@@ -29,10 +30,10 @@ table_kernel: Any = triton_backward.table_kernel
 
 
 def backward(
-    grad: Tensor, x: Inputs, activation: str, memory: int, needs: list[bool]
+    grad: Tensor, x: Tensors, activation: str, memory: int, needs: list[bool]
 ) -> list[Tensor]:
-    """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
-    wanted = [name for name, needed in zip(x._fields, needs) if needed]
+    """Gradients of the inputs marked in ``needs``, in the order of :class:`Tensors`."""
+    wanted = [name for name, needed in zip(PAIR_TENSORS, needs) if needed]
     total = {
         name: x.value.new_zeros(getattr(x, name).shape, dtype=torch.float32) for name in wanted
     }
@@ -57,7 +58,7 @@ def _runs(chunks: Iterator[tuple[Span, Span]]) -> list[tuple[Span, list[Span]]]:
 class _Backward:
     """One backward pass: adds every chunk's gradients to ``total``, by the inputs' names."""
 
-    def __init__(self, x: Inputs, activation: str, memory: int, total: dict[str, Tensor]):
+    def __init__(self, x: Tensors, activation: str, memory: int, total: dict[str, Tensor]):
         self.x, self.memory, self.total, self.n = x, memory, total, Sizes.of(x)
         h, o = x.readout.shape[:2]
         self.readout = x.readout.transpose(2, 3).reshape(h, o, self.n.W * self.n.D)
@@ -101,7 +102,7 @@ class _Backward:
         target += part.transpose(0, 1).sum_to_size(target.shape)
 
     def rows(
-        self, part: Inputs, above: Tensor, moments_grad: Tensor, entries: Span, q: Span
+        self, part: Tensors, above: Tensor, moments_grad: Tensor, entries: Span, q: Span
     ) -> None:
         """What belongs to queries and to the layer: the sums over keys."""
         n, const = self.n, dict(self.constants["rows"])
@@ -138,7 +139,7 @@ class _Backward:
                 self.total[name] += found.sum((0, 2)).sum_to_size(self.total[name].shape)
 
     def keys(
-        self, part: Inputs, moments_grad: Tensor, held: dict[str, Tensor | None] | None
+        self, part: Tensors, moments_grad: Tensor, held: dict[str, Tensor | None] | None
     ) -> dict[str, Tensor | None]:
         """What belongs to keys: the sums over rows, added to ``held`` where these are not the first
         queries.
@@ -159,7 +160,7 @@ class _Backward:
         )
         return held
 
-    def table(self, part: Inputs, moments_grad: Tensor) -> None:
+    def table(self, part: Tensors, moments_grad: Tensor) -> None:
         """The displacement table: dS of some queries summed over what shares it, then over the
         pairs of each displacement.
         """

@@ -14,23 +14,18 @@ import torch
 from torch import Tensor
 
 from ..backend import interpreted
+from ..tiles import Span, spans
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two, shared_memory
 from . import triton_forward
-from .tiles import Inputs, Span, spans
+from .terms import PAIR_TENSORS, PairTensor, Tensors
 from .triton_parts import Pairs, View
 
-moments_kernel: Any = (
-    triton_forward.moments_kernel
-)  # its parameters are Triton's, which Python's types do not describe
+# its parameters are Triton's, which Python's types do not describe
+moments_kernel: Any = triton_forward.moments_kernel
 
 TABLE = Path(__file__).with_name("tiles.json")
-INTERPRETED: Tiles = {
-    "rows": 128,
-    "keys": 32,
-    "group": 2,
-    "warps": 1,
-    "stages": 1,
-}  # few programs: each costs Python's time
+# few programs: each costs Python's time
+INTERPRETED: Tiles = {"rows": 128, "keys": 32, "group": 2, "warps": 1, "stages": 1}
 
 
 # --- sizes ----------------------------------------------------------------------------------------
@@ -49,14 +44,14 @@ class Sizes:
     P: int
 
     @staticmethod
-    def of(x: Inputs) -> Sizes:
+    def of(x: Tensors) -> Sizes:
         e = 0 if x.key is None else x.key.shape[-1]
         f = 0 if x.query2 is None else x.query2.shape[-1]
         p = 0 if x.query_positions is None else x.query_positions.shape[-1]
         return Sizes(x.query_bias.shape[3], e - f, f, x.value.shape[3], p)
 
 
-def tiles_of(direction: str, x: Inputs, n: Sizes) -> Tiles:
+def tiles_of(direction: str, x: Tensors, n: Sizes) -> Tiles:
     """Rows and keys of a tile, queries a program takes in turn (``group``), warps and stages of one
     kernel.
 
@@ -97,7 +92,7 @@ def fit_tiles(direction: str, tiles: Tiles, n: Sizes, item: int, limit: int) -> 
     return tiles
 
 
-def constants_of(x: Inputs, n: Sizes, tiles: Tiles, activation: str) -> dict[str, Any]:
+def constants_of(x: Tensors, n: Sizes, tiles: Tiles, activation: str) -> dict[str, Any]:
     """The compile-time arguments that all kernels share."""
     hidden = min(power_of_two(n.W, 1), tiles["rows"])
     return {
@@ -113,72 +108,69 @@ def constants_of(x: Inputs, n: Sizes, tiles: Tiles, activation: str) -> dict[str
 # --- views ----------------------------------------------------------------------------------------
 
 
-def _view(x: Tensor | None) -> View | None:
+def _view(x: Tensor) -> View:
     """``x`` (B | 1, H | 1, N, C) for a kernel; copied only where its last dimension is not dense."""
-    if x is None:
-        return None
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         x = x.contiguous()
     b, h, n = (0 if size == 1 else stride for size, stride in zip(x.shape[:3], x.stride()[:3]))
     return View(x, b, h, n)
 
 
-def cut_inputs(x: Inputs, b: Span, q: Span) -> Inputs:
+def cut_inputs(x: Tensors, b: Span, q: Span) -> Tensors:
     """Batch entries ``b`` and queries ``q`` of every tensor; heads and keys are all kept."""
-    part: dict[str, Any] = {name: cut_entries(getattr(x, name), b) for name in BATCHED} | {
-        "query_index": x.query_index
-    }
-    for name in ("query", "query_bias", "query2", "density"):
-        part[name] = None if part[name] is None else part[name][:, :, q]
-    for name in ("query_positions", "query_time"):
-        part[name] = None if part[name] is None else part[name][:, q]
-    part["query_index"] = None if x.query_index is None else x.query_index[q]
-    return x._replace(**part)
+    parts = {}
+    for name, fact in PAIR_TENSORS.items():
+        part = getattr(x, name)
+        if part is not None and "b" in fact.sizes:
+            part = cut_entries(part, b)
+        if part is not None and "q" in fact.sizes:
+            part = part[(slice(None),) * fact.sizes.index("q") + (q,)]
+        parts[name] = part
+    return Tensors(**parts)
 
 
-BATCHED = (
-    "query", "key", "value", "query_bias", "key_bias", "query2", "query_positions", "key_positions", "density",
-    "query_time", "key_time",
-)  # fmt: skip
+def cut_entries(x: Tensor, b: Span) -> Tensor:
+    return x if x.shape[0] == 1 else x[b]
 
 
-def cut_entries(x: Tensor | None, b: Span) -> Any:
-    return x if x is None or x.shape[0] == 1 else x[b]
-
-
-def make_pairs(x: Inputs, const: dict[str, Any]) -> Pairs:
+def make_pairs(x: Tensors, const: dict[str, Any]) -> Pairs:
     """``x`` as the kernels take it, with the bounds of what an order leaves visible."""
     times = _times(x)
     stop, start = _bounds(times, const["BQ"], const["BK"])
-    density = (
-        x.density.view(torch.uint8)
-        if x.density is not None and x.density.dtype == torch.bool
-        else x.density
-    )
-    query_time, key_time = (
-        (None, None) if times is None else (_view(t[:, None, None]) for t in times)
-    )
-    return Pairs(
-        query=_view(x.query), key=_view(x.key), value=_view(x.value), query_bias=_view(x.query_bias),
-        key_bias=_view(x.key_bias), scale=_view(_lead(x.scale)), query2=_view(x.query2), scale2=_view(_lead(x.scale2)),
-        table=None if x.table is None else _view(x.table.mT.contiguous()[None]),
-        query_index=_line(x.query_index), key_index=_line(x.key_index),
-        distance_scale=None if x.distance_scale is None else _view(x.distance_scale[None, :, None]),
-        query_positions=None if x.query_positions is None else _view(x.query_positions[:, None]),
-        key_positions=None if x.key_positions is None else _view(x.key_positions[:, None]),
-        density=_view(density), query_time=query_time, key_time=key_time, key_stop=stop, query_start=start,
-    )  # fmt: skip
+    ready = {name: getattr(x, name) for name in PAIR_TENSORS}
+    if times is not None:
+        ready["query_time"], ready["key_time"] = times
+    if x.density is not None and x.density.dtype == torch.bool:
+        ready["density"] = x.density.view(torch.uint8)  # Triton loads no booleans
+    names = Pairs._fields[:-2]
+    views = {name: _view_of(PAIR_TENSORS[name], ready[name]) for name in names}
+    if x.table is not None:
+        # a pair reads one column for all its hidden units: they lie side by side as a row
+        views["table"] = _view(x.table.mT.contiguous()[None])
+    return Pairs(**views, key_stop=stop, query_start=start)
 
 
-def _lead(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x[None]
+def _view_of(fact: PairTensor, x: Tensor | None) -> View | None:
+    """``x`` as (batch, head, row, column), with dimensions of size 1 for those that it lacks; an
+    index is a line.
+    """
+    if x is None:
+        return None
+    if fact.kind == "index":
+        return _line(x)
+    for place, size in enumerate(("b", "h")):
+        if size not in fact.sizes:
+            x = x.unsqueeze(place)
+    if x.dim() == 3:  # times and the distance scale: one row
+        x = x.unsqueeze(2)
+    return _view(x)
 
 
-def _line(x: Tensor | None) -> View | None:
-    return None if x is None else View(x.contiguous(), 0, 0, 0)
+def _line(x: Tensor) -> View:
+    return View(x.contiguous(), 0, 0, 0)
 
 
-def _times(x: Inputs) -> tuple[Tensor, Tensor] | None:
+def _times(x: Tensors) -> tuple[Tensor, Tensor] | None:
     """Both times in one float dtype that keeps their order."""
     if x.query_time is None or x.key_time is None:
         return None
@@ -216,7 +208,7 @@ def _blocks(time: Tensor, size: int, fill: float) -> Tensor:
 # --- forward --------------------------------------------------------------------------------------
 
 
-def chunks_of(x: Inputs, memory: int) -> Iterator[tuple[Span, Span]]:
+def chunks_of(x: Tensors, memory: int) -> Iterator[tuple[Span, Span]]:
     """Batch entries and queries whose moments, of all heads, are held at once: whole entries, or
     parts of one.
     """
@@ -229,7 +221,7 @@ def chunks_of(x: Inputs, memory: int) -> Iterator[tuple[Span, Span]]:
             yield entries, q
 
 
-def is_empty(x: Inputs) -> bool:
+def is_empty(x: Tensors) -> bool:
     return 0 in (*x.value.shape, x.query_bias.shape[2])
 
 
@@ -237,7 +229,7 @@ def count(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def forward(x: Inputs, activation: str, memory: int) -> Tensor:
+def forward(x: Tensors, activation: str, memory: int) -> Tensor:
     """Values (B, H, Nq, o) of the integral; see :func:`mlp_kernel`."""
     b, h = x.value.shape[:2]
     nq, o = x.query_bias.shape[2], x.readout.shape[1]

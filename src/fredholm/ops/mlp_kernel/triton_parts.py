@@ -9,10 +9,13 @@ rows).
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+
+from .terms import PAIR_TENSORS
 
 
 class View(NamedTuple):
@@ -26,33 +29,15 @@ class View(NamedTuple):
     n: int
 
 
-class Pairs(NamedTuple):
-    """Everything a tile reads, each a :class:`View` or None; names are those of ``mlp_kernel``.
+Pairs = namedtuple(
+    "Pairs", [*(n for n in PAIR_TENSORS if n != "readout"), "key_stop", "query_start"]
+)
+"""Everything a tile reads, each a :class:`View` or None; names are those of ``mlp_kernel``.
 
-    ``key_stop`` holds, for each block of queries, the number of blocks of keys up to the last with
-    a visible key, ``query_start``, for each block of keys, the first block of queries that sees one
-    of them.
-    """
-
-    query: Any
-    key: Any
-    value: Any
-    query_bias: Any
-    key_bias: Any
-    scale: Any
-    query2: Any
-    scale2: Any
-    table: Any
-    query_index: Any
-    key_index: Any
-    distance_scale: Any
-    query_positions: Any
-    key_positions: Any
-    density: Any
-    query_time: Any
-    key_time: Any
-    key_stop: Any
-    query_start: Any
+``key_stop`` holds, for each block of queries, the number of blocks of keys up to the last with a
+visible key, ``query_start``, for each block of keys, the first block of queries that sees one of
+them.
+"""
 
 
 @triton.jit

@@ -1,6 +1,4 @@
-"""Registration of the scan with torch: a custom op whose backward is the same scan, run from the
-end.
-"""
+"""The scan as a custom op whose backward is the same scan, run from the end."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
+from ..custom_op import custom_op
 from .chunked import scan_forward
 
 
@@ -35,15 +34,11 @@ def scan(
         return scan_op(decay.expand_as(drive), drive)
 
 
-@torch.library.custom_op(
-    "fredholm::scan", mutates_args=(), schema="(Tensor decay, Tensor drive) -> Tensor"
-)
-def scan_op(decay: Tensor, drive: Tensor) -> Tensor:
+def _forward(decay: Tensor, drive: Tensor) -> Tensor:
     return scan_forward(decay, drive.contiguous())
 
 
-@scan_op.register_fake
-def _(decay: Tensor, drive: Tensor) -> Tensor:
+def _fake(decay: Tensor, drive: Tensor) -> Tensor:
     return torch.empty_like(drive, memory_format=torch.contiguous_format)
 
 
@@ -52,7 +47,10 @@ def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple:
-    """g_t = y_t + conj(a_{t+1}) g_{t+1} is the gradient of b_t; that of a_t is g_t conj(h_{t-1})."""
+    """g_t = y_t + conj(a_{t+1}) g_{t+1} is the gradient of b_t; that of a_t is g_t conj(h_{t-1}).
+
+    It calls the op itself and differentiable torch operations, and so has derivatives of any order.
+    """
     decay, states = ctx.saved_tensors
     zero = torch.zeros_like(decay[:, :1])
     later = torch.cat([decay[:, 1:], zero], 1).conj().flip(1)
@@ -61,4 +59,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
     return drive * before.conj(), drive
 
 
-scan_op.register_autograd(_backward, setup_context=_setup_context)
+scan_op = custom_op(
+    "scan",
+    "(Tensor decay, Tensor drive) -> Tensor",
+    _forward,
+    fake=_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import OptionError, suggest
+from ..errors import OptionError, suggest
 
 aten = torch.ops.aten
 
@@ -58,14 +58,14 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def activation_named(name: str) -> Activation:
+def find_activation(name: str) -> Activation:
     """The :class:`Activation` called ``name``.
 
     Raises:
         OptionError: where there is none of that name.
 
     Example:
-        >>> activation_named("relu").function(torch.tensor([-1.0, 2.0])).tolist()
+        >>> find_activation("relu").function(torch.tensor([-1.0, 2.0])).tolist()
         [0.0, 2.0]
     """
     if name not in ACTIVATIONS:

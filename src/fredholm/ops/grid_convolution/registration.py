@@ -1,17 +1,20 @@
-"""Registration of the convolution with torch: two custom ops, their shapes and autograd."""
+"""The convolution between two transforms, and its registration as a custom op and its backward."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import log2, prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
+from ..custom_op import Op, differentiable_op
 from . import spectrum
 
-INPUTS = "Tensor signal, Tensor hidden, Tensor readout, SymInt[] grid, bool causal"
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+Adjoint = Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]]
 
 
 class _Grid:
@@ -83,7 +86,7 @@ class _Grid:
 
 
 def forward(
-    product: Callable[[Tensor, Tensor, Tensor], Tensor],
+    product: Product,
     signal: Tensor,
     hidden: Tensor,
     readout: Tensor,
@@ -106,20 +109,8 @@ def empty_result(
     return signal.new_empty(b, n, h, readout.shape[1]).transpose(1, 2)
 
 
-@torch.library.custom_op(
-    "fredholm::grid_convolution", mutates_args=(), schema=f"({INPUTS}) -> Tensor"
-)
-def grid_convolution_op(
-    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
-) -> Tensor:
-    return forward(spectrum.convolve, signal, hidden, readout, grid, causal)
-
-
-grid_convolution_op.register_fake(empty_result)
-
-
 def backward(
-    adjoint: Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]],
+    adjoint: Adjoint,
     grad: Tensor,
     signal: Tensor,
     hidden: Tensor,
@@ -152,44 +143,6 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
     return [x for x, needed in zip(found, needs) if needed]
 
 
-@torch.library.custom_op(
-    "fredholm::grid_convolution_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, {INPUTS}, bool[] needs) -> Tensor[]",
-)
-def grid_convolution_backward_op(
-    grad: Tensor,
-    signal: Tensor,
-    hidden: Tensor,
-    readout: Tensor,
-    grid: list[int],
-    causal: bool,
-    needs: list[bool],
-) -> list[Tensor]:
-    return backward(spectrum.adjoint, grad, signal, hidden, readout, grid, causal, needs)
-
-
-grid_convolution_backward_op.register_fake(empty_gradients)
-
-
-def register_gradients(op: Any, backward_op: Any) -> None:
-    """Autograd of a convolution's op through its backward's."""
-
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        *tensors, ctx.grid, ctx.causal = inputs
-        ctx.save_for_backward(*tensors)
-
-    def gradients(ctx: Any, grad: Tensor) -> tuple:
-        needs = list(ctx.needs_input_grad[:3])
-        found = iter(backward_op(grad, *ctx.saved_tensors, ctx.grid, ctx.causal, needs))
-        return *(next(found) if needed else None for needed in needs), None, None
-
-    op.register_autograd(gradients, setup_context=setup_context)
-
-
-register_gradients(grid_convolution_op, grid_convolution_backward_op)
-
-
 def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
     """FLOPs of the kernel's spectrum, of its product with the signal's, and of one real transform,
     from shapes.
@@ -207,9 +160,6 @@ def forward_flops(
     readout: Any,
     grid: Any,
     causal: bool,
-    *_: Any,
-    out_shape: Any = None,
-    **__: Any,
 ) -> int:
     """FLOPs of the op, from shapes."""
     kernel, product, transform = _work(signal, readout, grid)
@@ -225,8 +175,6 @@ def backward_flops(
     grid: Any,
     causal: bool,
     needs: Any,
-    out_shape: Any = None,
-    **_: Any,
 ) -> int:
     """FLOPs of the op's backward, from shapes."""
     kernel, product, transform = _work(signal, readout, grid)
@@ -234,10 +182,6 @@ def backward_flops(
     pairs = needs[1] or needs[2]
     signals = b * h * (d_in + d_out) + hidden[-1] + needs[0] * b * h * d_in + needs[1] * hidden[-1]
     return kernel * sum(needs) + product * (needs[0] + pairs) + round(transform * signals)
-
-
-register_flop_formula(torch.ops.fredholm.grid_convolution)(forward_flops)
-register_flop_formula(torch.ops.fredholm.grid_convolution_backward)(backward_flops)
 
 
 def fast_size(n: int) -> int:
@@ -250,3 +194,20 @@ def fast_size(n: int) -> int:
         if rest == 1:
             return n
         n += 1
+
+
+def register(name: str, product: Product, adjoint: Adjoint) -> Op:
+    """The convolution as a custom op, for one way of multiplying spectra."""
+    return differentiable_op(
+        name,
+        tensors="Tensor signal, Tensor hidden, Tensor readout",
+        options="SymInt[] grid, bool causal",
+        forward=partial(forward, product),
+        backward=partial(backward, adjoint),
+        fake=empty_result,
+        fake_gradients=empty_gradients,
+        flops=(forward_flops, backward_flops),
+    )
+
+
+grid_convolution_op = register("grid_convolution", spectrum.convolve, spectrum.adjoint)
