@@ -8,12 +8,7 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.kernels import (
-    LinearAttentionKernel,
-    Rotary,
-    SoftmaxKernel,
-    TransposedLinear,
-)
+from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear
 from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close

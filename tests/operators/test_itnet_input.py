@@ -9,9 +9,10 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
+from fredholm.families.itnet import compress
 from fredholm.integral import read_strategy
 from fredholm.kernels import Proposal, auxiliary_loss
-from fredholm.operators import Exact, MonteCarlo, compress, create_operator
+from fredholm.operators import Exact, MonteCarlo, create_operator
 from fredholm.ops.anchors import Mixture
 
 from ..tolerances import assert_close

@@ -22,7 +22,7 @@ from fredholm.operators import (
     list_operators,
     operator_factory,
     register_operator,
-)  # fmt: skip
+)
 
 
 def test_names():

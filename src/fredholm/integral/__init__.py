@@ -4,13 +4,7 @@ Nothing here knows a paper; the papers' kernels and their own forms lie in :mod:
 """
 
 from .attention import AttentionKernel, Projections, TransposedLinear
-from .bases import (
-    HiddenKernel,
-    MatrixKernel,
-    PairKernel,
-    SeparableKernel,
-    WeightedKernel,
-)
+from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
     CausalTransition,
@@ -31,7 +25,20 @@ from .capabilities import (
     has_trait,
 )
 from .choose import choose
+from .conversion import as_operator, convertible, refuse, register_converter
 from .displacements import grid_displacements
+from .feature_attention import FeatureAttentionKernel
+from .feature_map import (
+    FEATURE_MAPS,
+    ExponentialMap,
+    FeatureMap,
+    build_feature_map,
+    is_pointwise,
+    key_features,
+    orthogonal_draws,
+    query_features,
+    register_feature_map,
+)
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
@@ -45,6 +52,7 @@ from .kernel import (
     split_heads,
 )
 from .lattice import LatticeKernel, Window, read_grid, write_points
+from .multihead import MultiheadAdapter
 from .operator import CausalState, IntegralOperator
 from .problem import Facts, Layout, Point, Problem
 from .registry import (
@@ -70,6 +78,7 @@ from .strategy import (
 
 __all__ = [
     "EXACT",
+    "FEATURE_MAPS",
     "FFT",
     "Anchors",
     "AttentionKernel",
@@ -78,7 +87,10 @@ __all__ = [
     "CausalTransition",
     "Exact",
     "Expanded",
+    "ExponentialMap",
     "Facts",
+    "FeatureAttentionKernel",
+    "FeatureMap",
     "Form",
     "FourierFeatures",
     "GraphDiffusion",
@@ -96,6 +108,7 @@ __all__ = [
     "MatrixKernel",
     "Memory",
     "MonteCarlo",
+    "MultiheadAdapter",
     "OwnForm",
     "PairKernel",
     "Plan",
@@ -118,22 +131,32 @@ __all__ = [
     "WeightedValue",
     "Window",
     "add_proposal",
+    "as_operator",
     "auxiliary_loss",
+    "build_feature_map",
     "check_dropout",
     "choose",
+    "convertible",
     "create_operator",
     "grid_displacements",
     "has_trait",
     "head_width",
     "identity",
     "import_file",
+    "is_pointwise",
+    "key_features",
     "list_operators",
     "merge_heads",
     "operator_factory",
     "operator_options",
+    "orthogonal_draws",
     "own_parameter",
+    "query_features",
     "read_grid",
     "read_strategy",
+    "refuse",
+    "register_converter",
+    "register_feature_map",
     "register_operator",
     "register_strategy",
     "split_heads",

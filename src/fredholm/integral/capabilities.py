@@ -33,7 +33,7 @@ class SplitHidden(HiddenReadout):
     """The first layer splits into a query term, a key term, a product and a displacement term:
     nothing wide per pair.
 
-    The dictionaries hold the arguments of :func:`fredholm.ops.mlp_kernel.mlp_kernel` of the same
+    The dictionaries hold the arguments of :func:`fredholm.families.itnet.hidden_first.mlp_kernel` of the same
     names.
     """
 
@@ -185,7 +185,7 @@ class GraphDiffusion(WeightedValue):
 
     @abstractmethod
     def rules(self) -> dict[str, Any]:
-        """The options of :class:`fredholm.ops.infsa.TokenGraph`: decay, activation, norm, eps."""
+        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation, norm, eps."""
 
     @abstractmethod
     def gain(self) -> Tensor:

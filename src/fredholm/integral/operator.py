@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.integral import dense_apply, kernel_norm
+from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
 from .choose import choose

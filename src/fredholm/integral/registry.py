@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import OptionError, suggest
+from ..registry import Registry
 
-_OPERATORS: dict[str, Callable[..., Any]] = {}
+OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
@@ -24,16 +25,7 @@ def register_operator(name: str) -> Callable[[Factory], Factory]:
         OptionError: the name is taken by something else.
     """
 
-    def register(factory: Factory) -> Factory:
-        known = _OPERATORS.get(name)
-        if known is not None and getattr(known, "__qualname__", known) != getattr(
-            factory, "__qualname__", factory
-        ):
-            raise OptionError(f"operator name {name!r} is taken by {known}; choose another name")
-        _OPERATORS[name] = factory
-        return factory
-
-    return register
+    return OPERATORS.register(name)
 
 
 def list_operators() -> list[str]:
@@ -43,14 +35,12 @@ def list_operators() -> list[str]:
         >>> "softmax" in list_operators()
         True
     """
-    return sorted(_OPERATORS)
+    return OPERATORS.names()
 
 
 def operator_factory(name: str) -> Callable[..., Any]:
     """What ``create_operator`` calls for a name; OptionError for an unknown one."""
-    if name not in _OPERATORS:
-        raise OptionError(f"unknown operator {name!r}{suggest(name, _OPERATORS)}")
-    return _OPERATORS[name]
+    return OPERATORS[name]
 
 
 def create_operator(name: str, dim: int, heads: int = 1, **options):

@@ -5,13 +5,13 @@ holds their options. The algorithms themselves are forms.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from ..errors import OptionError, suggest
 from ..ops.backend import check_backend
+from ..registry import Registry
 
 
 @dataclass(frozen=True)
@@ -160,30 +160,13 @@ class Plan:
         return f"{self.strategy} by {self.path}: {self.reason}"
 
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "exact": Exact,
-    "linear": Linear,
-    "fft": FFT,
-    "scan": Scan,
-}
-Kind = TypeVar("Kind", bound=type[Strategy])
+STRATEGIES: Registry[type[Strategy]] = Registry("strategy")
+"""Strategies by name, as recipes write them."""
 
+register_strategy = STRATEGIES.register
 
-def register_strategy(name: str) -> Callable[[Kind], Kind]:
-    """Decorator that makes a strategy known by name in recipes and constructors.
-
-    Raises:
-        OptionError: the name is taken by something else.
-    """
-
-    def register(kind: Kind) -> Kind:
-        known = STRATEGIES.get(name)
-        if known is not None and known.__qualname__ != kind.__qualname__:
-            raise OptionError(f"strategy name {name!r} is taken by {known}; choose another name")
-        STRATEGIES[name] = kind
-        return kind
-
-    return register
+for _name, _kind in {"exact": Exact, "linear": Linear, "fft": FFT, "scan": Scan}.items():
+    STRATEGIES.add(_name, _kind)
 
 
 def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | str:
@@ -199,7 +182,6 @@ def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | st
     """
     if isinstance(strategy, Strategy):
         return strategy
-    import_module("fredholm.operators")  # which register strategies of their own
     if isinstance(strategy, str):
         if strategy == "auto":
             return strategy

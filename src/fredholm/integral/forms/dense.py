@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...ops.integral import dense_apply
+from ...ops.dense import dense_apply
 from ..kernel import Kernel
 from ..problem import Problem
 from ..strategy import Exact

@@ -12,14 +12,19 @@ from torch import Tensor, nn
 from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import FieldEncoder, ImageEncoder, PointEncoder, SequenceEncoder, TextEncoder
-from ...integral import LatticeKernel, operator_options
-from ...kernels import FourierFeatures, Kernel
-from ...operators import IntegralOperator, operator_factory
+from ...integral import (
+    FourierFeatures,
+    IntegralOperator,
+    Kernel,
+    LatticeKernel,
+    operator_factory,
+    operator_options,
+)
+from ..baselines import list_baselines, make_baseline
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin
 from ..registry import register_family, register_model
-from .baselines import list_baselines, make_baseline
 from .config import PRESETS, BackboneConfig
 
 

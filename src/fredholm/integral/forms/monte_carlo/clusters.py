@@ -41,7 +41,7 @@ class AnchorKeys(Form):
         return False
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        from ...choose import choose  # which needs the list of forms that this one stands in
+        from ...choose import choose
 
         samples, given = self.strategy.samples, self.strategy.anchors
         check_count(samples, problem.uy.shape[2])
