@@ -27,6 +27,16 @@ def _metrics(metrics: dict[str, float]) -> str:
     return f"{key.replace('_', ' ')} {metrics[key]:.4g}"
 
 
+def trusted_code(source: Any, trust_code: bool) -> None:
+    """On stderr, the files that ``--trust-code`` allows to run, before they do."""
+    place = Path(source)
+    if trust_code and (place.is_file() or (place / "recipe.yaml").is_file()):
+        from fredholm import training
+
+        for path in training.imported_code(place):
+            typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
+
+
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
     typer.echo(

@@ -13,6 +13,7 @@ from fredholm.errors import require
 _PUBLIC = {
     "Recipe": ("recipe", "pydantic"),
     "load_recipe": ("recipe_files", "pydantic"),
+    "imported_code": ("recipe_files", "pydantic"),
     "save_recipe": ("recipe_files", "pydantic"),
     "list_recipes": ("recipe_files", "yaml"),
     "RunResult": ("folder", "pydantic"),

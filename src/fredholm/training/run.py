@@ -52,6 +52,7 @@ def train(
     *,
     overwrite: bool = False,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> RunResult:
     """Train the recipe's model into ``folder``, or continue there exactly where its newest
     checkpoint stopped.
@@ -67,6 +68,7 @@ def train(
         resume: continue the run in ``folder``; a finished run is returned as it is.
         overwrite: delete the run in ``folder`` first.
         report: receives one line an epoch.
+        trust_code: of the runs in ``init_from``, see :func:`load_run`.
 
     Raises:
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
@@ -78,7 +80,7 @@ def train(
     """
     place = RunFolder(folder)
     _check_devices(recipe)
-    words = known_vocabulary(recipe.init_from)
+    words = known_vocabulary(recipe.init_from, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     if report and getattr(data[0], "truncated", 0):
         report(
@@ -92,7 +94,8 @@ def train(
         return place.read_result()
     checkpoint = newest_readable(place.checkpoints) if resume else None
     if recipe.init_from is not None and not resume:
-        for line in start_from(model, recipe.init_from, list(data[0].classes)):
+        classes = list(data[0].classes)
+        for line in start_from(model, recipe.init_from, classes, trust_code=trust_code):
             (report or (lambda line: None))(line)
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
     task = task_of(data[0])

@@ -18,7 +18,7 @@ HEAD = (
 )  # parameters whose names begin so read an answer out; they belong to a task
 
 
-def known_vocabulary(init_from: str | Path | None) -> Vocabulary | None:
+def known_vocabulary(init_from: str | Path | None, trust_code: bool = False) -> Vocabulary | None:
     """The vocabulary of the run that weights come from; None where there is no such run, or it
     reads no text.
 
@@ -27,11 +27,13 @@ def known_vocabulary(init_from: str | Path | None) -> Vocabulary | None:
     """
     if init_from is None:
         return None
-    words = load_run(init_from)[0].extra.get("vocabulary")
+    words = load_run(init_from, trust_code=trust_code)[0].extra.get("vocabulary")
     return None if words is None else Vocabulary.from_dict(words)
 
 
-def start_from(model: nn.Module, init_from: str | Path, classes: list[str]) -> list[str]:
+def start_from(
+    model: nn.Module, init_from: str | Path, classes: list[str], *, trust_code: bool = False
+) -> list[str]:
     """Copy a run's weights into a new model, and say what was copied, what starts anew and which
     settings differ.
 
@@ -42,7 +44,7 @@ def start_from(model: nn.Module, init_from: str | Path, classes: list[str]) -> l
         CheckpointError: no run or no model there.
         RecipeError: weights that do not fit, all of them named.
     """
-    source, place = load_run(init_from)
+    source, place = load_run(init_from, trust_code=trust_code)
     own, given = model.state_dict(), source.state_dict()
     same = source.extra.get("classes") == classes and all(
         key in given and given[key].shape == value.shape
