@@ -93,7 +93,9 @@ def train(
     show.run_result(result)
 
 
-@app.command(epilog="fredholm evaluate runs/digits")
+@app.command(
+    epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all"
+)
 def evaluate(
     run: RunArgument,
     overrides: Annotated[
@@ -104,12 +106,22 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
+    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
     """Measure a run on a split and write evaluation.json."""
     from fredholm import training
 
+    if every:
+        for found in training.glue_runs(run):
+            show.trusted_code(found, trust_code)
+        scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
+        show.glue_scores(scores, json)
+        return
     show.trusted_code(run, trust_code)
     show.evaluation(training.evaluate(run, split, overrides or [], trust_code=trust_code), json)
 

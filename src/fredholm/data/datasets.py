@@ -30,7 +30,15 @@ class LabelledDataset(Dataset):
         name, split: what this is.
         labels: (N,) class numbers, or what else is asked of each sample.
         classes: class names, in the order of their numbers.
+
+    Attributes:
+        scores: names of the measures by which this data set is judged, the chief one first; none
+            where accuracy or loss is all.
+        notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
     """
+
+    scores: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
         self.name, self.split = name, split

@@ -19,6 +19,8 @@ _PUBLIC = {
     "RunResult": ("folder", "pydantic"),
     "train": ("run", "lightning"),
     "evaluate": ("evaluation", "lightning"),
+    "evaluate_glue": ("glue", "lightning"),
+    "glue_runs": ("glue", "lightning"),
     "predict": ("evaluation", "lightning"),
     "explain": ("evaluation", "matplotlib"),
     "generate": ("generation", "lightning"),

@@ -19,7 +19,7 @@ from fredholm.errors import CheckpointError, DataError, OptionError, require
 from fredholm.training.build import build_dataset
 from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
-from fredholm.training.metrics import spearman, two_classes
+from fredholm.training.metrics import pearson, spearman, two_classes
 from fredholm.training.recipe_files import apply_overrides, load_recipe
 from fredholm.training.tasks import Task, relative_error, task_of
 
@@ -137,9 +137,18 @@ def evaluate(
         "split": split,
         **({"overrides": list(overrides)} if overrides else {}),
         **numbers,
+        **_judged(dataset, numbers),
     }
     write_json(_evaluation_file(place, split, overrides), result)
     return result
+
+
+def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
+    """The measures by which the data set itself is judged, and what is to be said of its files."""
+    scores = {name: numbers[name] for name in dataset.scores if name in numbers}
+    return ({"scores": scores} if scores else {}) | (
+        {"notes": list(dataset.notes)} if dataset.notes else {}
+    )
 
 
 def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[str, ...]) -> Path:
@@ -246,6 +255,7 @@ def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict
         "loss": float(error.square().mean()),
         "absolute_error": float(error.abs().mean()),
         "variance": spread,
+        "pearson": pearson(outputs, labels),
         "spearman": spearman(outputs, labels),
     }
 

@@ -87,6 +87,8 @@ def train(
             f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} "
             "tokens and lost their end"
         )
+    for note in dict.fromkeys([*data[0].notes, *data[1].notes]):
+        (report or (lambda line: None))(note)
     loader, validation = build_loaders(recipe, *data)
     model = build_model(recipe, data[0])
     place.open(recipe, resume, overwrite)
