@@ -76,7 +76,7 @@ def test_the_mean_of_all_tasks(home, capsys):
     assert found["tasks"]["mrpc"]["scores"]["f1"] == pytest.approx((one + two) / 2)
     assert list(found["tasks"]) == ["cola", "mrpc", "stsb", "qqp"], "in the order of TASKS"
     assert found["missing"] == ["sst2", "mnli", "qnli", "rte"]
-    chief = [row["scores"][TASKS[name].scores[0]] for name, row in found["tasks"].items()]
+    chief = [row["scores"][TASKS[name].measures[0]] for name, row in found["tasks"].items()]
     assert found["mean"] == pytest.approx(sum(chief) / 4, nan_ok=True)
     assert main(["evaluate", str(home / "runs"), "--all"]) == 0
     shown = capsys.readouterr().out

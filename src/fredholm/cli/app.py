@@ -93,9 +93,7 @@ def train(
     show.run_result(result)
 
 
-@app.command(
-    epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all"
-)
+@app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
 def evaluate(
     run: RunArgument,
     overrides: Annotated[

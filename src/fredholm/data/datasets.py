@@ -32,12 +32,12 @@ class LabelledDataset(Dataset):
         classes: class names, in the order of their numbers.
 
     Attributes:
-        scores: names of the measures by which this data set is judged, the chief one first; none
+        measures: names of those by which this data set is judged, the chief one first; none
             where accuracy or loss is all.
         notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
     """
 
-    scores: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):

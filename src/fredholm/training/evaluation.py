@@ -145,7 +145,7 @@ def evaluate(
 
 def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
     """The measures by which the data set itself is judged, and what is to be said of its files."""
-    scores = {name: numbers[name] for name in dataset.scores if name in numbers}
+    scores = {name: numbers[name] for name in dataset.measures if name in numbers}
     return ({"scores": scores} if scores else {}) | (
         {"notes": list(dataset.notes)} if dataset.notes else {}
     )

@@ -70,7 +70,7 @@ def evaluate_glue(
         tasks[name] = {
             "scores": {
                 score: fmean(result["scores"][score] for result in results)
-                for score in TASKS[name].scores
+                for score in TASKS[name].measures
             },
             "runs": [str(run) for run in runs[name]],
             "n": results[0]["n"],
@@ -80,5 +80,5 @@ def evaluate_glue(
         "split": split,
         "tasks": tasks,
         "missing": [name for name in TASKS if name not in tasks],
-        "mean": fmean(row["scores"][TASKS[name].scores[0]] for name, row in tasks.items()),
+        "mean": fmean(row["scores"][TASKS[name].measures[0]] for name, row in tasks.items()),
     }

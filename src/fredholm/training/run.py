@@ -80,7 +80,7 @@ def train(
     """
     place = RunFolder(folder)
     _check_devices(recipe)
-    words = known_vocabulary(recipe.init_from, trust_code)
+    words = known_vocabulary(recipe, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     if report and getattr(data[0], "truncated", 0):
         report(
@@ -96,8 +96,7 @@ def train(
         return place.read_result()
     checkpoint = newest_readable(place.checkpoints) if resume else None
     if recipe.init_from is not None and not resume:
-        classes = list(data[0].classes)
-        for line in start_from(model, recipe.init_from, classes, trust_code=trust_code):
+        for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
             (report or (lambda line: None))(line)
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
     task = task_of(data[0])
@@ -138,9 +137,9 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
         if task == "tokens":  # its classes are the vocabulary
             facts["classes"] = []
         return facts if task == "classification" else facts | {"task": task}
-    if isinstance(
-        dataset, PointDataset | GraphDataset | NodeDataset | QuestionDataset | FieldDataset
-    ):
+    if isinstance(dataset, QuestionDataset):  # the words tell another run's the meaning of its rows
+        return facts | {"task": task_of(dataset).name, "words": dataset.vocabulary.to_dict()}
+    if isinstance(dataset, PointDataset | GraphDataset | NodeDataset | FieldDataset):
         return facts | {"task": task_of(dataset).name}
     if isinstance(dataset, SequenceDataset | TokenDataset):
         return facts | {"task": task_of(dataset).name}

@@ -23,7 +23,7 @@ class GlueTask:
     where there is no header.
 
     ``classes`` are the labels as they are written, in the order of their numbers; None for a score.
-    ``scores`` are the measures by which the task is judged, that of the paper's table first.
+    ``measures`` are those by which the task is judged, that of the paper's table first.
     ``dev`` is the file that stands for the test set, whose labels are not public. ``short_rows``:
     the official file has rows that break off, which are skipped and counted.
     """
@@ -32,7 +32,7 @@ class GlueTask:
     sentences: tuple[str | int, ...]
     label: str | int
     classes: tuple[str, ...] | None
-    scores: tuple[str, ...] = ("accuracy",)
+    measures: tuple[str, ...] = ("accuracy",)
     dev: str = "dev.tsv"
     short_rows: bool = False
 
@@ -165,7 +165,7 @@ def create(request: Request) -> TextDataset:
     else:
         numbers = torch.tensor([task.classes.index(x) for x in labels])
         found = TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
-    found.scores, found.notes = task.scores, notes
+    found.measures, found.notes = task.measures, notes
     return found
 
 
