@@ -165,8 +165,15 @@ def _take_what_fits(model: Any, sources: list[Source], dataset: Any) -> list[str
     fresh = dict(here)  # what no source has given yet, by common names
     lines = []
     for source in sources:
+        there, wanted = (getattr(of.config, "dim", None) for of in (source.model, model))
+        if there != wanted:
+            raise RecipeError(
+                f"init_from: {source.place} has features of width {there}, the model of {wanted}; "
+                "set model.dim to that of the run"
+            )
         copied, left = _take(own, fresh, source, dataset, here)
-        if not any(own[here[name]].dim() > 1 for name in copied):
+        learned = [name for name in copied if not name.endswith("fourier.matrix")]
+        if not any(own[here[name]].dim() > 1 for name in learned):
             raise RecipeError(
                 f"init_from: nothing of {source.place} fits the model; left there: "
                 f"{'; '.join(left)}"
@@ -174,7 +181,8 @@ def _take_what_fits(model: Any, sources: list[Source], dataset: Any) -> list[str
         for name in copied:
             fresh.pop(name)
         some = next((text for text in copied.values() if text), "")
-        lines.append(f"from {source.place}: {len(copied)} tensors copied{some}")
+        many = f"{len(copied)} tensor{'s' * (len(copied) > 1)}"
+        lines.append(f"from {source.place}: {many} copied{some}")
         lines += [f"left there: {'; '.join(left)}"] if left else []
     model.load_state_dict(own, strict=True)
     return [*lines, f"anew: {', '.join(sorted(fresh.values())) or 'none'}"]
