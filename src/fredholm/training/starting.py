@@ -40,19 +40,19 @@ ROOMS = {
 
 def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | None:
     """The vocabulary that the recipe's texts are read with: that of the first run of texts that
-    weights come from; None where there is no such run, or the data are no texts.
+    weights come from; None where there is no such run, or the data are no texts. All of the runs
+    are opened, so that one that cannot be is told before anything is made.
 
     Raises:
         CheckpointError: no run or no model there.
         TrustError: a run whose recipe imports a file, and ``trust_code`` is not given.
     """
-    if recipe.init_from is None or get_entry(recipe.data.name).kind != "text":
+    runs = [] if recipe.init_from is None else _listed(recipe.init_from)
+    found = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
+    words = next((words for words in found if words is not None), None)
+    if words is None or get_entry(recipe.data.name).kind != "text":
         return None
-    for run in _listed(recipe.init_from):
-        words = load_run(run, trust_code=trust_code)[0].extra.get("vocabulary")
-        if words is not None:
-            return Vocabulary.from_dict(words)
-    return None
+    return Vocabulary.from_dict(words)
 
 
 def start_from(
