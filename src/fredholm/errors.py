@@ -34,6 +34,10 @@ class BackendError(FredholmError, RuntimeError):
     """A requested backend cannot run on this machine."""
 
 
+class DerivativeError(FredholmError, NotImplementedError):
+    """A derivative was asked for that an op does not have."""
+
+
 class ConvergenceError(FredholmError, ArithmeticError):
     """An iteration did not reach its tolerance.
 

@@ -18,7 +18,6 @@ from fredholm.ops.feature_map import (
     segments,
 )
 from fredholm.ops.feature_map import bank as form
-from fredholm.ops.feature_map.library import piecewise_linear_op, scalar_bank_op
 
 from ..tolerances import assert_close
 
@@ -140,10 +139,10 @@ def test_custom_ops_are_registered_soundly():
     u, parts = scalars(), bank(2, 2)
     for nonneg in (False, True):
         torch.library.opcheck(
-            piecewise_linear_op,
+            torch.ops.fredholm.piecewise_linear,
             (u, *(x.detach().requires_grad_(i > 0) for i, x in enumerate(segments(parts))), nonneg),
         )
-        torch.library.opcheck(scalar_bank_op, (u, *parts, "gelu", nonneg))
+        torch.library.opcheck(torch.ops.fredholm.scalar_bank, (u, *parts, "gelu", nonneg))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

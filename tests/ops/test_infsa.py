@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import ConvergenceError, OptionError, ShapeError
-from fredholm.ops.infsa import (
+from fredholm.families.infsa.graph import (
     ACTIVATIONS,
     TokenGraph,
     affinity_naive,
@@ -19,7 +19,6 @@ from fredholm.ops.infsa import (
     diffuse,
     resolvent,
 )
-from fredholm.ops.infsa.library import affinity_product_op
 
 from ..tolerances import assert_close
 
@@ -71,7 +70,7 @@ def test_tiles_are_the_definition(activation, causal, density, memory):
 
 def test_custom_op_is_registered_soundly():
     x = [t[:1, :1] if t.dim() == 4 else t[:1] for t in inputs("shared")]
-    torch.library.opcheck(affinity_product_op, (*x, True, "gelu", "squares", 300))
+    torch.library.opcheck(torch.ops.fredholm.affinity_product, (*x, True, "gelu", "squares", 300))
 
 
 def test_nothing_quadratic_is_saved_for_the_backward():

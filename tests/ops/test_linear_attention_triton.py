@@ -206,18 +206,21 @@ def test_nothing_of_the_size_of_a_feature_is_saved(device):
 
 
 def test_custom_op_is_registered_soundly(device):
-    from fredholm.ops.linear_attention.triton import linear_attention_triton
+    import fredholm.ops.linear_attention.triton  # noqa: F401  registers the op
 
     u, v = draw(device, (1, 1, 2, 5), (1, 1, 5, 3))
     parts, mass = bank(device, 2, 1, hidden=2), torch.rand(1, 5, device=device, requires_grad=True)
     scale = torch.rand(1, 1, 5, device=device, requires_grad=True)
     options = FLOOR, True, "relu", True
     torch.library.opcheck(
-        linear_attention_triton, (u, u, v, mass, scale, list(parts), list(parts), True, *options)
+        torch.ops.fredholm.linear_attention_triton,
+        (u, u, v, mass, scale, list(parts), list(parts), True, *options),
     )
     quick = ("test_schema", "test_faketensor")
     torch.library.opcheck(
-        linear_attention_triton, (v, v, v, mass, None, [], [], False, *options), test_utils=quick
+        torch.ops.fredholm.linear_attention_triton,
+        (v, v, v, mass, None, [], [], False, *options),
+        test_utils=quick,
     )
 
 

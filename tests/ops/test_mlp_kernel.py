@@ -15,12 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
-from fredholm.ops.integral import dense_apply
-from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive
-from fredholm.ops.mlp_kernel.backward import backward
-from fredholm.ops.mlp_kernel.forward import forward
-from fredholm.ops.mlp_kernel.library import mlp_kernel_op
-from fredholm.ops.mlp_kernel.tiles import Inputs
+from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first.arguments import complete
+from fredholm.families.itnet.hidden_first.backward import backward
+from fredholm.families.itnet.hidden_first.forward import forward
+from fredholm.families.itnet.hidden_first.registration import mlp_kernel_op
+from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
+from fredholm.ops.activations import ACTIVATIONS
+from fredholm.ops.dense import dense_apply
 
 TERMS = {
     "product": ("query", "key", "scale"),
@@ -214,17 +216,8 @@ def test_matches_literal_pairs():
 
 def flat(arguments):
     """The arguments as the custom op takes them."""
-    full = {name: arguments.get(name) for name in Inputs._fields}
-    for name, dim in (
-        ("query_positions", 3),
-        ("key_positions", 3),
-        ("query_time", 2),
-        ("key_time", 2),
-    ):
-        if full[name] is not None and full[name].dim() < dim:
-            full[name] = full[name][None]
-    full["mid"] = [x for layer in arguments.get("mid", []) for x in layer]
-    return Inputs(**full)
+    tensors = complete({name: x for name, x in arguments.items() if name != "mid"})
+    return Tensors(**tensors, mid=[x for layer in arguments.get("mid", []) for x in layer])
 
 
 @pytest.mark.parametrize(
@@ -236,18 +229,16 @@ def test_gradcheck_and_opcheck(terms):
     def ready(t):
         return t.requires_grad_() if t is not None and t.is_floating_point() else t
 
-    times = {"query_time", "key_time"}
-    leaves = [
-        t if n in times else [ready(s) for s in t] if n == "mid" else ready(t)
-        for n, t in zip(x._fields, x)
-    ]
+    named = {n: getattr(x, n) for n in PAIR_TENSORS}
+    leaves = [t if "time" in n else ready(t) for n, t in named.items()]
+    leaves.append([ready(t) for t in x.mid])
     floats = [t for t in leaves[:-1] if t is not None and t.requires_grad] + leaves[-1]
 
     def call(*_):
         return mlp_kernel_op(*leaves, "gelu", 300)
 
     assert torch.autograd.gradcheck(call, floats)
-    torch.library.opcheck(mlp_kernel_op, (*leaves, "gelu", 300))
+    torch.library.opcheck(torch.ops.fredholm.mlp_kernel, (*leaves, "gelu", 300))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +340,13 @@ def test_memory_is_linear_in_n():
         with Peak() as up:
             out = forward(x, "gelu", 50_000)
         with Peak() as down:
-            backward(torch.ones_like(out), x, "gelu", 50_000, [t is not None for t in x[:-1]])
+            backward(
+                torch.ones_like(out),
+                x,
+                "gelu",
+                50_000,
+                [getattr(x, name) is not None for name in PAIR_TENSORS],
+            )
         return up.peak, down.peak
 
     for small, large in zip(peaks(256), peaks(2048)):
@@ -359,7 +356,7 @@ def test_memory_is_linear_in_n():
 
 COMPILED = """
 import torch
-from fredholm.ops.mlp_kernel import mlp_kernel
+from fredholm.families.itnet.hidden_first import mlp_kernel
 
 class Model(torch.nn.Module):
     def __init__(self):

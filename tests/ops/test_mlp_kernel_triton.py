@@ -17,11 +17,11 @@ pytest.importorskip("triton")
 
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, OptionError, StrategyError
-from fredholm.operators import ITNetOperator, SoftmaxAttention
-from fredholm.operators.strategies import Exact
-from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive, triton_launch
-from fredholm.ops.mlp_kernel.triton import mlp_kernel_triton_op
-from fredholm.ops.mlp_kernel.triton_launch import Sizes, _bounds, fit_tiles
+from fredholm.families.itnet.hidden_first import ACTIVATIONS, mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS
+from fredholm.families.itnet.triton import launch as triton_launch
+from fredholm.families.itnet.triton.launch import Sizes, _bounds, fit_tiles
+from fredholm.operators import Exact, ITNetOperator, SoftmaxAttention
 from tests.ops.test_mlp_kernel import flat, inputs
 from tests.ops.triton_device import devices, poisoned  # noqa: F401
 from tests.tolerances import assert_close
@@ -203,14 +203,14 @@ def test_empty_sizes(device, empty):
 @devices
 def test_opcheck(device):
     x = flat(small("second", "table", "time", h=1, q=2, k=3))
-    moved = [t if t is None else t.to(device) for t in x[:-1]]
+    moved = {n: t if (t := getattr(x, n)) is None else t.to(device) for n in PAIR_TENSORS}
     ready = [
         t.requires_grad_()
         if t is not None and t.is_floating_point() and n not in CONSTANT and "time" not in n
         else t
-        for n, t in zip(x._fields, moved)
+        for n, t in moved.items()
     ]
-    torch.library.opcheck(mlp_kernel_triton_op, (*ready, "gelu", 10_000))
+    torch.library.opcheck(torch.ops.fredholm.mlp_kernel_triton, (*ready, "gelu", 10_000))
 
 
 @devices
@@ -321,7 +321,7 @@ def assert_same_half(arguments, dtype, activation):
 
 COMPILED = """
 import torch
-from fredholm.ops.mlp_kernel import mlp_kernel
+from fredholm.families.itnet.hidden_first import mlp_kernel
 
 def run(u, w, r):
     return mlp_kernel(u, u, u, r, query_bias=u @ w[0].T, scale=w, backend="triton")

@@ -12,7 +12,7 @@ import pytest
 
 from fredholm.cli.main import main
 from fredholm.errors import TrustError
-from fredholm.operators import registry
+from fredholm.integral import registry
 from fredholm.training import (
     compress_run,
     evaluate,
@@ -46,7 +46,7 @@ def of_the_run(dim, heads=1, **options):
 def forget():
     """As in a new process: no file of a user has been imported."""
     registry._IMPORTED.clear()
-    registry._OPERATORS.pop("of-the-run", None)
+    registry.OPERATORS._entries.pop("of-the-run", None)
     for name in [name for name in sys.modules if name.startswith("fredholm_user_")]:
         del sys.modules[name]
 

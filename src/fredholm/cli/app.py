@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fredholm.cli import layers, show
+from . import layers, show
 
 app = typer.Typer(
     name="fredholm",
@@ -43,7 +43,7 @@ TrustFlag = Annotated[
 
 def _version(wanted: bool | None) -> None:
     if wanted:
-        from fredholm import __version__
+        from .. import __version__
 
         typer.echo(f"fredholm {__version__}")
         raise typer.Exit
@@ -77,7 +77,7 @@ def train(
     trust_code: TrustFlag = False,
 ) -> None:
     """Train a model from a recipe into RUNS/NAME."""
-    from fredholm import training
+    from .. import training
 
     chosen = [*(overrides or []), *([f"name={name}"] if name else [])]
     show.trusted_code(recipe, trust_code)
@@ -112,7 +112,7 @@ def evaluate(
     trust_code: TrustFlag = False,
 ) -> None:
     """Measure a run on a split and write evaluation.json."""
-    from fredholm import training
+    from .. import training
 
     if every:
         for found in training.glue_runs(run):
@@ -135,7 +135,7 @@ def predict(
     trust_code: TrustFlag = False,
 ) -> None:
     """Classify image files, or lines of text files, with a run's model."""
-    from fredholm import training
+    from .. import training
 
     show.trusted_code(run, trust_code)
     show.predictions(training.predict(run, list(files), trust_code=trust_code), json)
@@ -157,7 +157,7 @@ def generate(
     trust_code: TrustFlag = False,
 ) -> None:
     """Continue a text, token by token, with a run's model of the next token."""
-    from fredholm import training
+    from .. import training
 
     draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
     show.trusted_code(run, trust_code)
@@ -180,7 +180,7 @@ def compress(
     trust_code: TrustFlag = False,
 ) -> None:
     """Distil a run's exact operators into low-rank ones, in a new run folder with a report."""
-    from fredholm import training
+    from .. import training
 
     say = None if json else typer.echo
     sizes = {"steps": steps, "width": width, "samples": samples}
@@ -225,13 +225,13 @@ def explain(
     computes.
     """
     if module is None:
-        from fredholm import training
+        from .. import training
 
         layers.refuse_without_module(inputs=inputs, data=data, shape=shape, state=state, out=out)
         show.trusted_code(source, trust_code)
         typer.echo(f"report: {training.explain(Path(source), trust_code=trust_code)}")
         return
-    from fredholm import explain as explaining
+    from .. import explain as explaining
 
     layers.import_run_code(source, trust_code)
     given = {
@@ -260,7 +260,7 @@ def sweep(
     trust_code: TrustFlag = False,
 ) -> None:
     """Train a grid of overrides and seeds; run again to resume."""
-    from fredholm import training
+    from .. import training
 
     folder = runs / (name or f"sweep-{Path(recipe).stem}")
     show.trusted_code(recipe, trust_code)
@@ -310,7 +310,7 @@ def compare(
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
 ) -> None:
     """Train every operator in the same backbone with the same budget, and say what each costs."""
-    from fredholm.training import comparison
+    from ..training import comparison
 
     if list_only:
         show.compared_tasks()
@@ -372,7 +372,7 @@ def linearize(
     """Replace a pretrained model's softmax by linear attention, train it to do the same, and
     report.
     """
-    from fredholm import training
+    from .. import training
 
     stages = {
         "distil": training.StageOptions(epochs=distil_epochs, lr=distil_lr, batch_size=batch_size),
@@ -428,7 +428,7 @@ def data_fetch(
     ] = False,
 ) -> None:
     """Download a data set, check it and unpack it."""
-    from fredholm import data
+    from .. import data
 
     typer.echo(f"{name}: {data.fetch(name, force=force)}")
 
@@ -436,6 +436,6 @@ def data_fetch(
 @data_app.command("path", epilog="fredholm data path mnist")
 def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
     """Print the folder of a data set."""
-    from fredholm import data
+    from .. import data
 
     typer.echo(data.dataset_path(name))

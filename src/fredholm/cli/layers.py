@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fredholm.cli import show
-from fredholm.errors import OptionError
+from ..errors import OptionError
+from . import show
 
 
 def read_shape(text: str | None) -> tuple[int, ...] | None:
@@ -55,7 +55,7 @@ def import_run_code(source: str, trust_code: bool) -> None:
         TrustError: the run's recipe imports a file, and ``--trust-code`` is not given.
     """
     if (Path(source) / "recipe.yaml").is_file():
-        from fredholm import training
+        from .. import training
 
         show.trusted_code(source, trust_code)
         training.load_recipe(Path(source), trust_code=trust_code)

@@ -31,7 +31,7 @@ def trusted_code(source: Any, trust_code: bool) -> None:
     """On stderr, the files that ``--trust-code`` allows to run, before they do."""
     place = Path(source)
     if trust_code and (place.is_file() or (place / "recipe.yaml").is_file()):
-        from fredholm import training
+        from .. import training
 
         for path in training.imported_code(place):
             typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
@@ -130,7 +130,7 @@ def compression(result: dict[str, Any], as_json: bool) -> None:
 
 def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
     """The table of a sweep."""
-    from fredholm.training.sweeps import to_markdown
+    from ..training.sweeps import to_markdown
 
     typer.echo(to_markdown(rows))
     typer.echo(f"tables: {folder / 'table.md'}, table.csv, table.json, cells.json")
@@ -146,7 +146,7 @@ def fail_if_any(cells: list[dict[str, Any]]) -> None:
 
 def compared_tasks() -> None:
     """Tasks of ``fredholm compare``."""
-    from fredholm.training import comparison
+    from ..training import comparison
 
     for name in comparison.list_tasks():
         typer.echo(f"{name:<18}{comparison.find_task(name).title}")
@@ -164,7 +164,7 @@ def models_table(pattern: str) -> None:
     """Models with true counts, each at its own input size; a line as soon as its model is counted."""
     import torch
 
-    from fredholm import models
+    from .. import models
 
     typer.echo(f"{'model':<20}{'parameters':>14}{'GFLOPs':>12}   input")
     for name in models.list_models(pattern):
@@ -179,7 +179,7 @@ def models_table(pattern: str) -> None:
 
 def operators_table() -> None:
     """Registered operators by name."""
-    from fredholm import operators
+    from .. import operators
 
     for name in operators.list_operators():
         typer.echo(name)
@@ -189,7 +189,7 @@ def data_table() -> None:
     """Data sets with source, licences and whether they are here: a paragraph each, since sources
     and licences are long.
     """
-    from fredholm import data
+    from .. import data
 
     for name in data.list_datasets():
         facts = data.describe(name)

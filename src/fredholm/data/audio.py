@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError
+from ..errors import DataError, OptionError
 
 
 def read_wav(path: Path, rate: int) -> Float[Tensor, "samples"]:

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
-from fredholm.data.datasets import ArrayDataset, ImageDataset
-from fredholm.data.registry import Request, get_entry
-from fredholm.errors import DataError, OptionError
+from ..errors import DataError, OptionError
+from .datasets import ArrayDataset, ImageDataset
+from .registry import Request, get_entry
 
 KINDS = ("mask", "box")
 Compose = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from fredholm.data.boxes import box_mask, read_annotation
-from fredholm.errors import DataError, ShapeError, require
+from ..errors import DataError, ShapeError, require
+from .boxes import box_mask, read_annotation
 
 Transform = Callable[[Tensor], Tensor]
 

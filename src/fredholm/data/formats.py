@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from fredholm.errors import DataError, require
+from ..errors import DataError, require
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
 

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.augment import Augment
-from fredholm.data.counter import permutation
-from fredholm.data.datasets import LabelledDataset
-from fredholm.errors import CheckpointError, OptionError
+from ..errors import CheckpointError, OptionError
+from .augment import Augment
+from .counter import permutation
+from .datasets import LabelledDataset
 
 # Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as
 # HiddenTokens.hide.

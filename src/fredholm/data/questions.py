@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.data.texts import encode_texts
-from fredholm.data.vocabulary import PADDING, Vocabulary
-from fredholm.encoders import Inputs
-from fredholm.errors import DataError, ShapeError
+from ..encoders import Inputs
+from ..errors import DataError, ShapeError
+from .datasets import LabelledDataset, Transform
+from .texts import encode_texts
+from .vocabulary import PADDING, Vocabulary
 
 
 class QuestionDataset(LabelledDataset):

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.counter import permutation
-from fredholm.errors import OptionError, suggest
+from ..errors import OptionError, suggest
+from .counter import permutation
 
 SPLITS = ("train", "val", "test")
 SPLIT_SEED = 20240229  # fixed: a split is part of the data set, not of a run

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.data.vocabulary import KINDS, PADDING, Vocabulary
-from fredholm.errors import DataError, OptionError, ShapeError, suggest
+from ..errors import DataError, OptionError, ShapeError, suggest
+from .datasets import LabelledDataset, Transform
+from .vocabulary import KINDS, PADDING, Vocabulary
 
 MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 

@@ -15,8 +15,8 @@ from jaxtyping import Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fredholm.data.datasets import ImageDataset, LabelledDataset, Transform
-from fredholm.errors import DataError, ShapeError
+from ..errors import DataError, ShapeError
+from .datasets import ImageDataset, LabelledDataset, Transform
 
 
 class Rows:

@@ -8,8 +8,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from fredholm.errors import RecipeError, TrustError, suggest
-from fredholm.training.recipe import Recipe
+from ..errors import RecipeError, TrustError, suggest
+from .recipe import Recipe
 
 # Set by the data set or by sections of their own, so a recipe may not set them a second time under
 # model.
@@ -53,7 +53,7 @@ def import_files(files: list[str], folder: Path, trust_code: bool = True) -> lis
         RecipeError: a file is missing, is no ``.py`` file, or fails to import.
         TrustError: without ``trust_code``, a file whose content this process has not imported yet.
     """
-    from fredholm.operators.registry import import_file, was_imported
+    from ..integral.registry import import_file, was_imported
 
     paths = code_files(files, folder)
     foreign = [str(path) for path in paths if not (trust_code or was_imported(path))]
@@ -82,7 +82,7 @@ def check(recipe: Recipe) -> None:
 
 
 def _data_problems(recipe: Recipe):
-    from fredholm import data
+    from .. import data
 
     known = data.list_datasets()
     if recipe.data.name not in known:
@@ -119,7 +119,7 @@ def _kind_problems(recipe: Recipe, kind: str):
 
 
 def _model_problems(recipe: Recipe):
-    from fredholm import models
+    from .. import models
 
     known = models.list_models()
     if recipe.model.name not in known:
@@ -135,7 +135,7 @@ def _model_problems(recipe: Recipe):
 
 
 def _operator_problems(recipe: Recipe):
-    from fredholm import models, operators
+    from .. import models, operators
 
     name = recipe.operator.name
     if name is None:

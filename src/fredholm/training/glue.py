@@ -6,10 +6,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fredholm.data.catalogue.glue import TASKS, GlueOptions
-from fredholm.errors import DataError
-from fredholm.training.evaluation import evaluate
-from fredholm.training.recipe_files import read_plain
+from ..data.catalogue.glue import TASKS, GlueOptions
+from ..errors import DataError
+from .evaluation import evaluate
+from .recipe_files import read_plain
 
 
 def glue_runs(folder: str | Path) -> list[Path]:

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fredholm.errors import RecipeError, suggest
-from fredholm.training.recipe import Recipe
+from ..errors import RecipeError, suggest
+from .recipe import Recipe
 
 
 class _Loader(yaml.SafeLoader):
@@ -167,7 +167,7 @@ def load_recipe(
         fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean
         'epochs'?
     """
-    from fredholm.training.checks import check, import_files
+    from .checks import check, import_files
 
     raw, folder, own = _read(source)
     recipe = _validate(apply_overrides(raw, list(overrides)))
@@ -182,7 +182,7 @@ def imported_code(source: str | Path) -> list[Path]:
     Raises:
         RecipeError: no recipe there, or one that cannot be read.
     """
-    from fredholm.training.checks import code_files
+    from .checks import code_files
 
     raw, folder, _ = _read(source)
     return code_files(_validate(raw).imports, folder)

@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fredholm.data import Vocabulary, get_entry
-from fredholm.errors import RecipeError
-from fredholm.training.evaluation import load_run
-from fredholm.training.recipe import Recipe
+from ..data import Vocabulary, get_entry
+from ..errors import RecipeError
+from .evaluation import load_run
+from .recipe import Recipe
 
 HEAD = (
     "head",

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..mlp_kernel import ACTIVATIONS
+from ..activations import ACTIVATIONS
+from ..distance import root_of
 
 
 def take_keys(
@@ -61,8 +62,7 @@ def sampled_mlp_kernel(
         apart = queries["query_positions"][:, None, :, None] - take_keys(
             keys["key_positions"][:, None], index
         )
-        square = apart.square().sum(-1, keepdim=True)
-        far = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+        far = root_of(apart.square().sum(-1, keepdim=True))
         units = units + (far * queries["distance_scale"][:, None, None]).to(units.dtype)
     function = ACTIVATIONS[queries["activation"]].function
     if "table" in keys:

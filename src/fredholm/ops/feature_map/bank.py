@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..mlp_kernel.activations import activation_named
-from .library import piecewise_linear_op, scalar_bank_op
+from ..activations import find_activation
 from .naive import Bank
 from .piecewise import segments
+from .registration import piecewise_linear_op, scalar_bank_op
 
 FEW = 256  # scalars of a set
 
@@ -28,7 +28,7 @@ def scalar_bank(
     Args:
         u: scalars, (R, S, T); set s of the bank serves ``u[:, s]``.
         bank: see :class:`Bank`.
-        activation: σ, a name in ``fredholm.ops.mlp_kernel.ACTIVATIONS``.
+        activation: σ, a name in ``fredholm.ops.activations.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
 
     Returns:
@@ -48,7 +48,7 @@ def scalar_bank(
         >>> scalar_bank(torch.tensor([[[-1.0, 0.0, 2.0]]]), Bank(one, -one, one[None], 0 * one)).tolist()
         [[[[0.0, 0.0, 1.0]]]]
     """
-    activation_named(activation)
+    find_activation(activation)
     _check(u, bank)
     dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
     with torch.autocast(u.device.type, enabled=False):

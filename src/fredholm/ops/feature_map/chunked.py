@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..mlp_kernel.activations import activation_named
+from ..activations import find_activation
 from .naive import Bank
 from .piecewise import rectangles
 
@@ -23,7 +23,7 @@ def _chunk(u: Tensor, bank: Bank) -> int:
 def forward(u: Tensor, bank: Bank, activation: str, nonneg: bool) -> Tensor:
     """(R, S, T) scalars to (R, S, L, T)."""
     (rows, sets, columns), channels = u.shape, bank.channels
-    out, apply = u.new_empty(rows, sets, channels, columns), activation_named(activation).apply_
+    out, apply = u.new_empty(rows, sets, channels, columns), find_activation(activation).apply_
     for s in range(sets):
         weight, bias, readout, shift = (x[s] for x in bank)
         for r, c in rectangles(rows, columns, _chunk(u, bank)):
@@ -40,7 +40,7 @@ def backward(
     grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str
 ) -> list[Tensor]:
     """Gradients of u and of the bank; ``out`` where its ReLU cuts the gradient."""
-    (rows, sets, columns), rule = u.shape, activation_named(activation)
+    (rows, sets, columns), rule = u.shape, find_activation(activation)
     du, total = u.new_empty(u.shape), Bank(*(x.new_zeros(x.shape) for x in bank))
     for s in range(sets):
         weight, bias, readout, shift = (x[s] for x in bank)

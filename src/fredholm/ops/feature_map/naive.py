@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..mlp_kernel.activations import activation_named
+from ..activations import find_activation
 
 
 class Bank(NamedTuple):
@@ -38,7 +38,7 @@ def scalar_bank_naive(
     :func:`fredholm.ops.feature_map.scalar_bank`. O(T·G·h) memory.
     """
     weight, bias, readout, shift = bank
-    hidden = activation_named(activation).function(
+    hidden = find_activation(activation).function(
         u[:, :, None, None] * weight[..., None] + bias[..., None]
     )
     out = (torch.einsum("rsght,sgch->rsgct", hidden, readout) + shift[..., None]).flatten(2, 3)

@@ -13,7 +13,7 @@ from ..backend import choose_backend
 from ..feature_map import Bank, scalar_bank
 from ..tuning import power_of_two
 from .chunked import check_order, linear_attention
-from .served import linear_attention_refusal
+from .limits import linear_attention_refusal
 
 
 def banked_attention(

@@ -14,8 +14,8 @@ from torch import Tensor
 from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
+from .limits import linear_attention_refusal
 from .naive import guarded
-from .served import linear_attention_refusal
 
 
 def linear_attention(

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from ...quadrature import Quadrature
+from ..custom_op import custom_op
 from ..launch import launch
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
 from .triton_backward import key_gradient, query_gradient, rates
@@ -182,12 +182,7 @@ def _shapes(x: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (*rows, x.value.shape[3]), rows
 
 
-@torch.library.custom_op(
-    "fredholm::linear_attention_triton",
-    mutates_args=(),
-    schema=f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
-)
-def linear_attention_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Responses (B, H, Nq, d) and denominators before scale and floor (B, H, Nq), in float32; the
     latter without gradient.
     """
@@ -207,21 +202,13 @@ def linear_attention_triton(*arguments: Any) -> tuple[Tensor, Tensor]:
     return out, below
 
 
-@linear_attention_triton.register_fake
-def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     x = Inputs(*arguments[:7])
     out, below = (x.value.new_empty(shape, dtype=torch.float32) for shape in _shapes(x))
     return out, below
 
 
-@torch.library.custom_op(
-    "fredholm::linear_attention_triton_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor out, Tensor below, {TENSORS}, {OPTIONS}) -> Tensor[]",
-)
-def linear_attention_triton_backward(
-    grad: Tensor, out: Tensor, below: Tensor, *arguments: Any
-) -> list[Tensor]:
+def _backward(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of all tensors in their order, the scale's left out where there is none."""
     x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
     if 0 in (*out.shape, x.value.shape[2]):
@@ -314,30 +301,8 @@ def _scale_gradient(
     return total.sum_to_size(scale.shape)
 
 
-@linear_attention_triton_backward.register_fake
-def _(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
+def _backward_fake(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in _tensors(Inputs(*arguments[:7]))]
-
-
-def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x = Inputs(*inputs[:7])
-    ctx.save_for_backward(*output, *x[:5], *x.query_bank, *x.key_bank)
-    ctx.options, ctx.banks = inputs[7:], len(x.query_bank)
-
-
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
-    out, below, *tensors = ctx.saved_tensors
-    head, banks = tensors[:5], tensors[5:]
-    query_bank, key_bank = banks[: ctx.banks], banks[ctx.banks :]
-    found = linear_attention_triton_backward(
-        grad, out, below, *head, query_bank, key_bank, *ctx.options
-    )
-    if head[4] is None:
-        found.insert(4, None)
-    return *found[:5], found[5 : 5 + ctx.banks], found[5 + ctx.banks :], *(None,) * 5
-
-
-linear_attention_triton.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _numbers(shapes: Any) -> tuple[int, int, int, int, int]:
@@ -359,19 +324,54 @@ def _numbers(shapes: Any) -> tuple[int, int, int, int, int]:
     return b * h * queries * r * (d + 1), b * h * keys * r * (d + 1), hidden, readout, points
 
 
-@register_flop_formula(torch.ops.fredholm.linear_attention_triton)
-def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
+def _forward_flops(*arguments: Any) -> int:
     """Sums as if no pair were formed."""
     of_queries, of_keys, hidden, readout, points = _numbers(Inputs(*arguments[:7]))
     return 2 * (of_queries + of_keys + points * (hidden + readout))
 
 
-@register_flop_formula(torch.ops.fredholm.linear_attention_triton_backward)
-def _backward_flops(
-    grad: Any, out: Any, below: Any, *arguments: Any, out_shape: Any = None, **_: Any
-) -> int:
+def _backward_flops(grad: Any, out: Any, below: Any, *arguments: Any) -> int:
     """Both moments, the features' and the values' gradients, and the features and the bank's
     gradients once more.
     """
     of_queries, of_keys, hidden, readout, points = _numbers(Inputs(*arguments[:7]))
     return 2 * (2 * of_queries + 3 * of_keys + points * (4 * hidden + 3 * readout))
+
+
+linear_attention_triton_backward = custom_op(
+    "linear_attention_triton_backward",
+    f"(Tensor grad, Tensor out, Tensor below, {TENSORS}, {OPTIONS}) -> Tensor[]",
+    _backward,
+    fake=_backward_fake,
+    flops=_backward_flops,
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x = Inputs(*inputs[:7])
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*output, *x[:5], *x.query_bank, *x.key_bank)
+    ctx.options, ctx.banks = inputs[7:], len(x.query_bank)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
+    out, below, *tensors = ctx.saved_tensors
+    head, banks = tensors[:5], tensors[5:]
+    query_bank, key_bank = banks[: ctx.banks], banks[ctx.banks :]
+    found = linear_attention_triton_backward(
+        grad, out, below, *head, query_bank, key_bank, *ctx.options
+    )
+    if head[4] is None:
+        found.insert(4, None)
+    return *found[:5], found[5 : 5 + ctx.banks], found[5 + ctx.banks :], *(None,) * 5
+
+
+linear_attention_triton = custom_op(
+    "linear_attention_triton",
+    f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
+    _forward,
+    fake=_fake,
+    flops=_forward_flops,
+    setup_context=_setup_context,
+    backward=_gradients,
+)

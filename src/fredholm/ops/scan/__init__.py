@@ -1,9 +1,9 @@
 """Linear recurrences h_t = a_t h_{t-1} + b_t and causal convolutions."""
 
 from .fft import causal_convolution
-from .library import scan
 from .naive import causal_convolution_naive, scan_naive
 from .padding import pack, ranks, reorder
+from .recurrence import scan
 from .transition import krylov, transition_scan
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The recurrence in as few launches as its size allows. Values only; ``library.py`` differentiates
+"""The recurrence in as few launches as its size allows. Values only; ``recurrence.py`` differentiates
 it.
 """
 
