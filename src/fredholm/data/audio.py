@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import DataError, OptionError
 
 
-def read_wav(path: Path, rate: int) -> Float[Tensor, "samples"]:
+def read_wav(path: Path, rate: int) -> Float[Tensor, " samples"]:
     """The samples of a one-channel file of 16-bit integers, from -1 to 1.
 
     Raises:

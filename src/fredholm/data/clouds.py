@@ -121,7 +121,7 @@ class CloudAugment:
             )
 
     def __call__(
-        self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, "b"], *, seed: int, epoch: int
+        self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
     ) -> Float[Tensor, "b n c"]:
         """The changed clouds; ``indices`` are their numbers in the data set."""
         key = indices[:, None]

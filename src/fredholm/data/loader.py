@@ -79,7 +79,7 @@ class EpochOrder:
         """Batches an epoch."""
         return self.n // self.step_size if self.drop_last else -(-self.n // self.step_size)
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, "b"]]:
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, " b"]]:
         """The sample numbers of the batches of ``epoch`` from batch ``start`` on."""
         order = (
             permutation(self.n, self.seed, epoch, _ORDER) if self.shuffle else torch.arange(self.n)

@@ -92,7 +92,7 @@ class QuestionDataset(LabelledDataset):
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
+    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
         """Bytes and token numbers, and what is asked."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         numbers = self.numbers[indices]
@@ -106,7 +106,7 @@ class QuestionDataset(LabelledDataset):
         return Inputs(image=self.pictures(indices), tokens=numbers[:, :width]), labels
 
     def batch(
-        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Inputs, Tensor]:
         """Normalised pictures with token numbers, and what is asked; ``transform`` changes the
         pictures' bytes.

@@ -114,7 +114,7 @@ class TextEncoder(nn.Module):
         return self.dropout(features), domain
 
     def point(
-        self, numbers: Int[Tensor, "b"], position: Float[Tensor, "1"]
+        self, numbers: Int[Tensor, " b"], position: Float[Tensor, " 1"]
     ) -> Float[Tensor, "b d"]:
         """Features of one token of each text at one position: what :meth:`forward` gives there.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 def dense_apply(
     matrix: Float[Tensor, "b h q k o i"],
     weights: Float[Tensor, "#b #h #q k"],
-    signal: Float[Tensor, "b #h k i"],
+    signal: Float[Tensor, " b #h k i"],
 ) -> Float[Tensor, "b h q o"]:
     r""":math:`out_i = \sum_j w_{ij} K_{ij} u_j`, the integral as it is written.
     O(Nq·Nk·d_out·d_in).

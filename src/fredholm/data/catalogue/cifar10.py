@@ -76,7 +76,7 @@ FILES = (
 
 def read(
     folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, "n"]]:
+) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
     """Images and labels of one part, from the binary version (also in ``cifar-10-batches-bin/``) or
     the PNG layout.
 

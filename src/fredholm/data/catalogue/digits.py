@@ -31,7 +31,7 @@ def folder() -> Path:
     return Path(str(module.__file__)).parent / "data"
 
 
-def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, "n"]]:
+def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n"]]:
     """Images, their 17 levels scaled to 0 … 255, and labels: 80% of each class to train on, 20% to
     test on.
     """

@@ -40,7 +40,7 @@ def find(folder: Path, part: str, kind: str) -> Path:
 
 def read(
     folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, "n"]]:
+) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
     """Images (N, 1, H, W) and labels of one part.
 
     Raises:

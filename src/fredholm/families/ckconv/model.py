@@ -211,7 +211,7 @@ class CKCNN(nn.Module, PretrainedMixin):
         )
 
     def step(
-        self, numbers: Int[Tensor, "b"], state: TextState
+        self, numbers: Int[Tensor, " b"], state: TextState
     ) -> tuple[Float[Tensor, "b classes"], TextState]:
         """Logits after one more token, and the state after it: those of :meth:`forward` at the
         text's last token. O(t) at token t.

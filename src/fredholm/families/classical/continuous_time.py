@@ -286,7 +286,7 @@ class AffineSystemKernel(MatrixKernel):
         return (free if problem.index is None else free[:, problem.index])[:, None]
 
     def trajectory(
-        self, times: Float[Tensor, "n"], u: Float[Tensor, "b n i"]
+        self, times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
     ) -> Float[Tensor, "b n s"]:
         """The driven solution at the points."""
         signal = self.path(times, u)
@@ -322,7 +322,7 @@ class AffineSystemKernel(MatrixKernel):
         return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
 
 
-def interpolate(times: Float[Tensor, "n"], u: Float[Tensor, "b n i"]) -> Callable[[Tensor], Tensor]:
+def interpolate(times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]) -> Callable[[Tensor], Tensor]:
     """u between its points, linearly: (B, d_in) at a time.
 
     Example:

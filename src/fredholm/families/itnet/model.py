@@ -142,7 +142,7 @@ class ITNet(nn.Module, PretrainedMixin):
         )
 
     def step(
-        self, numbers: Int[Tensor, "b"], state: TextState
+        self, numbers: Int[Tensor, " b"], state: TextState
     ) -> tuple[Float[Tensor, "b classes"], TextState]:
         """Logits after one more token, and the state after it: the same as :meth:`forward` of the
         whole text, at its last token.
