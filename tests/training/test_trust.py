@@ -30,8 +30,7 @@ from tests.training.conftest import SMALL
 
 OPERATOR = """
 from pathlib import Path
-from fredholm.operators import register_operator
-from fredholm.operators.softmax import SoftmaxAttention
+from fredholm.operators import SoftmaxAttention, register_operator
 
 with Path({marker!r}).open("a") as file:
     file.write("run\\n")

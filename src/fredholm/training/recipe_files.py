@@ -161,11 +161,10 @@ def load_recipe(
     Example:
         >>> load_recipe("digits", ["training.epochs=3"]).training.epochs
         3
-        >>> load_recipe("digits", ["training.epoch=3"])
+        >>> load_recipe("digits", ["seeds=3"])
         Traceback (most recent call last):
             ...
-        fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean
-        'epochs'?
+        fredholm.errors.RecipeError: seeds: unknown key (received 3); did you mean 'seed'?
     """
     from .checks import check, import_files
 
