@@ -68,6 +68,10 @@ class RecipeError(FredholmError, ValueError):
     """A recipe has an unknown key, a wrong type or an impossible combination."""
 
 
+class TrustError(FredholmError, RuntimeError):
+    """Going on would execute code that came with a folder, and nobody has said that it may run."""
+
+
 class MissingExtraError(FredholmError, ImportError):
     """An optional dependency is not installed."""
 

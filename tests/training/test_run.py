@@ -13,6 +13,7 @@ from torch import nn
 
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.training import evaluate, load_run, predict, train
+from fredholm.training.build import build_dataset, build_model
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.evaluation import summarise
@@ -88,8 +89,6 @@ def test_evaluation_adds_up(finished):
 
 def test_predict_reads_image_files_as_training_does(finished, tmp_path):
     from PIL import Image
-
-    from fredholm.training.build import build_dataset
 
     _, folder = finished
     model, place = load_run(folder)
@@ -238,6 +237,20 @@ def test_bf16_trains_with_float32_weights(tmp_path, recipe):
     assert {value.dtype for value in state["state_dict"].values() if value.is_floating_point()} == {
         torch.float32
     }
+
+
+def test_random_frequencies_follow_the_run_s_seed(recipe):
+    def matrices(seed: int) -> list[torch.Tensor]:
+        chosen = recipe("operator=itnet", "model.depth=2", f"seed={seed}")
+        state = build_model(chosen, dataset).state_dict()
+        return [value for key, value in state.items() if key.endswith("fourier.matrix")]
+
+    dataset = build_dataset(recipe(), "val")
+    first, again, other = matrices(0), matrices(0), matrices(1)
+    assert len(first) == 3, "of the encoder and of two layers"
+    assert all(a.equal(b) for a, b in zip(first, again))
+    assert not any(a.equal(b) for a, b in zip(first, other))
+    assert other[1].equal(other[2]), "layers share one B"
 
 
 def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):

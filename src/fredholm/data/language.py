@@ -126,7 +126,7 @@ class HiddenTokens(LabelledDataset):
                 f"masked: received {share}; needs a share of the tokens between 0 and 1"
             )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
-        self.source, self.share = texts, share
+        self.source, self.share, self.notes = texts, share, texts.notes
         self.vocabulary, self.max_length, self.truncated = (
             texts.vocabulary,
             texts.max_length,

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..errors import CheckpointError, OptionError, RecipeError
 from .callbacks import write_json
 from .recipe import Recipe
-from .recipe_files import differences, load_recipe, save_recipe
+from .recipe_files import differences, load_recipe, read_plain, save_recipe
 
 # How often to save and how long to go on may change on resume: neither changes what is computed.
 _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes")
@@ -106,16 +106,15 @@ class RunFolder:
             self.code.mkdir(exist_ok=True)
             shutil.copyfile(source, self.code / Path(source).name)
         temporary = self.root / "recipe.tmp"
-        save_recipe(recipe.model_copy(update={"imports": _portable(recipe)}), temporary)
+        save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
         os.replace(temporary, self.recipe)
 
     def _same(self, recipe: Recipe) -> None:
         """Refuse to resume with anything that would compute something else."""
-        old, new = self.load_recipe().to_dict(), recipe.to_dict()
-        new["import"], old["import"] = (
-            _portable(recipe),
-            [f"code/{Path(name).name}" for name in old["import"]],
-        )
+        # The run's own copy of the code is compared, never executed: what goes on is the recipe
+        # that was given, whose imports are in force already.
+        old, new = read_plain(self.recipe), recipe.to_dict()
+        new["import"] = portable(recipe)
         for section in (old, new):
             section.pop("name")
             for key in _FREE:
@@ -133,21 +132,24 @@ class RunFolder:
                 "resume with the same recipe, or choose --overwrite or another --name"
             )
 
-    def load_recipe(self) -> Recipe:
-        """The recipe the run was started with.
+    def load_recipe(self, trust_code: bool = False) -> Recipe:
+        """The recipe the run was started with; its imports are executed with ``trust_code`` only,
+        see :func:`fredholm.training.load_recipe`.
 
         Raises:
             CheckpointError: the folder holds no run.
+            TrustError: the recipe imports a file and ``trust_code`` is not given.
         """
         if not self.started:
             raise CheckpointError(
                 f"{self.root}: no run here (recipe.yaml is missing); needs a folder made by "
                 "fredholm train"
             )
-        return load_recipe(self.recipe)
+        return load_recipe(self.root, trust_code=trust_code)
 
 
-def _portable(recipe: Recipe) -> list[str]:
+def portable(recipe: Recipe) -> list[str]:
+    """A recipe's imports as names inside the run folder, which can be moved."""
     return [f"code/{Path(source).name}" for source in recipe.imports]
 
 

@@ -169,7 +169,7 @@ class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule and training.
 
     ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
-    texts are read with.
+    texts are read with; or several, see :mod:`fredholm.training.starting`.
 
     Example:
         >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
@@ -179,7 +179,7 @@ class Recipe(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
-    init_from: str | None = None
+    init_from: str | Annotated[list[str], Field(min_length=1)] | None = None
     imports: Annotated[list[str], BeforeValidator(_listed)] = Field(
         default_factory=list, alias="import"
     )

@@ -140,43 +140,81 @@ def _name(operator: Any) -> Any:
 
 
 def load_recipe(
-    source: str | Path | dict[str, Any], overrides: list[str] | tuple[str, ...] = ()
+    source: str | Path | dict[str, Any],
+    overrides: list[str] | tuple[str, ...] = (),
+    *,
+    trust_code: bool = False,
 ) -> Recipe:
     """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check
     all of it.
 
     Files named by ``import`` are resolved against the recipe's own folder and imported, so that the
-    operators they register can be named.
+    operators they register can be named. A recipe that is named as a file is the user's own and its
+    imports are executed; those of a run folder, which somebody else may have made, only with
+    ``trust_code``, or where this process has imported the same content already.
 
     Raises:
         RecipeError: one line per problem, each naming the dotted key, what was received and what is
             needed.
+        TrustError: a run folder whose recipe imports a file, without ``trust_code``.
 
     Example:
         >>> load_recipe("digits", ["training.epochs=3"]).training.epochs
         3
-        >>> load_recipe("digits", ["training.epoch=3"])
+        >>> load_recipe("digits", ["seeds=3"])
         Traceback (most recent call last):
             ...
-        fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean
-        'epochs'?
+        fredholm.errors.RecipeError: seeds: unknown key (received 3); did you mean 'seed'?
     """
     from .checks import check, import_files
 
-    if isinstance(source, dict):
-        raw, folder = dict(source), Path.cwd()
-    else:
-        path = find_recipe(source)
-        raw, folder = _parse(path.read_text(encoding="utf-8"), str(path)), path.resolve().parent
-        if not isinstance(raw, dict):
-            raise RecipeError(
-                f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
-            )
-        raw.setdefault("name", path.stem)
+    raw, folder, own = _read(source)
     recipe = _validate(apply_overrides(raw, list(overrides)))
-    recipe.imports = import_files(recipe.imports, folder)
+    recipe.imports = import_files(recipe.imports, folder, trust_code or own)
     check(recipe)
     return recipe
+
+
+def imported_code(source: str | Path) -> list[Path]:
+    """The files that loading a recipe or a run folder would execute; executes none of them.
+
+    Raises:
+        RecipeError: no recipe there, or one that cannot be read.
+    """
+    from .checks import code_files
+
+    raw, folder, _ = _read(source)
+    return code_files(_validate(raw).imports, folder)
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """The recipe that a run wrote, as plain data; its imports stay names and are not executed."""
+    return _validate(_read(path)[0]).to_dict()
+
+
+def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bool]:
+    """A recipe's plain data, the folder its paths start from, and whether it is the user's own
+    rather than that of a run folder.
+    """
+    if isinstance(source, dict):
+        return dict(source), Path.cwd(), True
+    path = find_recipe(source)
+    raw = _parse(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(raw, dict):
+        raise RecipeError(
+            f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
+        )
+    raw.setdefault("name", path.stem)
+    named_by_folder = Path(source).is_dir() and path.parent == Path(source)
+    return raw, path.resolve().parent, not (named_by_folder or _in_run_folder(path))
+
+
+def _in_run_folder(path: Path) -> bool:
+    """Whether a recipe's file lies in a run folder: then it is not the user's own for being named
+    in full.
+    """
+    made_by_runs = ("model", "checkpoints", "result.json")
+    return path.name == "recipe.yaml" and any((path.parent / x).exists() for x in made_by_runs)
 
 
 def _validate(raw: dict[str, Any]) -> Recipe:

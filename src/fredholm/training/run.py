@@ -52,6 +52,7 @@ def train(
     *,
     overwrite: bool = False,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> RunResult:
     """Train the recipe's model into ``folder``, or continue there exactly where its newest
     checkpoint stopped.
@@ -67,6 +68,7 @@ def train(
         resume: continue the run in ``folder``; a finished run is returned as it is.
         overwrite: delete the run in ``folder`` first.
         report: receives one line an epoch.
+        trust_code: of the runs in ``init_from``, see :func:`load_run`.
 
     Raises:
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
@@ -78,13 +80,15 @@ def train(
     """
     place = RunFolder(folder)
     _check_devices(recipe)
-    words = known_vocabulary(recipe.init_from)
+    words = known_vocabulary(recipe, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     if report and getattr(data[0], "truncated", 0):
         report(
             f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} "
             "tokens and lost their end"
         )
+    for note in dict.fromkeys([*data[0].notes, *data[1].notes]):
+        (report or (lambda line: None))(note)
     loader, validation = build_loaders(recipe, *data)
     model = build_model(recipe, data[0])
     place.open(recipe, resume, overwrite)
@@ -92,7 +96,7 @@ def train(
         return place.read_result()
     checkpoint = newest_readable(place.checkpoints) if resume else None
     if recipe.init_from is not None and not resume:
-        for line in start_from(model, recipe.init_from, list(data[0].classes)):
+        for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
             (report or (lambda line: None))(line)
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
     task = task_of(data[0])
@@ -133,9 +137,9 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
         if task == "tokens":  # its classes are the vocabulary
             facts["classes"] = []
         return facts if task == "classification" else facts | {"task": task}
-    if isinstance(
-        dataset, PointDataset | GraphDataset | NodeDataset | QuestionDataset | FieldDataset
-    ):
+    if isinstance(dataset, QuestionDataset):  # the words tell another run's the meaning of its rows
+        return facts | {"task": task_of(dataset).name, "words": dataset.vocabulary.to_dict()}
+    if isinstance(dataset, PointDataset | GraphDataset | NodeDataset | FieldDataset):
         return facts | {"task": task_of(dataset).name}
     if isinstance(dataset, SequenceDataset | TokenDataset):
         return facts | {"task": task_of(dataset).name}

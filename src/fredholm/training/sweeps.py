@@ -97,30 +97,28 @@ def sweep(
     folder: str | Path,
     *,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
     """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
 
     Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its
     error while the rest goes on. ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in
-    ``folder`` are rewritten after every cell.
+    ``folder`` are rewritten after every cell. ``trust_code``: of a run folder as the source, see
+    :func:`fredholm.training.load_recipe`.
 
     Raises:
         RecipeError: any cell's recipe is wrong; found before the first one starts.
         Interrupted: Ctrl-C; the same command goes on.
     """
     folder, say = Path(folder), report or (lambda line: None)
-    first = load_recipe(source, [o for o in overrides if o.startswith("seed=")]).seed
+    seeded = [o for o in overrides if o.startswith("seed=")]
+    first = load_recipe(source, seeded, trust_code=trust_code).seed
     plan = []
     for label, chosen, seed in expand([o for o in overrides if not o.startswith("seed=")], first):
         name = f"{safe_name(label)},seed={seed}"
-        plan.append(
-            (
-                label,
-                seed,
-                load_recipe(source, [*chosen, f"seed={seed}", f"name={name}"]),
-                folder / name,
-            )
-        )
+        own = [*chosen, f"seed={seed}", f"name={name}"]
+        recipe = load_recipe(source, own, trust_code=trust_code)
+        plan.append((label, seed, recipe, folder / name))
     folder.mkdir(parents=True, exist_ok=True)
     cells: list[Cell] = []
     for number, (label, seed, recipe, place) in enumerate(plan, 1):

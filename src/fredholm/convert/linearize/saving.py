@@ -14,6 +14,7 @@ from torch import nn
 
 from ...errors import CheckpointError, ConversionError, FredholmError, require
 from ...models.pretrained import from_pretrained, save_pretrained
+from ..transformers_folder import load_local
 from .interface import Call, is_transformers
 from .replace import attach, replace_attention
 from .replaced import Replaced
@@ -122,12 +123,14 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
     library: Any = require("transformers", "hf", "loading a converted transformers model")
     module, _, name = adapter["class"].rpartition(".")
     kind = getattr(library, name, None)
-    if kind is None or not module.startswith("transformers."):
+    if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)) or (
+        not module.startswith("transformers.")
+    ):
         raise ConversionError(
             f"{adapter['class']} is no class of the installed transformers; load it by its own code"
         )
     try:
-        model, info = kind.from_pretrained(folder, output_loading_info=True)
+        model, info = load_local(kind, folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
     assert is_transformers(model)
