@@ -51,7 +51,8 @@ def custom_op(
             through an op without one. Compiled code traces past the first check.
 
     Example:
-        >>> double = custom_op("example_double", "(Tensor x) -> Tensor", lambda x: 2 * x, fake=torch.empty_like)
+        >>> schema = "(Tensor x) -> Tensor"
+        >>> double = custom_op("example_double", schema, lambda x: 2 * x, fake=torch.empty_like)
         >>> double(torch.ones(2)).tolist()
         [2.0, 2.0]
         >>> double(torch.ones(2, requires_grad=True)).sum().backward()
@@ -110,8 +111,9 @@ def differentiable_op(
 
     Example:
         >>> triple = differentiable_op(
-        ...     "example_triple", tensors="Tensor x", options="int n", fake=lambda x, n: torch.empty_like(x),
-        ...     forward=lambda x, n: n * x, backward=lambda grad, x, n, needs: [n * grad],
+        ...     "example_triple", tensors="Tensor x", options="int n",
+        ...     forward=lambda x, n: n * x, fake=lambda x, n: torch.empty_like(x),
+        ...     backward=lambda grad, x, n, needs: [n * grad],
         ...     flops=(lambda x, n: x.numel(), lambda grad, x, n, needs: x.numel()),
         ... )
         >>> x = torch.ones(2, requires_grad=True)

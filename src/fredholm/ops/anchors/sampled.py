@@ -19,7 +19,8 @@ def take_keys(
     """What belongs to keys, at the keys drawn for each query. O(B·H·Nq·S·c).
 
     Example:
-        >>> take_keys(torch.tensor([[[[1.0], [2.0]]]]), torch.tensor([[[[1, 1, 0]]]])).flatten().tolist()
+        >>> x, index = torch.tensor([[[[1.0], [2.0]]]]), torch.tensor([[[[1, 1, 0]]]])
+        >>> take_keys(x, index).flatten().tolist()
         [2.0, 2.0, 1.0]
     """
     b, h, n, c = x.shape

@@ -70,8 +70,8 @@ class FirstLayer:
         return s, rows
 
     def _scaled_queries(self, chunk: Chunk) -> Tensor:
-        """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product terms plus
-        the query bias.
+        """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product terms
+        plus the query bias.
         """
         f, q = self.f, self.q
         heads, batch, _, columns = f.key[chunk].shape

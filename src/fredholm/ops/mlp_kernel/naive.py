@@ -24,7 +24,8 @@ def hidden_pairs(
     r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer
     after layer.
 
-    .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
+    .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad
+        z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
 
     The kernel is a linear readout of these. This is the definition that the split, tiled forms are
     held to.
