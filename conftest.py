@@ -8,7 +8,11 @@ import pytest
 import torch
 
 # Kernels' modules import triton, which is an extra.
-collect_ignore_glob = [] if find_spec("triton") else ["src/fredholm/ops/*/triton*.py"]
+collect_ignore_glob = (
+    []
+    if find_spec("triton")
+    else ["src/fredholm/ops/*/triton*.py", "src/fredholm/families/*/triton/*.py"]
+)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fredholm.kernels.position_network import PositionNetwork
+from fredholm.families.ckconv.position_network import PositionNetwork
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "ckconv-kernels.json"
 POINTS, RATE = 200, 2e-3

@@ -23,8 +23,9 @@ from torch import Tensor
 from fredholm import data
 from fredholm.data.counter import uniform
 from fredholm.data.vocabulary import UNKNOWN
-from fredholm.depth.splitting.controls import resolve_controls
-from fredholm.models.continuous import ContinuousTransformer, trajectory
+from fredholm.families.continuous.model import ContinuousTransformer
+from fredholm.families.continuous.monitors import trajectory
+from fredholm.families.continuous.splitting.controls import resolve_controls
 from fredholm.training import load_recipe, train
 from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run

@@ -163,5 +163,5 @@ def _control() -> Row:
         "**not testable here**",
         "The paper proposes none. Models are trained discretise-then-optimise; gradients by the "
         "adjoint equation exist "
-        "(`fredholm.depth.splitting.solve`) and were not used",
+        "(`fredholm.families.continuous.splitting.solve`) and were not used",
     )

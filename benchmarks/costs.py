@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
-from fredholm.ops.grid_convolution.registration import fast_size
+from fredholm.families.ckconv.grid_convolution.registration import fast_size
 
 FLOAT = 4
 

@@ -118,7 +118,7 @@ def _with_table(b: int, h: int, n: int, d: int, w: int) -> Inputs:
 
 
 def _itnet(make: Callable[..., Inputs], bound: str, **more: int) -> KernelCase:
-    from fredholm.ops.mlp_kernel import mlp_kernel, mlp_kernel_naive
+    from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
 
     return KernelCase(
         op="exact ITNet" + (", causal" if more.get("causal") else ""),

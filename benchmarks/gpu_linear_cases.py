@@ -9,9 +9,9 @@ from math import log2
 import torch
 from torch import Tensor
 
+from fredholm.families.ckconv.grid_convolution import grid_convolution, grid_convolution_naive
+from fredholm.families.infsa.graph import affinity_naive, affinity_product
 from fredholm.ops.feature_map import Bank, scalar_bank_naive
-from fredholm.ops.grid_convolution import grid_convolution, grid_convolution_naive
-from fredholm.ops.infsa import affinity_naive, affinity_product
 from fredholm.ops.linear_attention import banked_attention, linear_attention, linear_attention_naive
 from fredholm.quadrature import Quadrature
 

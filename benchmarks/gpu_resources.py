@@ -24,10 +24,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fredholm.ops.grid_convolution import triton as spectra
-from fredholm.ops.infsa import triton as affinity
-from fredholm.ops.infsa import triton_backward as affinity_backward
-from fredholm.ops.infsa import triton_forward as affinity_forward
+from fredholm.families.ckconv.triton import op as spectra
+from fredholm.families.infsa.triton import backward as affinity_backward
+from fredholm.families.infsa.triton import forward as affinity_forward
+from fredholm.families.infsa.triton import op as affinity
 from fredholm.ops.linear_attention import triton as linear
 from fredholm.ops.linear_attention import triton_backward as linear_backward
 from fredholm.ops.linear_attention import triton_forward as linear_forward

@@ -23,8 +23,8 @@ from torch import Tensor
 from fredholm import data
 from fredholm.data import make_loader
 from fredholm.explain.style import LIGHT, new_figure, settings
+from fredholm.integral import build_feature_map
 from fredholm.kernels import FEATURE_MAPS, LunaMap
-from fredholm.kernels.feature_map import build_feature_map
 from fredholm.models import create_model
 from fredholm.ops.feature_map import Bank, scalar_bank, scalar_bank_naive
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from fredholm.convert.encoder import from_encoder
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
     Hybrid,
@@ -28,7 +29,6 @@ from fredholm.depth import (
     convergence,
     encoder_terms,
 )
-from fredholm.domain import Domain
 
 from .machine import describe
 from .registry import Case, Entry, register

@@ -42,7 +42,7 @@ class TritonKernels(MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         return (
             PathFinder.find_spec(fullname, path, target)
-            if re.search(r"^fredholm\.ops\..*\.triton", fullname)
+            if re.search(r"^fredholm\.(ops|families)\..*\.triton", fullname)
             else None
         )
 

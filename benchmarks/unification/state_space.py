@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fredholm import Domain, IntegralOperator
-from fredholm.convert.classical import register_converter
-from fredholm.convert.classical.state_space import linear_system
+from fredholm.families.classical.state_space import linear_system
+from fredholm.integral.conversion import register_converter
 from fredholm.kernels import DiagonalStateSpaceKernel, SelectiveKernel, StateSpaceKernel
 
 from .measure import Configuration

@@ -10,19 +10,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .convert import as_operator as as_operator
     from .domain import Domain as Domain
+    from .families.ckconv.operator import CKConv as CKConv
+    from .families.infsa.linear_operator import LinearInfSA as LinearInfSA
+    from .families.infsa.operator import InfSA as InfSA
+    from .families.itnet.low_rank_operator import LowRankITNetOperator as LowRankITNetOperator
+    from .families.itnet.operator import ITNetOperator as ITNetOperator
+    from .families.luna.operator import LunaAttention as LunaAttention
+    from .families.softmax.operator import SoftmaxAttention as SoftmaxAttention
+    from .integral import IntegralOperator as IntegralOperator
+    from .integral import create_operator as create_operator
+    from .integral import list_operators as list_operators
+    from .integral import register_operator as register_operator
     from .models import create_model as create_model
     from .models import list_models as list_models
-    from .operators import CKConv as CKConv
-    from .operators import InfSA as InfSA
-    from .operators import IntegralOperator as IntegralOperator
-    from .operators import ITNetOperator as ITNetOperator
-    from .operators import LinearInfSA as LinearInfSA
-    from .operators import LowRankITNetOperator as LowRankITNetOperator
-    from .operators import LunaAttention as LunaAttention
-    from .operators import SoftmaxAttention as SoftmaxAttention
-    from .operators import create_operator as create_operator
-    from .operators import list_operators as list_operators
-    from .operators import register_operator as register_operator
     from .training import linearize as linearize
 
 # Names are looked up when they are first used, so that ``fredholm --help`` does not wait for torch.

@@ -134,6 +134,27 @@ class Quadrature:
             equal=self.equal,
         )
 
+    def stretch(self, start: int, stop: int) -> Quadrature:
+        """What queries ``start`` to ``stop`` of a causal domain see of the keys before ``stop``:
+        the quadrature of a stretch of steps at once.
+        """
+
+        def pairs(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[..., start:stop, :stop]
+
+        order = torch.arange(stop, device=self.mass.device, dtype=self.mass.dtype)[None]
+        return Quadrature(
+            mass=self.mass[:, :stop],
+            scale=None if self.scale is None else self.scale[..., start:stop],
+            query_time=order[:, start:],
+            key_time=order,
+            density=pairs(self.density),
+            log_density=pairs(self.log_density),
+            valid=None if self.valid is None else self.valid[:, :stop],
+            equal=self.equal,
+            triangular=start == 0,
+        )
+
 
 def reciprocal(mass: Tensor) -> Tensor:
     """1 / mass, and 0 where there is no mass to divide by: a query that sees nothing integrates to

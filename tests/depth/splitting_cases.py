@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fredholm.depth import Evolution, FeedForwardTerm, OperatorTerm, PositivityConstraint
 from fredholm.domain import Domain
+from fredholm.families.continuous.splitting import (
+    Evolution,
+    FeedForwardTerm,
+    OperatorTerm,
+    PositivityConstraint,
+)
 
 D, N = 4, 3
 DOMAIN = Domain.line(N)

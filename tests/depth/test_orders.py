@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.errors import MissingExtraError, OptionError
+from fredholm.families.continuous.splitting import (
     ConvolutionTerm,
     Evolution,
     FeedForwardTerm,
@@ -17,10 +19,8 @@ from fredholm.depth import (
     SubstepError,
     convergence,
     encoder_terms,
+    solve,
 )
-from fredholm.depth.splitting import solve
-from fredholm.domain import Domain
-from fredholm.errors import MissingExtraError, OptionError
 
 from ..tolerances import assert_close
 

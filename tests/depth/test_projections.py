@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.errors import OptionError
+from fredholm.families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
     MomentConstraint,
     PositivityConstraint,
     SubstepError,
 )
-from fredholm.domain import Domain
-from fredholm.errors import OptionError
 
 from ..tolerances import assert_close
 

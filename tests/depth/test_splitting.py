@@ -9,20 +9,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fredholm.depth import (
+from fredholm.families.continuous.splitting import (
+    Constant,
     Evolution,
     FeedForwardTerm,
     Hybrid,
     Lie,
+    Linear,
     LinearTerm,
     OperatorTerm,
     Parallel,
     PositivityConstraint,
     Relaxed,
+    Scheme,
     Strang,
     encoder_terms,
 )
-from fredholm.depth.splitting import Constant, Linear, Scheme
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close

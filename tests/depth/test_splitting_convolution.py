@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.errors import DomainError, OptionError
+from fredholm.families.continuous.splitting import (
     ConvolutionalAttention,
     ConvolutionalEmbedding,
     ConvolutionTerm,
@@ -19,8 +21,6 @@ from fredholm.depth import (
     PixelConvolutionTerm,
     SubstepError,
 )
-from fredholm.domain import Domain
-from fredholm.errors import DomainError, OptionError
 
 from ..tolerances import assert_close
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.families.continuous.splitting import (
     Evolution,
     MomentConstraint,
     Strang,
     SubstepError,
     encoder_terms,
 )
-from fredholm.domain import Domain
 
 from ..tolerances import assert_close
 from .splitting_cases import DOMAIN, D, N, draw, make, spread

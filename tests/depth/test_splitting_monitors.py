@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.families.continuous.splitting import (
     Evolution,
     LinearTerm,
     MomentConstraint,
@@ -14,10 +15,9 @@ from fredholm.depth import (
     Parallel,
     PositivityConstraint,
     encoder_terms,
+    energy,
     growth,
 )
-from fredholm.depth.splitting import energy
-from fredholm.domain import Domain
 
 D, N = 8, 5
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fredholm.depth import (
+from fredholm.domain import Domain
+from fredholm.errors import OptionError, ShapeError
+from fredholm.families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
     Hybrid,
@@ -15,11 +17,10 @@ from fredholm.depth import (
     PositivityConstraint,
     Relaxed,
     SubstepError,
+    Term,
     encoder_terms,
+    resolve_scheme,
 )
-from fredholm.depth.splitting import Term, resolve_scheme
-from fredholm.domain import Domain
-from fredholm.errors import OptionError, ShapeError
 
 from .splitting_cases import DOMAIN, D, N, draw, make
 

@@ -10,8 +10,8 @@ import torch
 from fredholm.errors import ShapeError
 from fredholm.explain import report
 from fredholm.explain.evolution import evolution_section
+from fredholm.families.continuous.monitors import trajectory
 from fredholm.models import create_model
-from fredholm.models.continuous import trajectory
 
 from .conftest import tiny_images, tiny_model
 

@@ -8,13 +8,7 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.kernels import (
-    LinearAttentionKernel,
-    Rotary,
-    SoftmaxKernel,
-    TransposedLinear,
-    attention,
-)
+from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear
 from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close
@@ -61,7 +55,7 @@ def test_packed_projections_take_one_matrix_product(monkeypatch):
         calls.append(tuple(weight.shape))
         return linear(u, weight, bias)
 
-    monkeypatch.setattr(attention.F, "linear", spy)
+    monkeypatch.setattr(torch.nn.functional, "linear", spy)
     operator.projection = None
     u, query = signal(), signal(3)
     operator(u)

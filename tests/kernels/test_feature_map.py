@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from fredholm.errors import OptionError
+from fredholm.families.luna.kernel import PRESETS
+from fredholm.integral import build_feature_map, orthogonal_draws
 from fredholm.kernels import (
     FEATURE_MAPS,
     FeatureMap,
@@ -21,8 +23,6 @@ from fredholm.kernels import (
     PositiveRandomFeatures,
     register_feature_map,
 )
-from fredholm.kernels.feature_map import build_feature_map, orthogonal_draws
-from fredholm.kernels.luna import PRESETS
 
 from ..tolerances import assert_close
 

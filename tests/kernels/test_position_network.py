@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fredholm.errors import OptionError, ShapeError
-from fredholm.kernels.position_network import ACTIVATIONS, PositionNetwork, WeightNormLinear
+from fredholm.families.ckconv.position_network import ACTIVATIONS, PositionNetwork, WeightNormLinear
 
 from ..tolerances import assert_close
 

@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
-from fredholm.kernels.recurrent import RecurrentKernel
-from fredholm.operators import IntegralOperator
-from fredholm.ops.trajectory import (
+from fredholm.families.classical.recurrence import RecurrentKernel
+from fredholm.families.classical.trajectory import (
     CELLS,
     LINEARIZATIONS,
     Weights,
@@ -23,6 +22,7 @@ from fredholm.ops.trajectory import (
     push,
     tanh_secant,
 )
+from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close
 

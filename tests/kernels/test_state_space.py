@@ -9,6 +9,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
+from fredholm.integral import FFT, Exact, Scan
 from fredholm.kernels import (
     ContinuousStateSpaceKernel,
     DiagonalStateSpaceKernel,
@@ -17,7 +18,6 @@ from fredholm.kernels import (
     StateSpaceKernel,
 )
 from fredholm.operators import IntegralOperator
-from fredholm.operators.strategies import FFT, Exact, Scan
 
 from ..tolerances import assert_close
 

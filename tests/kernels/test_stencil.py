@@ -13,9 +13,9 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.kernels.lattice import Window
-from fredholm.kernels.pooling import AdaptivePoolKernel, AveragePoolKernel
-from fredholm.kernels.stencil import StencilKernel
+from fredholm.families.classical.convolution import StencilKernel
+from fredholm.families.classical.pooling import AdaptivePoolKernel, AveragePoolKernel
+from fredholm.kernels import Window
 from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close

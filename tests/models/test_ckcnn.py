@@ -9,9 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fredholm.errors import OptionError
+from fredholm.families.ckconv.model import CKCNN, WholeNorm
 from fredholm.models import count, create_model, from_pretrained, model_config
-from fredholm.models.ckcnn import CKCNN
-from fredholm.models.ckcnn.model import WholeNorm
 
 from ..tolerances import assert_close
 

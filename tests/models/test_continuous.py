@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from fredholm.errors import CheckpointError, OptionError, ShapeError
+from fredholm.families.continuous.config import ContinuousConfig
+from fredholm.families.continuous.model import ContinuousTransformer
 from fredholm.models import create_model, from_pretrained, model_config, save_pretrained
-from fredholm.models.continuous import ContinuousConfig, ContinuousTransformer
 from fredholm.operators import list_operators
 
 from ..tolerances import assert_close

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fredholm.errors import CheckpointError
+from fredholm.families.itnet.model import ITNet
 from fredholm.models import create_model, from_pretrained, save_pretrained
-from fredholm.models.itnet import ITNet
 
 NANO = {"image_size": (8, 8), "dim": 8, "depth": 1}
 

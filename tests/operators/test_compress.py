@@ -9,8 +9,9 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, OptionError
+from fredholm.families.itnet import compress
 from fredholm.kernels import LinearAttentionKernel
-from fredholm.operators import IntegralOperator, ITNetOperator, compress, create_operator
+from fredholm.operators import IntegralOperator, ITNetOperator, create_operator
 
 DIM, HEADS, N = 8, 2, 6
 

@@ -4,21 +4,24 @@ many.
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from fredholm.domain import Domain
-from fredholm.kernels import Kernel
+from fredholm.errors import OptionError
+from fredholm.integral import Facts, choose
+from fredholm.kernels import HiddenKernel, Kernel, Layout, PairKernel, WeightedKernel
 from fredholm.operators import Exact, IntegralOperator
-from fredholm.operators.strategies import exact
 
 from ..tolerances import assert_close
 
 HEADS, WIDTH, N = 2, 3, 7
 
 
-class Plain(Kernel):
+class Plain(PairKernel):
     """Only ``forward``."""
 
     def __init__(self, heads, d_in, d_out=None):
@@ -30,7 +33,7 @@ class Plain(Kernel):
         return near[..., None, None] * self.mix
 
 
-class OnlyHidden(Kernel):
+class OnlyHidden(HiddenKernel):
     """Only ``hidden`` and ``readout``."""
 
     bias = True
@@ -65,7 +68,7 @@ class WithoutBias(OnlyHidden):
     bias = False
 
 
-class OnlyWeights(Kernel):
+class OnlyWeights(WeightedKernel):
     """Only ``weights`` and ``value_map``: a decay in distance, one rate a head, the same for every
     batch element.
     """
@@ -155,13 +158,16 @@ def test_blocks_are_the_definition(name, where, memory, monkeypatch):
     operator, u, domain = build(name, memory), signal(), domains()[where]
     assert operator.plan(domain).path == KERNELS[name][1]
     sizes = []
-    whole = exact._dense
+    module = sys.modules[
+        type(choose(operator.strategy, operator.kernel, Facts(Layout()))).__module__
+    ]
+    whole = module._block
 
-    def spy(kernel, problem, path, rows=None):
-        sizes.append(problem.ux.shape[2] if rows is None else len(rows))
-        return whole(kernel, problem, path, rows)
+    def spy(kernel, problem):
+        sizes.append(problem.ux.shape[2])
+        return whole(kernel, problem)
 
-    monkeypatch.setattr(exact, "_dense", spy)
+    monkeypatch.setattr(module, "_block", spy)
     actual = operator(u, domain)
     assert sum(sizes) == N
     assert {None: len(sizes) == 1, 1: len(sizes) == N, 1500: len(sizes) > 1}[memory], sizes
@@ -204,10 +210,29 @@ def test_memory_of_the_tiled_form_does_not_change_the_answer():
     assert_same(operator(u, domain), expected, [u, *operator.parameters()])
 
 
-def test_a_kernel_that_defines_nothing_says_what_to_define():
+def test_a_kernel_without_a_definition_says_what_to_define():
     class Empty(Kernel):
         pass
 
-    operator = IntegralOperator(6, HEADS, kernel=Empty(HEADS, 3))
-    with pytest.raises(NotImplementedError, match=r"Empty must define forward\(x, y, ux, uy\)"):
-        operator(torch.randn(1, 4, 6))
+    class Scalar(Kernel):
+        def weights(self, problem):
+            raise NotImplementedError
+
+        def value_map(self):
+            raise NotImplementedError
+
+    with pytest.raises(OptionError, match=r"Empty has no definition.*PairKernel \(forward\)"):
+        Empty(HEADS, 3)
+    with pytest.raises(OptionError, match=r"Scalar defines weights and value_map.*WeightedKernel"):
+        Scalar(HEADS, 3)
+
+
+def test_methods_of_a_capability_without_the_capability_are_an_error():
+    with pytest.raises(OptionError, match=r"write class Slip\(Plain, OwnForm\)"):
+
+        class Slip(Plain):
+            def evaluates(self, layout):
+                return True
+
+            def evaluate(self, problem):
+                raise NotImplementedError

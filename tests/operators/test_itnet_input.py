@@ -9,9 +9,10 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
+from fredholm.families.itnet import compress
+from fredholm.integral import read_strategy
 from fredholm.kernels import Proposal, auxiliary_loss
-from fredholm.operators import Exact, MonteCarlo, compress, create_operator
-from fredholm.operators.strategies import read_strategy
+from fredholm.operators import Exact, MonteCarlo, create_operator
 from fredholm.ops.anchors import Mixture
 
 from ..tolerances import assert_close
@@ -65,7 +66,8 @@ def test_nan_features_pass_through_low_rank():
 def test_a_strategy_comes_with_its_options():
     assert read_strategy(SAMPLED) == MonteCarlo(samples=3, loss_queries=2)
     assert read_strategy(SAMPLED | {"anchors": True}).anchors is True
-    assert read_strategy("exact") == "exact"
+    assert read_strategy("auto") == "auto"
+    assert read_strategy("exact") == Exact()
     assert read_strategy({"name": "exact", "memory": 1 << 20}) == Exact(memory=1 << 20)
     with pytest.raises(OptionError, match="no option 'sample'; did you mean 'samples'"):
         read_strategy({"name": "monte_carlo", "sample": 3})

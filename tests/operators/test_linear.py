@@ -10,16 +10,16 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, StrategyError
-from fredholm.kernels import Kernel, Layout, LinearAttentionKernel
+from fredholm.integral import Facts, choose
+from fredholm.kernels import Expanded, Layout, LinearAttentionKernel, PairKernel
 from fredholm.operators import Exact, IntegralOperator, Linear, SoftmaxAttention
-from fredholm.operators.strategies import resolve
 
 from ..tolerances import assert_close
 
 DIM, HEADS, N = 6, 2, 7
 
 
-class LowRank(Kernel):
+class LowRank(PairKernel, Expanded):
     """K(x, y) = Φ(x, u(x)) Ψ(y, u(y))^T with matrices of rank 2: the low-rank kernel of ITNet, Eq.
     15, in its plainest form.
     """
@@ -149,7 +149,7 @@ def test_other_queries(name, where, path):
     )
 
 
-def test_auto_asks_the_traits():
+def test_auto_asks_for_capabilities():
     separable, whole = LinearAttentionKernel(DIM, HEADS), SoftmaxAttention(DIM, HEADS).kernel
     for layout in (
         Layout(),
@@ -157,11 +157,12 @@ def test_auto_asks_the_traits():
         Layout(pairs=True),
         Layout(causal=True, stepping=True),
     ):
-        assert resolve("auto", separable, layout) == Linear()
-        assert resolve("auto", LowRank(HEADS, 3), layout) == Linear()
-        assert resolve("linear", separable, layout) == Linear()
-        assert resolve("exact", separable, layout) == Exact()
-        assert resolve("auto", whole, layout) == Exact()
+        facts = Facts(layout)
+        assert choose("auto", separable, facts).strategy == Linear()
+        assert choose("auto", LowRank(HEADS, 3), facts).strategy == Linear()
+        assert choose(Linear(), separable, facts).strategy == Linear()
+        assert choose(Exact(), separable, facts).strategy == Exact()
+        assert choose("auto", whole, facts).strategy == Exact()
 
 
 def test_exact_serves_separable_kernels_too():

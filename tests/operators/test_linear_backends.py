@@ -9,9 +9,18 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, OptionError, StrategyError
+from fredholm.integral import FFT
 from fredholm.kernels import DiagonalStateSpaceKernel, LinearAttentionKernel
-from fredholm.operators import CKConv, InfSA, IntegralOperator, LunaAttention
-from fredholm.operators.strategies import FFT, Exact, Linear, Neumann, Resolvent
+from fredholm.operators import (
+    CKConv,
+    Exact,
+    InfSA,
+    IntegralOperator,
+    Linear,
+    LunaAttention,
+    Neumann,
+    Resolvent,
+)
 
 from ..ops.triton_device import devices
 from ..tolerances import assert_close

@@ -13,10 +13,10 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, StrategyError
+from fredholm.integral.forms.monte_carlo import SampledKeys, Samples, at_anchors
+from fredholm.integral.forms.monte_carlo.drawn import _key_terms, _messages, _pairs, _split
 from fredholm.kernels import add_proposal, auxiliary_loss
 from fredholm.operators import Anchors, ITNetOperator, MonteCarlo, SoftmaxAttention, create_operator
-from fredholm.operators.strategies.anchors import at_anchors
-from fredholm.operators.strategies.monte_carlo import Samples, _key_terms, _messages, _pairs, _split
 from fredholm.ops.anchors import lattice, spread_anchors
 
 from ..contracts.cases import OperatorCase
@@ -90,10 +90,15 @@ def test_gradients_of_the_kernel_are_unbiased():
     assert (error > 4 * found.std(0) / 150**0.5 + 1e-9).double().mean() < 0.002, names
 
 
+def drawn(op):
+    """The form of the operator's strategy that draws keys."""
+    return SampledKeys(op.strategy)
+
+
 def probabilities(op, domain, u):
     """q (B, H, Nq, Nk) in full, and the messages' sizes against it."""
     problem, _, _ = op._problem(u, domain, None, None)
-    proposal = op.strategy.proposal(op.kernel, problem)
+    proposal = drawn(op).proposal(op.kernel, problem)
     every = torch.arange(domain.size).expand(u.shape[0], HEADS, domain.size, -1)
     seen = problem.quadrature.visible()
     density = proposal.density(every)
@@ -109,11 +114,11 @@ def test_the_proposal_is_a_distribution_above_its_floor(where):
     some = (weights > 0).any(-1)
     assert_close(q.sum(-1)[some], torch.ones_like(q.sum(-1)[some]))
     assert (q[weights > 0] >= op.strategy.floor / N - 1e-12).all()
-    drawn = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    keys = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     visible = problem.quadrature.visible()
     if visible is not None:
-        seen = visible.expand_as(q).gather(-1, drawn.index)
-        assert (drawn.weight[~seen] == 0).all()
+        seen = visible.expand_as(q).gather(-1, keys.index)
+        assert (keys.weight[~seen] == 0).all()
         assert seen[some].all()
 
 
@@ -131,8 +136,8 @@ def test_the_variance_is_the_formula():
     formula, terms = variance_formula(problem, q, messages, 3)
     times = 4000
     many, _, _ = op._problem(*reversed(repeated(DOMAINS["masses"], u, times)), None, None)
-    found = op.strategy.estimate(
-        op.kernel, many, op.strategy.draw(many, op.strategy.proposal(op.kernel, many))
+    found = drawn(op).estimate(
+        op.kernel, many, drawn(op).draw(many, drawn(op).proposal(op.kernel, many))
     )
     assert abs(found.unflatten(0, (times, 2)).var(0).sum() / formula.sum() - 1) < 0.05
     # 209, 210: q* is proportional to the terms' sizes, reaches (Σ|μ K u|)² and nothing is below
@@ -173,7 +178,7 @@ def test_gradcheck_with_the_samples_held_fixed(where):
     op, u, domain = operator(), signal(), DOMAINS[where]
     op.strategy = MonteCarlo(samples=3)
     problem, _, _ = op._problem(u.detach(), domain, None, None)
-    samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     samples = Samples(samples.index, samples.weight.detach())
     names = [n for n, _ in op.kernel.named_parameters()]
     parameters = [p.detach().requires_grad_() for p in op.kernel.parameters()]
@@ -194,7 +199,7 @@ class Estimate(torch.nn.Module):
         self.kernel = kernel
 
     def forward(self, problem, samples):
-        return MonteCarlo(samples=3).estimate(self.kernel, problem, samples)
+        return SampledKeys(MonteCarlo(samples=3)).estimate(self.kernel, problem, samples)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_the_split_form_is_the_pairs_form(options, where):
     assert (problem.layout.grid is None) == (where == "causal padded"), (
         "a regular grid reads a table of displacements"
     )
-    samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
+    samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     keys = _key_terms(op.kernel, problem)
     fast, plain = _split(op.kernel, problem, samples, keys), _pairs(op.kernel, problem, samples, {})
     assert_close(fast, plain)
@@ -235,10 +240,10 @@ def test_the_split_form_is_the_pairs_form(options, where):
 def test_blocks_of_queries_change_nothing(monkeypatch):
     op, u, domain = operator(), signal(), DOMAINS["causal"]
     problem, _, _ = op._problem(u, domain, None, None)
-    samples = op.strategy.draw(problem, op.strategy.proposal(op.kernel, problem))
-    whole = op.strategy.estimate(op.kernel, problem, samples)
-    monkeypatch.setattr("fredholm.operators.strategies.monte_carlo.BYTES", 1)
-    parts = op.strategy.estimate(op.kernel, problem, samples)
+    samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
+    whole = drawn(op).estimate(op.kernel, problem, samples)
+    monkeypatch.setattr("fredholm.integral.forms.monte_carlo.drawn.BYTES", 1)
+    parts = drawn(op).estimate(op.kernel, problem, samples)
     assert_close(parts, whole)
     for a, b in zip(
         *(torch.autograd.grad(x.square().sum(), u, retain_graph=True) for x in (parts, whole))

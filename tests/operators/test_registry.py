@@ -9,6 +9,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
+from fredholm.integral import Facts, Form, choose, read_strategy
 from fredholm.kernels import Layout, MLPKernel, SoftmaxKernel
 from fredholm.operators import (
     Exact,
@@ -21,8 +22,7 @@ from fredholm.operators import (
     list_operators,
     operator_factory,
     register_operator,
-)  # fmt: skip
-from fredholm.operators.strategies import resolve
+)
 
 
 def test_names():
@@ -91,7 +91,7 @@ class Mine(SoftmaxAttention):
 
 @pytest.fixture
 def user_file(tmp_path, monkeypatch):
-    from fredholm.operators import registry
+    from fredholm.integral import registry
 
     monkeypatch.setattr(registry, "_OPERATORS", dict(registry._OPERATORS))
     before = set(sys.modules)
@@ -127,20 +127,20 @@ def test_a_missing_file_is_named():
 
 
 def test_strategy_names_and_objects():
-    kernel = MLPKernel(1, 2, width=2)
-    assert resolve("auto", kernel, Layout()) == resolve("exact", kernel, Layout()) == Exact()
+    kernel, facts = MLPKernel(1, 2, width=2), Facts(Layout())
+    assert choose("auto", kernel, facts).strategy == read_strategy("exact") == Exact()
     mine = Exact(memory=7)
-    assert resolve(mine, kernel, Layout()) is mine
+    assert choose(mine, kernel, facts).strategy is mine
     operator = ITNetOperator(4, 2, width=2, strategy=mine)
     assert operator.strategy is mine
     assert "memory=7" in operator.plan(Domain.line(3)).strategy
     assert Exact.exact
 
 
-def test_a_strategy_that_refuses_names_both():
+def test_a_strategy_without_a_form_names_both():
     class Picky(Strategy):
-        def path(self, kernel, layout):
-            raise self.refuse(kernel, needs="a transition", instead="Exact()")
+        needs = "a transition"
+        instead = "Exact()"
 
     operator = ITNetOperator(4, 2, width=2, strategy=Picky())
     with pytest.raises(
@@ -148,6 +148,28 @@ def test_a_strategy_that_refuses_names_both():
         match=r"Picky cannot integrate MLPKernel: it needs a transition; use Exact\(\)",
     ):
         operator(torch.randn(1, 3, 4))
+
+
+def test_a_form_of_ones_own_in_one_class():
+    class Twice(Form):
+        """The definition, doubled: so that the test sees that it ran."""
+
+        word, name, reason = Exact, "twice the definition", "the test asks for it"
+
+        def respond(self, kernel, problem):
+            weights = problem.quadrature.weights()
+            return 2 * torch.einsum(
+                "bhqkoi,bhqk,bhki->bhqo", kernel.matrix(problem), weights, problem.uy
+            )
+
+    class Mine(MLPKernel):
+        forms = (Twice, *MLPKernel.forms)
+
+    kernel = Mine(2, 2, width=3)
+    operator = IntegralOperator(4, 2, kernel=kernel, residual=False, projection=False)
+    u = torch.randn(1, 3, 4)
+    assert operator.plan(Domain.line(3)).path == "twice the definition"
+    assert torch.allclose(operator(u), 2 * operator.dense(u), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from torch.autograd import forward_ad
 
 import fredholm
 from fredholm.errors import DerivativeError
+from fredholm.families.ckconv.grid_convolution import grid_convolution
+from fredholm.families.infsa.graph import affinity_product
+from fredholm.families.itnet.hidden_first import mlp_kernel
 from fredholm.ops.custom_op import custom_op, differentiable_op
 from fredholm.ops.feature_map import Bank, scalar_bank
-from fredholm.ops.grid_convolution import grid_convolution
-from fredholm.ops.infsa import affinity_product
-from fredholm.ops.mlp_kernel import mlp_kernel
 from fredholm.ops.scan import scan
 
 SOURCE = Path(fredholm.__file__).parent

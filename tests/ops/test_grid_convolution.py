@@ -7,8 +7,12 @@ import torch
 from torch.autograd import gradcheck
 
 from fredholm.errors import ShapeError
-from fredholm.ops.grid_convolution import grid_convolution, grid_convolution_naive, spectrum
-from fredholm.ops.grid_convolution.registration import fast_size
+from fredholm.families.ckconv.grid_convolution import (
+    grid_convolution,
+    grid_convolution_naive,
+    spectrum,
+)
+from fredholm.families.ckconv.grid_convolution.registration import fast_size
 
 from ..tolerances import assert_close
 

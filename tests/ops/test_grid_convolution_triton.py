@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import BackendError
-from fredholm.ops.grid_convolution import grid_convolution, grid_convolution_naive
+from fredholm.families.ckconv.grid_convolution import grid_convolution, grid_convolution_naive
 
 from ..tolerances import assert_close
 from .test_grid_convolution import tensors
@@ -62,7 +62,7 @@ def test_gradients_one_at_a_time(device, needed):
 
 
 def test_flops_are_those_of_the_other_form(device):
-    import fredholm.ops.grid_convolution.triton  # noqa: F401  a counter knows the formulas that are there when it starts
+    import fredholm.families.ckconv.triton.op  # noqa: F401  a counter knows the formulas that are there when it starts
 
     counts = []
     for backend in ("torch", "triton"):
@@ -75,7 +75,7 @@ def test_flops_are_those_of_the_other_form(device):
 
 
 def test_the_operator_is_registered_completely(device):
-    import fredholm.ops.grid_convolution.triton  # noqa: F401  registers the op
+    import fredholm.families.ckconv.triton.op  # noqa: F401  registers the op
 
     torch.library.opcheck(
         torch.ops.fredholm.grid_convolution_triton,

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import ConvergenceError, OptionError, ShapeError
-from fredholm.ops.infsa import (
+from fredholm.families.infsa.graph import (
     ACTIVATIONS,
     TokenGraph,
     affinity_naive,

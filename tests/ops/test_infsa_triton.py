@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import BackendError
-from fredholm.ops.infsa import affinity_naive, affinity_product
+from fredholm.families.infsa.graph import affinity_naive, affinity_product
 
 from ..tolerances import assert_close
 from .triton_device import devices, poisoned  # noqa: F401
@@ -91,7 +91,7 @@ def test_one_gradient_at_a_time(device):
 
 
 def test_custom_op_is_registered_soundly(device):
-    import fredholm.ops.infsa.triton  # noqa: F401  registers the op
+    import fredholm.families.infsa.triton.op  # noqa: F401  registers the op
 
     x = [t[:1, :1] if t.dim() == 4 else t[:1] for t in inputs(device, "shared", queries=5, keys=5)]
     torch.library.opcheck(torch.ops.fredholm.affinity_product_triton, (*x, True, "gelu", "squares"))
@@ -106,7 +106,7 @@ def test_tensors_of_any_strides(device):
 
 
 def test_flops_are_counted(device):
-    import fredholm.ops.infsa.triton  # noqa: F401  a counter knows the formulas that are there when it starts
+    import fredholm.families.infsa.triton.op  # noqa: F401  a counter knows the formulas that are there when it starts
 
     x = inputs(device)
     with FlopCounterMode(display=False) as counter:

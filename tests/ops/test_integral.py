@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fredholm.ops.integral import dense_apply, kernel_norm
+from fredholm.ops.dense import dense_apply, kernel_norm
 
 from ..tolerances import assert_close
 

@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
+from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first.arguments import complete
+from fredholm.families.itnet.hidden_first.backward import backward
+from fredholm.families.itnet.hidden_first.forward import forward
+from fredholm.families.itnet.hidden_first.registration import mlp_kernel_op
+from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
 from fredholm.ops.activations import ACTIVATIONS
-from fredholm.ops.integral import dense_apply
-from fredholm.ops.mlp_kernel import mlp_kernel, mlp_kernel_naive
-from fredholm.ops.mlp_kernel.arguments import complete
-from fredholm.ops.mlp_kernel.backward import backward
-from fredholm.ops.mlp_kernel.forward import forward
-from fredholm.ops.mlp_kernel.registration import mlp_kernel_op
-from fredholm.ops.mlp_kernel.terms import PAIR_TENSORS, Tensors
+from fredholm.ops.dense import dense_apply
 
 TERMS = {
     "product": ("query", "key", "scale"),
@@ -356,7 +356,7 @@ def test_memory_is_linear_in_n():
 
 COMPILED = """
 import torch
-from fredholm.ops.mlp_kernel import mlp_kernel
+from fredholm.families.itnet.hidden_first import mlp_kernel
 
 class Model(torch.nn.Module):
     def __init__(self):

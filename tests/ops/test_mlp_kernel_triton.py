@@ -17,11 +17,11 @@ pytest.importorskip("triton")
 
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, OptionError, StrategyError
-from fredholm.operators import ITNetOperator, SoftmaxAttention
-from fredholm.operators.strategies import Exact
-from fredholm.ops.mlp_kernel import ACTIVATIONS, mlp_kernel, mlp_kernel_naive, triton_launch
-from fredholm.ops.mlp_kernel.terms import PAIR_TENSORS
-from fredholm.ops.mlp_kernel.triton_launch import Sizes, _bounds, fit_tiles
+from fredholm.families.itnet.hidden_first import ACTIVATIONS, mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS
+from fredholm.families.itnet.triton import launch as triton_launch
+from fredholm.families.itnet.triton.launch import Sizes, _bounds, fit_tiles
+from fredholm.operators import Exact, ITNetOperator, SoftmaxAttention
 from tests.ops.test_mlp_kernel import flat, inputs
 from tests.ops.triton_device import devices, poisoned  # noqa: F401
 from tests.tolerances import assert_close
@@ -321,7 +321,7 @@ def assert_same_half(arguments, dtype, activation):
 
 COMPILED = """
 import torch
-from fredholm.ops.mlp_kernel import mlp_kernel
+from fredholm.families.itnet.hidden_first import mlp_kernel
 
 def run(u, w, r):
     return mlp_kernel(u, u, u, r, query_bias=u @ w[0].T, scale=w, backend="triton")

@@ -15,9 +15,9 @@ import torch
 
 import fredholm
 from fredholm.errors import OptionError, ShapeError
-from fredholm.ops.mlp_kernel import mlp_kernel, mlp_kernel_naive
-from fredholm.ops.mlp_kernel.terms import PAIR_TENSORS, Tensors
-from fredholm.ops.mlp_kernel.tiles import as_given, heads_first
+from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
+from fredholm.families.itnet.hidden_first.tiles import as_given, heads_first
 from tests.ops.test_mlp_kernel import inputs
 
 SOURCE = Path(fredholm.__file__).parent
@@ -80,13 +80,16 @@ def test_the_documentation_names_every_tensor():
 
 # --- what one more term costs ---------------------------------------------------------------------
 
-# Where a name stands beside the description: the arithmetic of a tile, the kernel that supplies it,
-TILE, KERNEL = {"first_layer.py"}, {"mlp.py"}
-# the same on a GPU, the sum over drawn keys, and the strategy that makes the table's indices.
-ELSEWHERE = {
-    *("limits.py", "triton_launch.py", "triton_gradient.py", "triton_parts.py"),
-    *("triton_backward.py", "sampled.py", "monte_carlo.py", "exact.py", "registration.py"),
-}
+ITNET = "families/itnet"
+DESCRIBED, COMPUTED, SUPPLIED = (
+    f"{ITNET}/hidden_first/terms.py", f"{ITNET}/hidden_first/first_layer.py", f"{ITNET}/kernel.py",
+)  # fmt: skip
+# What knows single terms besides: the same arithmetic on a GPU and its limits, the sum over drawn
+# keys, the form that makes a grid's indices, and the count of FLOPs.
+BESIDES = (
+    f"{ITNET}/triton/", f"{ITNET}/hidden_first/limits.py", "ops/anchors/sampled.py",
+    f"{ITNET}/tiled.py", f"{ITNET}/hidden_first/registration.py",
+)  # fmt: skip
 ADDITIVE = (
     "key_bias", "scale2", "query2", "query_index", "key_index", "distance_scale",
     "query_positions", "key_positions",
@@ -109,15 +112,15 @@ def mentions(path, name):
 
 @pytest.mark.parametrize("name", ADDITIVE)
 def test_a_tensor_is_named_where_it_is_described_computed_and_supplied(name):
-    kernels = [*(SOURCE / "kernels").glob("*.py"), *(SOURCE / "operators").rglob("*.py")]
-    files = {p.name for p in [*(SOURCE / "ops").rglob("*.py"), *kernels] if mentions(p, name)}
-    assert "terms.py" in files
-    assert files - {"terms.py"} - ELSEWHERE <= TILE | KERNEL
+    paths = {p.relative_to(SOURCE).as_posix(): p for p in SOURCE.rglob("*.py")}
+    files = {file for file, path in paths.items() if mentions(path, name)}
+    assert DESCRIBED in files
+    assert {f for f in files if not f.startswith(BESIDES)} <= {DESCRIBED, COMPUTED, SUPPLIED}
 
 
 # A term cos(a_i - b_j) with a coefficient per hidden unit, and all that it takes.
 PATCHES = {
-    "ops/mlp_kernel/terms.py": {
+    DESCRIBED: {
         "    mid: list[Tensor] = field(": """\
     query_phase: Tensor | None = tensor("b|1 h|1 q", "query", "a", term="phase")
     key_phase: Tensor | None = tensor("b|1 h|1 k", "key", "b", term="phase")
@@ -134,7 +137,7 @@ def phase_term(x: Tensors) -> Tensor | None:
 FIRST_LAYER: tuple""",
         "table_term, distance_term,": "table_term, distance_term, phase_term,",
     },
-    "ops/mlp_kernel/first_layer.py": {
+    COMPUTED: {
         "        keys = f.key[chunk][:, :, k].flatten(0, 1)\n        flat = rows.view(": """\
         if f.phase_scale is not None:
             part = cut(f.phase_scale, *chunk)[:, :, None, :, None] * self._angle(chunk).cos()
@@ -161,7 +164,7 @@ FIRST_LAYER: tuple""",
 
     # --- gradients""",
     },
-    "kernels/mlp.py": {
+    SUPPLIED: {
         "        self.reset_parameters()\n": """\
         self.phase_scale = nn.Parameter(torch.randn(1, width))
         self.reset_parameters()
@@ -186,7 +189,7 @@ SCRIPT = """
 import torch
 from fredholm import Domain, ITNetOperator
 from fredholm.errors import BackendError, ShapeError
-from fredholm.ops.mlp_kernel import mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
 
 def draw(*shape, grad=True):
     return torch.randn(*shape, dtype=torch.float64).requires_grad_(grad)
@@ -210,8 +213,8 @@ try:
     mlp_kernel(None, None, **{n: t for n, t in x.items() if n != "key_phase"})
 except ShapeError as error:
     assert "without key_phase" in str(error), error
-from fredholm.ops.mlp_kernel.arguments import complete
-from fredholm.ops.mlp_kernel.limits import refusal
+from fredholm.families.itnet.hidden_first.arguments import complete
+from fredholm.families.itnet.hidden_first.limits import refusal
 single = {n: t.float() for n, t in x.items()}
 assert refusal(complete(single), []) == "it has no kernels with query_phase"
 assert "query_phase: a, (B | 1, H | 1, Nq)" in mlp_kernel.__doc__

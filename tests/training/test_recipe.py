@@ -114,7 +114,7 @@ def test_a_recipe_survives_the_disk(tmp_path):
 
 def test_an_imported_operator_can_be_named(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from fredholm.operators import register_operator\nfrom fredholm.operators.softmax import "
+        "from fredholm.operators import register_operator\nfrom fredholm.families.softmax.operator import "
         "SoftmaxAttention\n"
         "@register_operator('mine')\ndef mine(dim, heads=1, **options):\n    return "
         "SoftmaxAttention(dim, heads, **options)\n"

@@ -14,7 +14,7 @@ import torch
 from fredholm.cli.main import main
 from fredholm.data.catalogue.movie_reviews import FILE, place_of
 from fredholm.errors import DataError, OptionError, RecipeError
-from fredholm.models.continuous import trajectory
+from fredholm.families.continuous.monitors import trajectory
 from fredholm.training import evaluate, explain, load_recipe, load_run, predict, train
 from fredholm.training.build import build_dataset
 from fredholm.training.monitors import StepMonitor

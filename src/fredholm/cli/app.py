@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fredholm.cli import layers, show
+from . import layers, show
 
 app = typer.Typer(
     name="fredholm",
@@ -37,7 +37,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _version(wanted: bool | None) -> None:
     if wanted:
-        from fredholm import __version__
+        from .. import __version__
 
         typer.echo(f"fredholm {__version__}")
         raise typer.Exit
@@ -70,7 +70,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a model from a recipe into RUNS/NAME."""
-    from fredholm import training
+    from .. import training
 
     chosen = [*(overrides or []), *([f"name={name}"] if name else [])]
     loaded = training.load_recipe(recipe, chosen)
@@ -94,7 +94,7 @@ def evaluate(
     json: JsonFlag = False,
 ) -> None:
     """Measure a run on a split and write evaluation.json."""
-    from fredholm import training
+    from .. import training
 
     show.evaluation(training.evaluate(run, split, overrides or []), json)
 
@@ -109,7 +109,7 @@ def predict(
     json: JsonFlag = False,
 ) -> None:
     """Classify image files, or lines of text files, with a run's model."""
-    from fredholm import training
+    from .. import training
 
     show.predictions(training.predict(run, list(files)), json)
 
@@ -129,7 +129,7 @@ def generate(
     json: JsonFlag = False,
 ) -> None:
     """Continue a text, token by token, with a run's model of the next token."""
-    from fredholm import training
+    from .. import training
 
     draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
     show.generated(training.generate(run, prompt, **draws), json)
@@ -150,7 +150,7 @@ def compress(
     json: JsonFlag = False,
 ) -> None:
     """Distil a run's exact operators into low-rank ones, in a new run folder with a report."""
-    from fredholm import training
+    from .. import training
 
     say = None if json else typer.echo
     found = training.compress_run(
@@ -194,12 +194,12 @@ def explain(
     computes.
     """
     if module is None:
-        from fredholm import training
+        from .. import training
 
         layers.refuse_without_module(inputs=inputs, data=data, shape=shape, state=state, out=out)
         typer.echo(f"report: {training.explain(Path(source))}")
         return
-    from fredholm import explain as explaining
+    from .. import explain as explaining
 
     given = {
         "inputs": inputs,
@@ -226,7 +226,7 @@ def sweep(
     runs: Runs = Path("runs"),
 ) -> None:
     """Train a grid of overrides and seeds; run again to resume."""
-    from fredholm import training
+    from .. import training
 
     folder = runs / (name or f"sweep-{Path(recipe).stem}")
     cells, table = training.sweep(recipe, overrides or [], folder, report=typer.echo)
@@ -273,7 +273,7 @@ def compare(
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
 ) -> None:
     """Train every operator in the same backbone with the same budget, and say what each costs."""
-    from fredholm.training import comparison
+    from ..training import comparison
 
     if list_only:
         show.compared_tasks()
@@ -334,7 +334,7 @@ def linearize(
     """Replace a pretrained model's softmax by linear attention, train it to do the same, and
     report.
     """
-    from fredholm import training
+    from .. import training
 
     stages = {
         "distil": training.StageOptions(epochs=distil_epochs, lr=distil_lr, batch_size=batch_size),
@@ -388,7 +388,7 @@ def data_fetch(
     ] = False,
 ) -> None:
     """Download a data set, check it and unpack it."""
-    from fredholm import data
+    from .. import data
 
     typer.echo(f"{name}: {data.fetch(name, force=force)}")
 
@@ -396,6 +396,6 @@ def data_fetch(
 @data_app.command("path", epilog="fredholm data path mnist")
 def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
     """Print the folder of a data set."""
-    from fredholm import data
+    from .. import data
 
     typer.echo(data.dataset_path(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fredholm.errors import OptionError
+from ..errors import OptionError
 
 
 def read_shape(text: str | None) -> tuple[int, ...] | None:

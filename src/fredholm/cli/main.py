@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fredholm.errors import FredholmError, require
+from ..errors import FredholmError, require
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         require("typer", "train", "the fredholm command")
-        from fredholm.cli.app import app
+        from .app import app
 
         return int(app(arguments, standalone_mode=False, prog_name="fredholm") or 0)
     except FredholmError as error:

@@ -89,7 +89,7 @@ def compression(result: dict[str, Any], as_json: bool) -> None:
 
 def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
     """The table of a sweep."""
-    from fredholm.training.sweeps import to_markdown
+    from ..training.sweeps import to_markdown
 
     typer.echo(to_markdown(rows))
     typer.echo(f"tables: {folder / 'table.md'}, table.csv, table.json, cells.json")
@@ -105,7 +105,7 @@ def fail_if_any(cells: list[dict[str, Any]]) -> None:
 
 def compared_tasks() -> None:
     """Tasks of ``fredholm compare``."""
-    from fredholm.training import comparison
+    from ..training import comparison
 
     for name in comparison.list_tasks():
         typer.echo(f"{name:<18}{comparison.find_task(name).title}")
@@ -123,7 +123,7 @@ def models_table(pattern: str) -> None:
     """Models with true counts, each at its own input size; a line as soon as its model is counted."""
     import torch
 
-    from fredholm import models
+    from .. import models
 
     typer.echo(f"{'model':<20}{'parameters':>14}{'GFLOPs':>12}   input")
     for name in models.list_models(pattern):
@@ -138,7 +138,7 @@ def models_table(pattern: str) -> None:
 
 def operators_table() -> None:
     """Registered operators by name."""
-    from fredholm import operators
+    from .. import operators
 
     for name in operators.list_operators():
         typer.echo(name)
@@ -148,7 +148,7 @@ def data_table() -> None:
     """Data sets with source, licences and whether they are here: a paragraph each, since sources
     and licences are long.
     """
-    from fredholm import data
+    from .. import data
 
     for name in data.list_datasets():
         facts = data.describe(name)

@@ -2,7 +2,7 @@
 to linear attention.
 """
 
-from .classical import as_operator, convertible, register_converter
+from ..integral import as_operator, convertible, register_converter
 from .encoder import correspondence, encoder_domain, from_encoder, to_encoder
 from .linearize import ConversionReport, load_linearized, replace_attention, save_linearized
 

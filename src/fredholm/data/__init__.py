@@ -6,17 +6,18 @@ varied and handed out in batches.
 """
 
 import fredholm.data.catalogue  # noqa: F401  registers the data sets
-from fredholm.data.augment import Augment, cutmix, mixup
-from fredholm.data.clouds import CloudAugment, PointDataset
-from fredholm.data.create import create_dataset
-from fredholm.data.datasets import ArrayDataset, FolderDataset, ImageDataset, LabelledDataset
-from fredholm.data.fetching import fetch
-from fredholm.data.fields import FieldDataset, solve_darcy
-from fredholm.data.graphs import Graph, GraphDataset, Network, NodeDataset
-from fredholm.data.language import HiddenTokens, NextTokens
-from fredholm.data.loader import EpochOrder, ResumableLoader, make_loader
-from fredholm.data.questions import QuestionDataset
-from fredholm.data.registry import (
+
+from .augment import Augment, cutmix, mixup
+from .clouds import CloudAugment, PointDataset
+from .create import create_dataset
+from .datasets import ArrayDataset, FolderDataset, ImageDataset, LabelledDataset
+from .fetching import fetch
+from .fields import FieldDataset, solve_darcy
+from .graphs import Graph, GraphDataset, Network, NodeDataset
+from .language import HiddenTokens, NextTokens
+from .loader import EpochOrder, ResumableLoader, make_loader
+from .questions import QuestionDataset
+from .registry import (
     Entry,
     data_root,
     dataset_path,
@@ -25,12 +26,12 @@ from fredholm.data.registry import (
     list_datasets,
     register_dataset,
 )
-from fredholm.data.sequences import SequenceDataset, image_sequences, padded
-from fredholm.data.splits import stratified
-from fredholm.data.subset import limit_samples
-from fredholm.data.texts import TextDataset, encode_texts
-from fredholm.data.tokens import Rows, TokenDataset, image_tokens
-from fredholm.data.vocabulary import Vocabulary
+from .sequences import SequenceDataset, image_sequences, padded
+from .splits import stratified
+from .subset import limit_samples
+from .texts import TextDataset, encode_texts
+from .tokens import Rows, TokenDataset, image_tokens
+from .vocabulary import Vocabulary
 
 __all__ = [
     "ArrayDataset",

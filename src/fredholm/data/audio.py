@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError
+from ..errors import DataError, OptionError
 
 
-def read_wav(path: Path, rate: int) -> Float[Tensor, "samples"]:
+def read_wav(path: Path, rate: int) -> Float[Tensor, " samples"]:
     """The samples of a one-channel file of 16-bit integers, from -1 to 1.
 
     Raises:

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
-from fredholm.data.counter import hash64, integers, permutation, uniform
-from fredholm.errors import OptionError, ShapeError, suggest
+from ..errors import OptionError, ShapeError, suggest
+from .counter import hash64, integers, permutation, uniform
 
 _CROP, _SHIFT, _FLIP, _MIXUP, _CUTMIX = 1, 2, 3, 4, 5  # one stream of random numbers each
 FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
@@ -72,7 +72,7 @@ class Augment:
             raise OptionError(f"fill: received {self.fill!r}{suggest(self.fill, FILLS)}")
 
     def __call__(
-        self, images: Shaped[Tensor, "b c h w"], indices: Int[Tensor, "b"], *, seed: int, epoch: int
+        self, images: Shaped[Tensor, "b c h w"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
     ) -> Shaped[Tensor, "b c h w"]:
         """The changed images; ``indices`` are the samples' numbers in their data set.
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fredholm.errors import DataError
+from ..errors import DataError
 
 Corners = tuple[float, float, float, float]
 

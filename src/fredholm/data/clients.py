@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from fredholm.data.registry import Package
-from fredholm.errors import DataError
+from ..errors import DataError
+from .registry import Package
 
 _HINTS = {
     "apt-lists": "run `apt-get update` once (the package lists may be empty)",

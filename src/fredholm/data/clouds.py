@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fredholm.data.counter import hash64, uniform
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.errors import DataError, OptionError, ShapeError
+from ..errors import DataError, OptionError, ShapeError
+from .counter import hash64, uniform
+from .datasets import LabelledDataset, Transform
 
 _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers each
 
@@ -121,7 +121,7 @@ class CloudAugment:
             )
 
     def __call__(
-        self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, "b"], *, seed: int, epoch: int
+        self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
     ) -> Float[Tensor, "b n c"]:
         """The changed clouds; ``indices`` are their numbers in the data set."""
         key = indices[:, None]

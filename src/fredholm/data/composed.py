@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
-from fredholm.data.datasets import ArrayDataset, ImageDataset
-from fredholm.data.registry import Request, get_entry
-from fredholm.errors import DataError, OptionError
+from ..errors import DataError, OptionError
+from .datasets import ArrayDataset, ImageDataset
+from .registry import Request, get_entry
 
 KINDS = ("mask", "box")
 Compose = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -31,7 +31,7 @@ class ComposedDataset(ImageDataset):
         self,
         name: str,
         split: str,
-        labels: Int[Tensor, "n"],
+        labels: Int[Tensor, " n"],
         classes: Sequence[str],
         mean: Sequence[float],
         std: Sequence[float],
@@ -42,13 +42,13 @@ class ComposedDataset(ImageDataset):
         self.compose = compose
 
     def raw(
-        self, indices: Int[Tensor, "b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
+        self, indices: Int[Tensor, " b"] | Sequence[int]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
         indices = self._within(indices)
         return self.compose(indices)[0], self.labels[indices]
 
     def masks(
-        self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask"
+        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"]:
         found = self.compose(self._within(indices))[1]
         return found if check_kind(kind) == "mask" else boxes_of(found)

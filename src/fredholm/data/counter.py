@@ -73,7 +73,7 @@ def integers(high: int | Tensor, *keys: int | Tensor) -> Int[Tensor, "..."]:
     return (uniform(*keys) * high).long()
 
 
-def permutation(n: int, *keys: int) -> Int[Tensor, "n"]:
+def permutation(n: int, *keys: int) -> Int[Tensor, " n"]:
     """A permutation of 0 … n − 1: the order of the hashes of its elements. O(n log n).
 
     Example:

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from fredholm.data.counter import permutation
-from fredholm.data.datasets import ArrayDataset, LabelledDataset, resize
-from fredholm.data.fetching import fetch
-from fredholm.data.install import has_files, installed_files, verify_installed
-from fredholm.data.registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
-from fredholm.data.sequences import SequenceDataset, image_sequences
-from fredholm.data.splits import check_fraction, check_split, stratified
-from fredholm.data.texts import TextOptions
-from fredholm.data.tokens import TokenDataset, image_tokens
-from fredholm.data.vocabulary import Vocabulary
-from fredholm.errors import DataError, OptionError, suggest
+from ..errors import DataError, OptionError, suggest
+from .counter import permutation
+from .datasets import ArrayDataset, LabelledDataset, resize
+from .fetching import fetch
+from .install import has_files, installed_files, verify_installed
+from .registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
+from .sequences import SequenceDataset, image_sequences
+from .splits import check_fraction, check_split, stratified
+from .texts import TextOptions
+from .tokens import TokenDataset, image_tokens
+from .vocabulary import Vocabulary
 
 Arrays = tuple[np.ndarray, np.ndarray]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from fredholm.data.boxes import box_mask, read_annotation
-from fredholm.errors import DataError, ShapeError, require
+from ..errors import DataError, ShapeError, require
+from .boxes import box_mask, read_annotation
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -39,7 +39,7 @@ class LabelledDataset(Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Tensor, Tensor]:
+    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Tensor, Tensor]:
         """The samples as they are stored, and their labels.
 
         Raises:
@@ -49,7 +49,7 @@ class LabelledDataset(Dataset):
         raise NotImplementedError
 
     def batch(
-        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Tensor, Tensor]:
         """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first
         (an augmentation).
@@ -57,7 +57,7 @@ class LabelledDataset(Dataset):
         raise NotImplementedError
 
     def masks(
-        self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask"
+        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"] | None:
         """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes
         (``"box"``); None where that is unknown.
@@ -89,7 +89,7 @@ class ImageDataset(LabelledDataset):
         self,
         name: str,
         split: str,
-        labels: Int[Tensor, "n"],
+        labels: Int[Tensor, " n"],
         classes: Sequence[str],
         mean: Sequence[float],
         std: Sequence[float],
@@ -118,8 +118,8 @@ class ImageDataset(LabelledDataset):
         return torch.addcmul(-offset, images.float(), scale)
 
     def batch(
-        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, "b"]]:
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"]]:
         """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an
         augmentation).
         """
@@ -176,8 +176,8 @@ class ArrayDataset(ImageDataset):
         self.images = images
 
     def raw(
-        self, indices: Int[Tensor, "b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
+        self, indices: Int[Tensor, " b"] | Sequence[int]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.images[indices], self.labels[indices]
 
@@ -225,8 +225,8 @@ class FolderDataset(ImageDataset):
         return {**self.__dict__, "_pool": None}  # threads do not travel to another process
 
     def raw(
-        self, indices: Int[Tensor, "b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, "b"]]:
+        self, indices: Int[Tensor, " b"] | Sequence[int]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads)
@@ -238,7 +238,7 @@ class FolderDataset(ImageDataset):
         return stacked, self.labels[indices]
 
     def masks(
-        self, indices: Int[Tensor, "b"] | Sequence[int], kind: str = "mask"
+        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"] | None:
         """The filled boxes of annotated pictures, nothing in the others; None without annotations,
         and of masks, which boxes are not.

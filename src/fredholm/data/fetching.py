@@ -14,19 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fredholm.data import clients
-from fredholm.data.formats import sha256
-from fredholm.data.install import (
-    has_files,
-    state_of,
-    swap_in,
-    verify_file,
-    verify_installed,
-    write_manifest,
-)
-from fredholm.data.progress import Progress, shown
-from fredholm.data.registry import Entry, Package, data_root, dataset_path, get_entry
-from fredholm.errors import DataError
+from ..errors import DataError
+from . import clients
+from .formats import sha256
+from .install import has_files, state_of, swap_in, verify_file, verify_installed, write_manifest
+from .progress import Progress, shown
+from .registry import Entry, Package, data_root, dataset_path, get_entry
 
 DOWNLOADS = ".downloads"
 

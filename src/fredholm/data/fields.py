@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.errors import DataError, ShapeError, require
+from ..errors import DataError, ShapeError, require
+from .datasets import LabelledDataset, Transform
 
 
 class FieldDataset(LabelledDataset):
@@ -154,7 +154,7 @@ def random_coefficients(
         >>> fine.shape, sorted(set(fine.ravel().tolist()))
         ((2, 32, 32), [3.0, 12.0])
     """
-    from fredholm.data.counter import uniform
+    from .counter import uniform
 
     modes = 16
     sample = torch.arange(count)[:, None]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from fredholm.errors import DataError, require
+from ..errors import DataError, require
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
 
@@ -74,7 +74,7 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, "n"]]:
+def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
     """Images and labels of a ``.bin`` file of CIFAR-10: records of one label byte and 3 × 32 × 32
     pixel bytes.
 
@@ -115,7 +115,7 @@ def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
     return np.ascontiguousarray(pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2))
 
 
-def read_json_labels(path: Path, classes: int) -> UInt8[np.ndarray, "n"]:
+def read_json_labels(path: Path, classes: int) -> UInt8[np.ndarray, " n"]:
     """A JSON list of labels.
 
     Raises:

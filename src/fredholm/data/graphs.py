@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.encoders import Inputs, laplacian_positions
-from fredholm.errors import DataError, OptionError
+from ..encoders import Inputs, laplacian_positions
+from ..errors import DataError, OptionError
+from .datasets import LabelledDataset, Transform
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ class NodeDataset(LabelledDataset):
         split: str,
         network: Network,
         features: Tensor,
-        nodes: Int[Tensor, "m"],
-        labels: Int[Tensor, "m"],
+        nodes: Int[Tensor, " m"],
+        labels: Int[Tensor, " m"],
         classes: Sequence[str],
         *,
         size: int = 16,

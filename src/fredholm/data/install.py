@@ -12,9 +12,9 @@ import os
 import shutil
 from pathlib import Path
 
-from fredholm.data.formats import sha256
-from fredholm.data.registry import Package, PinnedFile
-from fredholm.errors import DataError
+from ..errors import DataError
+from .formats import sha256
+from .registry import Package, PinnedFile
 
 MANIFEST = "manifest.json"
 

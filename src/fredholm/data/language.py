@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.counter import uniform
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.data.texts import TextDataset
-from fredholm.data.vocabulary import PADDING, UNKNOWN, Vocabulary
-from fredholm.errors import DataError, OptionError
+from ..errors import DataError, OptionError
+from .counter import uniform
+from .datasets import LabelledDataset, Transform
+from .texts import TextDataset
+from .vocabulary import PADDING, UNKNOWN, Vocabulary
 
 NOT_ASKED = -100
 HIDDEN, RANDOM = 0.8, 0.1  # of the tokens that are asked for; the rest stay as they are
@@ -51,7 +51,7 @@ class NextTokens(LabelledDataset):
         self,
         name: str,
         split: str,
-        numbers: Int[Tensor, "n"],
+        numbers: Int[Tensor, " n"],
         vocabulary: Vocabulary,
         max_length: int,
     ):
@@ -70,14 +70,14 @@ class NextTokens(LabelledDataset):
         self.numbers, self.vocabulary, self.max_length = numbers, vocabulary, max_length
 
     def raw(
-        self, indices: Int[Tensor, "b"] | Sequence[int]
+        self, indices: Int[Tensor, " b"] | Sequence[int]
     ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
         return inputs[indices].long(), self.labels[indices].long()
 
     def batch(
-        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
         """Token numbers and the numbers that follow; ``transform`` changes the former."""
         numbers, labels = self.raw(indices)
@@ -134,13 +134,13 @@ class HiddenTokens(LabelledDataset):
         )
 
     def raw(
-        self, indices: Int[Tensor, "b"] | Sequence[int]
-    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
+        self, indices: Int[Tensor, " b"] | Sequence[int]
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, " b"]]:
         return self.source.raw(indices)
 
     def batch(
         self,
-        indices: Int[Tensor, "b"] | Sequence[int],
+        indices: Int[Tensor, " b"] | Sequence[int],
         transform: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
         """Token numbers and what is asked; ``transform`` hides tokens."""

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.augment import Augment
-from fredholm.data.counter import permutation
-from fredholm.data.datasets import LabelledDataset
-from fredholm.errors import CheckpointError, OptionError
+from ..errors import CheckpointError, OptionError
+from .augment import Augment
+from .counter import permutation
+from .datasets import LabelledDataset
 
 # Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as
 # HiddenTokens.hide.
@@ -79,7 +79,7 @@ class EpochOrder:
         """Batches an epoch."""
         return self.n // self.step_size if self.drop_last else -(-self.n // self.step_size)
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, "b"]]:
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, " b"]]:
         """The sample numbers of the batches of ``epoch`` from batch ``start`` on."""
         order = (
             permutation(self.n, self.seed, epoch, _ORDER) if self.shuffle else torch.arange(self.n)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fredholm.data.formats import read_bytes
-from fredholm.errors import DataError
+from ..errors import DataError
+from .formats import read_bytes
 
 Node = tuple[str, list[str], list[str]]  # operation, inputs, outputs
 TYPES = {1: np.float32, 7: np.int64, 10: np.float16, 11: np.float64}

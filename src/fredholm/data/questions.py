@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.data.texts import encode_texts
-from fredholm.data.vocabulary import PADDING, Vocabulary
-from fredholm.encoders import Inputs
-from fredholm.errors import DataError, ShapeError
+from ..encoders import Inputs
+from ..errors import DataError, ShapeError
+from .datasets import LabelledDataset, Transform
+from .texts import encode_texts
+from .vocabulary import PADDING, Vocabulary
 
 
 class QuestionDataset(LabelledDataset):
@@ -92,7 +92,7 @@ class QuestionDataset(LabelledDataset):
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
+    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
         """Bytes and token numbers, and what is asked."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         numbers = self.numbers[indices]
@@ -106,7 +106,7 @@ class QuestionDataset(LabelledDataset):
         return Inputs(image=self.pictures(indices), tokens=numbers[:, :width]), labels
 
     def batch(
-        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Inputs, Tensor]:
         """Normalised pictures with token numbers, and what is asked; ``transform`` changes the
         pictures' bytes.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fredholm.errors import DataError, OptionError, suggest
+from ..errors import DataError, OptionError, suggest
 
 if TYPE_CHECKING:
-    from fredholm.data.datasets import LabelledDataset
-    from fredholm.data.texts import TextOptions
+    from .datasets import LabelledDataset
+    from .texts import TextOptions
 
 DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
 
@@ -198,7 +198,7 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
         >>> describe("digits")["state"]
         'embedded'
     """
-    from fredholm.data.install import state_of
+    from .install import state_of
 
     entry = get_entry(name)
     package = get_entry(entry.base).package if entry.base else entry.package

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.data.datasets import ImageDataset, LabelledDataset, Transform
-from fredholm.errors import DataError, ShapeError
+from ..errors import DataError, ShapeError
+from .datasets import ImageDataset, LabelledDataset, Transform
 
 TASKS = ("classification", "steps", "regression")
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.counter import permutation
-from fredholm.errors import OptionError, suggest
+from ..errors import OptionError, suggest
+from .counter import permutation
 
 SPLITS = ("train", "val", "test")
 SPLIT_SEED = 20240229  # fixed: a split is part of the data set, not of a run
@@ -72,8 +72,8 @@ def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[
 
 
 def stratified(
-    labels: Int[Tensor, "n"], fraction: float | int, seed: int = SPLIT_SEED
-) -> tuple[Int[Tensor, "a"], Int[Tensor, "b"]]:
+    labels: Int[Tensor, " n"], fraction: float | int, seed: int = SPLIT_SEED
+) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
     """Two sorted index lists: the rest, and the held-out ``fraction`` of every class.
 
     Each class is put in a random order fixed by ``seed``, and its last round(fraction · n_class)

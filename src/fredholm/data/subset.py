@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fredholm.data.counter import permutation
-from fredholm.data.datasets import LabelledDataset
-from fredholm.errors import OptionError
+from ..errors import OptionError
+from .counter import permutation
+from .datasets import LabelledDataset
 
 AnyDataset = TypeVar("AnyDataset", bound=LabelledDataset)
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.data.vocabulary import KINDS, PADDING, Vocabulary
-from fredholm.errors import DataError, OptionError, ShapeError, suggest
+from ..errors import DataError, OptionError, ShapeError, suggest
+from .datasets import LabelledDataset, Transform
+from .vocabulary import KINDS, PADDING, Vocabulary
 
 MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 
@@ -137,7 +137,7 @@ class TextDataset(LabelledDataset):
         name: str,
         split: str,
         texts: Sequence[str],
-        labels: Int[Tensor, "n"],
+        labels: Int[Tensor, " n"],
         classes: Sequence[str],
         vocabulary: Vocabulary,
         max_length: int,
@@ -172,7 +172,7 @@ class TextDataset(LabelledDataset):
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
 
-    def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
+    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         numbers = self.numbers[indices]
         width = int((numbers != PADDING).sum(1).max()) if len(numbers) else 1
@@ -182,7 +182,7 @@ class TextDataset(LabelledDataset):
         return numbers[:, :width], asked[indices]
 
     def batch(
-        self, indices: Int[Tensor, "b"] | Sequence[int], transform: Transform | None = None
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Int[Tensor, "b n"], Tensor]:
         """Token numbers and labels (or targets) of ``indices``; ``transform`` changes the numbers."""
         numbers, labels = self.raw(indices)

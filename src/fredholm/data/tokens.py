@@ -15,8 +15,8 @@ from jaxtyping import Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fredholm.data.datasets import ImageDataset, LabelledDataset, Transform
-from fredholm.errors import DataError, ShapeError
+from ..errors import DataError, ShapeError
+from .datasets import ImageDataset, LabelledDataset, Transform
 
 
 class Rows:
@@ -65,7 +65,7 @@ class Rows:
         return len(self.ends)
 
     @property
-    def lengths(self) -> Int[Tensor, "n"]:
+    def lengths(self) -> Int[Tensor, " n"]:
         """Symbols of each row."""
         return self.ends.diff(prepend=self.ends.new_zeros(1))
 
@@ -73,7 +73,7 @@ class Rows:
         start = int(self.ends[index - 1]) if index else 0
         return self.symbols[start : int(self.ends[index])]
 
-    def __call__(self, indices: Int[Tensor, "b"], width: int = 1) -> Int[Tensor, "b n"]:
+    def __call__(self, indices: Int[Tensor, " b"], width: int = 1) -> Int[Tensor, "b n"]:
         rows = [self[i].long() + 1 for i in indices.tolist()]
         out = torch.zeros(len(rows), max([width, *map(len, rows)]), dtype=torch.int64)
         for place, row in enumerate(rows):
@@ -128,7 +128,7 @@ class TokenDataset(LabelledDataset):
         self,
         name: str,
         split: str,
-        labels: Int[Tensor, "n"],
+        labels: Int[Tensor, " n"],
         classes: Sequence[str],
         numbers: Callable[[Tensor], Tensor],
         *,
@@ -144,13 +144,13 @@ class TokenDataset(LabelledDataset):
             )
         self.numbers, self.tokens, self.max_length, self.pair = numbers, tokens, max_length, pair
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Int[Tensor, "b ..."], Int[Tensor, "b"]]:
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.numbers(indices), self.labels[indices]
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Int[Tensor, "b ..."], Int[Tensor, "b"]]:
+    ) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
         """Token numbers and classes of ``indices``; ``transform`` changes the numbers."""
         numbers, labels = self.raw(indices)
         return (numbers if transform is None else transform(numbers)), labels

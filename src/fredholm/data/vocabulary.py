@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fredholm.errors import DataError, OptionError, suggest
+from ..errors import DataError, OptionError, suggest
 
 PADDING, UNKNOWN = 0, 1
 KINDS = ("words", "bytes", "characters")

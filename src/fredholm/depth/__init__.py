@@ -1,55 +1,8 @@
-"""Depth: how operators stack."""
+"""Depth: how operators stack. Operator splitting lies with its paper, in
+:mod:`fredholm.families.continuous`.
+"""
 
 from .accumulation import Accumulation
 from .residual import FeedForward, ResidualBlock, StochasticDepth
-from .splitting import (
-    ConvolutionalAttention,
-    ConvolutionalEmbedding,
-    ConvolutionTerm,
-    Evolution,
-    FeedForwardTerm,
-    Hybrid,
-    Lie,
-    LinearTerm,
-    MomentConstraint,
-    Monitor,
-    OperatorTerm,
-    Parallel,
-    PixelAttention,
-    PixelConvolutionTerm,
-    PositivityConstraint,
-    Relaxed,
-    Strang,
-    SubstepError,
-    convergence,
-    encoder_terms,
-    growth,
-)
 
-__all__ = [
-    "Accumulation",
-    "ConvolutionTerm",
-    "ConvolutionalAttention",
-    "ConvolutionalEmbedding",
-    "Evolution",
-    "FeedForward",
-    "FeedForwardTerm",
-    "Hybrid",
-    "Lie",
-    "LinearTerm",
-    "MomentConstraint",
-    "Monitor",
-    "OperatorTerm",
-    "Parallel",
-    "PixelAttention",
-    "PixelConvolutionTerm",
-    "PositivityConstraint",
-    "Relaxed",
-    "ResidualBlock",
-    "StochasticDepth",
-    "Strang",
-    "SubstepError",
-    "convergence",
-    "encoder_terms",
-    "growth",
-]
+__all__ = ["Accumulation", "FeedForward", "ResidualBlock", "StochasticDepth"]

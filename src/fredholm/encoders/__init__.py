@@ -8,6 +8,7 @@ from .image import ImageEncoder
 from .inputs import Inputs
 from .multi_scale import MultiScaleImageEncoder
 from .multimodal import MultimodalEncoder
+from .pixels import PixelEncoder
 from .points import PointEncoder
 from .sequence import SequenceEncoder
 from .text import TextEncoder
@@ -19,6 +20,7 @@ __all__ = [
     "Inputs",
     "MultiScaleImageEncoder",
     "MultimodalEncoder",
+    "PixelEncoder",
     "PointEncoder",
     "SequenceEncoder",
     "TextEncoder",

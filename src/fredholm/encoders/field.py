@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import ShapeError
-from ..kernels import FourierFeatures
+from ..integral import FourierFeatures
 
 
 class FieldEncoder(nn.Module):

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
-from ..kernels import FourierFeatures
+from ..integral import FourierFeatures
 
 POSITIONS = ("fourier", "learned")
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
-from ..kernels import FourierFeatures
+from ..integral import FourierFeatures
 
 POOLS = ("mean", "cls", "last", "every")
 POSITIONS = ("fourier", "learned", "none")
@@ -114,7 +114,7 @@ class TextEncoder(nn.Module):
         return self.dropout(features), domain
 
     def point(
-        self, numbers: Int[Tensor, "b"], position: Float[Tensor, "1"]
+        self, numbers: Int[Tensor, " b"], position: Float[Tensor, " 1"]
     ) -> Float[Tensor, "b d"]:
         """Features of one token of each text at one position: what :meth:`forward` gives there.
 

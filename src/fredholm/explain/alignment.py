@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError
-from ..ops.infsa import affinity_product
+from ..families.infsa.graph import affinity_product
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check

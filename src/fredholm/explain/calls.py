@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..convert import convertible
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, ShapeError, suggest
-from ..kernels import Kernel
+from ..integral import Kernel
 
 CHANNELS_FIRST = (
     "torch.nn.modules.conv.",

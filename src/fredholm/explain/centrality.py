@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
-from ..kernels import GraphDiffusion, has_trait
-from ..ops.infsa import TokenGraph, solve
+from ..families.infsa.graph import TokenGraph, solve
+from ..integral import GraphDiffusion, has_trait
 from .kernels import BUDGET, check
 
 DENSE = 1024  # points up to which the matrix is held

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..encoders import Inputs
-from ..models.continuous import ContinuousTransformer, trajectory
+from ..families.continuous.model import ContinuousTransformer
+from ..families.continuous.monitors import trajectory
 from .page import Picture, Section
 from .style import WIDTH, Theme, new_figure, render
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..kernels import Kernel
+from ..integral import Kernel
 
 BUDGET = 2**27  # bytes of kernel matrix held at once
 

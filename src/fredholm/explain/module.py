@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..convert import as_operator
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, require
-from ..operators import IntegralOperator
+from ..integral import IntegralOperator
 from .calls import Call, capture, evaluating, find_layer
 from .entries import entry_section
 from .kernels import BUDGET, image_grid, output_points, take_samples

@@ -35,7 +35,7 @@ def patch_targets(
     return torch.where(found.flatten(1).any(1)[:, None, None], found, (part == most) & (most > 0))
 
 
-def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
+def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
     """Area under the ROC curve an image: how often a point inside scores above one outside, ties
     counting half. NaN without both kinds.
 
@@ -50,7 +50,7 @@ def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[
     return torch.where((good > 0) & (bad > 0), above / (good * bad).clamp(min=1), torch.nan)
 
 
-def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
+def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
     r"""Average precision an image, :math:`\sum_k (R_k - R_{k-1}) P_k` over distinct thresholds. NaN
     where nothing is inside.
 
@@ -76,7 +76,7 @@ def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[T
     return torch.stack(found)
 
 
-def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
+def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
     """Share of a map's mass that lies inside, NaN for an empty map.
 
     Example:

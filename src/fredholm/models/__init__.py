@@ -1,7 +1,7 @@
-"""Models: one folder a family, and a registry that maps a name to a factory."""
+"""Models: the registry that maps a name to a factory, and the models of no one paper."""
 
-from . import backbone, ckcnn, continuous, infvit, itnet, lra  # noqa: F401  registers their names
-from .backbone import list_baselines
+from . import backbone, lra  # noqa: F401  registers their names
+from .baselines import list_baselines
 from .counting import count, counter
 from .pretrained import from_pretrained, save_pretrained
 from .registry import create_model, list_models, model_config, register_model

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ..operators import create_operator, operator_factory
+from ..integral import create_operator, operator_factory
 
 
 def position_options(name: str, position_dim: int, options: dict[str, Any]) -> dict[str, Any]:

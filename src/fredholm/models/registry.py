@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import OptionError, suggest
+from ..registry import Registry
 
 
 @dataclass(frozen=True)
@@ -22,26 +23,23 @@ class Family:
     config: type[Any]
 
 
-_FAMILIES: dict[str, Family] = {}
-_PRESETS: dict[str, tuple[Family, Callable[[], Any]]] = {}
+FAMILIES: Registry[Family] = Registry("model family")
+PRESETS: Registry[tuple[Family, Callable[[], Any]]] = Registry("model")
 
 
 def register_family(name: str, model: type[nn.Module], config: type[Any]) -> Family:
     """Make a family known under the name that its ``config.json`` carries."""
-    _FAMILIES[name] = Family(name, model, config)
-    return _FAMILIES[name]
+    return FAMILIES.add(name, Family(name, model, config))
 
 
 def register_model(family: Family, name: str, preset: Callable[[], Any]) -> None:
     """Make ``preset()``, a configuration of ``family``, known by name."""
-    _PRESETS[name] = (family, preset)
+    PRESETS.add(name, (family, preset))
 
 
 def family(name: str) -> Family:
     """A family by name, or an OptionError."""
-    if name not in _FAMILIES:
-        raise OptionError(f"unknown model family {name!r}{suggest(name, _FAMILIES)}")
-    return _FAMILIES[name]
+    return FAMILIES[name]
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -51,7 +49,7 @@ def list_models(pattern: str = "*") -> list[str]:
         >>> list_models("itnet_s*")
         ['itnet_s', 'itnet_s_compact']
     """
-    return sorted(fnmatch.filter(_PRESETS, pattern))
+    return sorted(fnmatch.filter(PRESETS.names(), pattern))
 
 
 def model_config(name: str, **overrides: Any) -> Any:
@@ -67,9 +65,7 @@ def model_config(name: str, **overrides: Any) -> Any:
     Raises:
         OptionError: an unknown model or field.
     """
-    if name not in _PRESETS:
-        raise OptionError(f"unknown model {name!r}{suggest(name, _PRESETS)}")
-    found, preset = _PRESETS[name]
+    found, preset = PRESETS[name]
     fields = [f.name for f in dataclasses.fields(found.config)]
     for key in overrides:
         if key not in fields:
@@ -92,4 +88,4 @@ def create_model(name: str, **overrides: Any) -> Any:
         torch.Size([1, 3])
     """
     config = model_config(name, **overrides)
-    return _PRESETS[name][0].model(config)
+    return PRESETS[name][0].model(config)

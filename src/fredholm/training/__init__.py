@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from fredholm.errors import require
+from ..errors import require
 
 _PUBLIC = {
     "Recipe": ("recipe", "pydantic"),

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fredholm.errors import FredholmError, RecipeError
-from fredholm.training.checks import explain_failure
-from fredholm.training.recipe import Recipe
-from fredholm.training.tasks import task_of
+from ..errors import FredholmError, RecipeError
+from .checks import explain_failure
+from .recipe import Recipe
+from .tasks import task_of
 
 
 def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
     """The data set of one split, at the recipe's image size or length; of text, with a model's own
     ``vocabulary`` where given.
     """
-    from fredholm import data
+    from .. import data
 
     options: dict[str, Any] = {"vocabulary": vocabulary} if vocabulary is not None else {}
     if recipe.data.path is not None:
@@ -62,7 +62,7 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
 
     ``batch_size`` is that of a step; processes share it.
     """
-    from fredholm import data
+    from .. import data
 
     options = recipe.data
     augment = options.augment
@@ -102,7 +102,7 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
 
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     """The recipe's model with the data set's sizes and classes, initialised from the recipe's seed."""
-    from fredholm import models
+    from .. import models
 
     overrides = {
         **_input_fields(dataset),
@@ -119,7 +119,7 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
 
 def _input_fields(dataset: Any) -> dict[str, Any]:
     """The fields of a model's configuration that say what its inputs are."""
-    from fredholm import data
+    from .. import data
 
     if isinstance(dataset, data.TextDataset | data.HiddenTokens | data.NextTokens):
         return {
@@ -168,7 +168,7 @@ def _operator(recipe: Recipe) -> dict[str, Any]:
     """The recipe's operator; where it is the model's own kind, its options are changes to the
     model's.
     """
-    from fredholm import models
+    from .. import models
 
     name, options = recipe.operator.name, recipe.operator.options
     if name is None:
@@ -180,7 +180,7 @@ def _operator(recipe: Recipe) -> dict[str, Any]:
 
 def build_mixer(recipe: Recipe, classes: int):
     """Mixup, cutmix, or either at random for each batch; None when both are off."""
-    from fredholm import data
+    from .. import data
 
     mixup, cutmix = recipe.data.mixup, recipe.data.cutmix
     if not mixup and not cutmix:

@@ -14,8 +14,8 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from fredholm.errors import CheckpointError
-from fredholm.training.failures import Interrupted
+from ..errors import CheckpointError
+from .failures import Interrupted
 
 KEEP = 2
 

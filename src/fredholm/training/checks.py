@@ -8,8 +8,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from fredholm.errors import RecipeError, suggest
-from fredholm.training.recipe import Recipe
+from ..errors import RecipeError, suggest
+from .recipe import Recipe
 
 # Set by the data set or by sections of their own, so a recipe may not set them a second time under
 # model.
@@ -37,7 +37,7 @@ def import_files(files: list[str], folder: Path) -> list[str]:
     Raises:
         RecipeError: a file is missing, is no ``.py`` file, or fails to import.
     """
-    from fredholm.operators.registry import import_file
+    from ..integral import import_file
 
     paths = []
     for name in files:
@@ -66,7 +66,7 @@ def check(recipe: Recipe) -> None:
 
 
 def _data_problems(recipe: Recipe):
-    from fredholm import data
+    from .. import data
 
     known = data.list_datasets()
     if recipe.data.name not in known:
@@ -103,7 +103,7 @@ def _kind_problems(recipe: Recipe, kind: str):
 
 
 def _model_problems(recipe: Recipe):
-    from fredholm import models
+    from .. import models
 
     known = models.list_models()
     if recipe.model.name not in known:
@@ -119,7 +119,7 @@ def _model_problems(recipe: Recipe):
 
 
 def _operator_problems(recipe: Recipe):
-    from fredholm import models, operators
+    from .. import models, operators
 
     name = recipe.operator.name
     if name is None:

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from fredholm import models
-from fredholm.errors import ConversionError, OptionError
-from fredholm.models.itnet import ITNet
-from fredholm.operators import LowRankITNetOperator, compress
-from fredholm.training.callbacks import write_json
-from fredholm.training.evaluation import evaluate, load_run, run_dataset
-from fredholm.training.folder import RunFolder
-from fredholm.training.recipe_files import save_recipe
+from .. import models
+from ..errors import ConversionError, OptionError
+from ..families.itnet import compress
+from ..families.itnet.low_rank_operator import LowRankITNetOperator
+from ..families.itnet.model import ITNet
+from .callbacks import write_json
+from .evaluation import evaluate, load_run, run_dataset
+from .folder import RunFolder
+from .recipe_files import save_recipe
 
 HELD_OUT = 8  # validation samples that the report of a layer is made on
 

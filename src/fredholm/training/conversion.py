@@ -13,21 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from fredholm.convert.linearize import (
-    ConversionReport,
-    Replaced,
-    replace_attention,
-    save_linearized,
-)
-from fredholm.errors import OptionError
-from fredholm.training.conversion_data import as_dataset
-from fredholm.training.conversion_fit import PRECISIONS, Run, StageOptions, run_stage
-from fredholm.training.conversion_progress import Progress
-from fredholm.training.conversion_scores import divergences, evaluate
-from fredholm.training.conversion_speed import measure_speed
-from fredholm.training.conversion_stages import Distillation, FineTuning
-from fredholm.training.metrics import metric_named
-from fredholm.training.tasks import Task
+from ..convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
+from ..errors import OptionError
+from .conversion_data import as_dataset
+from .conversion_fit import PRECISIONS, Run, StageOptions, run_stage
+from .conversion_progress import Progress
+from .conversion_scores import divergences, evaluate
+from .conversion_speed import measure_speed
+from .conversion_stages import Distillation, FineTuning
+from .metrics import metric_named
+from .tasks import Task
 
 DISTIL = StageOptions(epochs=1, lr=1e-2)
 TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
@@ -45,7 +40,7 @@ class Conversion:
         """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
         ``conversion.html``.
         """
-        from fredholm.training.conversion_page import write_page
+        from .conversion_page import write_page
 
         folder = save_linearized(self.replaced, folder)
         self.report.save(folder / "conversion.json")

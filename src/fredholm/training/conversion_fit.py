@@ -11,17 +11,17 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar, Timer
 
-from fredholm.convert.linearize import ConversionReport, Replaced
-from fredholm.data import make_loader
-from fredholm.errors import OptionError
-from fredholm.training.build import Batches
-from fredholm.training.callbacks import History, KeepModel, Patience
-from fredholm.training.checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
-from fredholm.training.conversion_progress import Progress
-from fredholm.training.conversion_stages import FineTuning, Metric, Stage
-from fredholm.training.failures import Interrupted
-from fredholm.training.run import _graceful, _quiet
-from fredholm.training.tasks import Task
+from ..convert.linearize import ConversionReport, Replaced
+from ..data import make_loader
+from ..errors import OptionError
+from .build import Batches
+from .callbacks import History, KeepModel, Patience
+from .checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
+from .conversion_progress import Progress
+from .conversion_stages import FineTuning, Metric, Stage
+from .failures import Interrupted
+from .run import _graceful, _quiet
+from .tasks import Task
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fredholm.errors import OptionError, RecipeError
-from fredholm.training.callbacks import write_json
+from ..errors import OptionError, RecipeError
+from .callbacks import write_json
 
 
 class Progress:

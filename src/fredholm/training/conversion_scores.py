@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fredholm.convert.linearize import Replaced
-from fredholm.data import make_loader
-from fredholm.training.conversion_stages import Metric, check_batch, outputs_of
-from fredholm.training.tasks import Task
+from ..convert.linearize import Replaced
+from ..data import make_loader
+from .conversion_stages import Metric, check_batch, outputs_of
+from .tasks import Task
 
 BATCHES = 8  # of the validation split, on which divergences are measured
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from fredholm.data import TextDataset, create_dataset
-from fredholm.errors import CheckpointError, ConversionError, OptionError, require
-from fredholm.training.build import build_dataset
-from fredholm.training.conversion import DISTIL, TUNE, Conversion, linearize
-from fredholm.training.conversion_data import Part, TokenTexts
-from fredholm.training.conversion_fit import StageOptions
-from fredholm.training.evaluation import load_run
+from ..data import TextDataset, create_dataset
+from ..errors import CheckpointError, ConversionError, OptionError, require
+from .build import build_dataset
+from .conversion import DISTIL, TUNE, Conversion, linearize
+from .conversion_data import Part, TokenTexts
+from .conversion_fit import StageOptions
+from .evaluation import load_run
 
 
 def linearize_source(

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from fredholm.errors import OptionError
-from fredholm.training.conversion_stages import outputs_of
+from ..errors import OptionError
+from .conversion_stages import outputs_of
 
 REPEATS = 5
 

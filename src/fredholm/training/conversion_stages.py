@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fredholm.convert.linearize import Replaced
-from fredholm.errors import DataError
-from fredholm.training.failures import TrainingFailed
-from fredholm.training.module import step_seed, warmup_cosine
-from fredholm.training.tasks import Task
+from ..convert.linearize import Replaced
+from ..errors import DataError
+from .failures import TrainingFailed
+from .module import step_seed, warmup_cosine
+from .tasks import Task
 
 Scores = dict[str, float]
 Metric = Callable[[Tensor, Tensor], float]

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from fredholm.data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
-from fredholm.errors import CheckpointError, DataError, OptionError, require
-from fredholm.training.build import build_dataset
-from fredholm.training.callbacks import write_json
-from fredholm.training.folder import RunFolder
-from fredholm.training.metrics import spearman, two_classes
-from fredholm.training.recipe_files import apply_overrides, load_recipe
-from fredholm.training.tasks import Task, relative_error, task_of
+from ..data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
+from ..errors import CheckpointError, DataError, OptionError, require
+from .build import build_dataset
+from .callbacks import write_json
+from .folder import RunFolder
+from .metrics import spearman, two_classes
+from .recipe_files import apply_overrides, load_recipe
+from .tasks import Task, relative_error, task_of
 
 EXAMPLES = 16
 COUNTED = {"tokens": "tokens", "steps": "points"}  # by an evaluation, where that is not the samples
@@ -40,7 +40,7 @@ def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tu
         CheckpointError: no run there, it has saved no model yet, or the trained weights do not fit
             the change.
     """
-    from fredholm import models
+    from .. import models
 
     place = RunFolder(run)
     place.load_recipe()
@@ -101,7 +101,7 @@ def evaluate(
         OptionError: an unknown split, or an override that does not fit.
         CheckpointError: no run or no model there.
     """
-    from fredholm import data
+    from .. import data
 
     if split not in SPLITS:
         raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
@@ -143,7 +143,7 @@ def explain(run: str | Path, images: int = 1000) -> Path:
         CheckpointError: no run or no model there.
         MissingExtraError: matplotlib is not installed.
     """
-    from fredholm.explain import report_run
+    from ..explain import report_run
 
     model, place = load_run(run)
     dataset = run_dataset(model, place, "test")
@@ -170,7 +170,7 @@ def explain(run: str | Path, images: int = 1000) -> Path:
 
 def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Area under the curve of two classes, where both are there."""
-    from fredholm.explain.targets import roc_auc
+    from ..explain.targets import roc_auc
 
     area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
     return {} if math.isnan(area) else {"auc": area}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fredholm.errors import FredholmError
+from ..errors import FredholmError
 
 
 class TrainingFailed(FredholmError, RuntimeError):

@@ -14,10 +14,10 @@ import os
 import shutil
 from pathlib import Path
 
-from fredholm.errors import CheckpointError, OptionError, RecipeError
-from fredholm.training.callbacks import write_json
-from fredholm.training.recipe import Recipe
-from fredholm.training.recipe_files import differences, load_recipe, save_recipe
+from ..errors import CheckpointError, OptionError, RecipeError
+from .callbacks import write_json
+from .recipe import Recipe
+from .recipe_files import differences, load_recipe, save_recipe
 
 # How often to save and how long to go on may change on resume: neither changes what is computed.
 _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes")

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fredholm.data import Vocabulary
-from fredholm.data.vocabulary import PADDING, UNKNOWN
-from fredholm.errors import OptionError
-from fredholm.training.evaluation import load_run
+from ..data import Vocabulary
+from ..data.vocabulary import PADDING, UNKNOWN
+from ..errors import OptionError
+from .evaluation import load_run
 
 
 def generate(

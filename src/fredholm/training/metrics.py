@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fredholm.errors import OptionError, suggest
+from ..errors import OptionError, suggest
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fredholm.kernels import auxiliary_loss
-from fredholm.training.failures import TrainingFailed
-from fredholm.training.recipe import Recipe
-from fredholm.training.tasks import Task
+from ..integral import auxiliary_loss
+from .failures import TrainingFailed
+from .recipe import Recipe
+from .tasks import Task
 
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 

@@ -8,8 +8,8 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
-from fredholm.models.continuous import trajectory
-from fredholm.training.callbacks import Table
+from ..families.continuous.monitors import trajectory
+from .callbacks import Table
 
 COLUMNS = ("epoch", "step", "time", "energy", "distance", "growth")
 SAMPLES = 64

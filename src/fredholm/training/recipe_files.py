@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fredholm.errors import RecipeError, suggest
-from fredholm.training.recipe import Recipe
+from ..errors import RecipeError, suggest
+from .recipe import Recipe
 
 
 class _Loader(yaml.SafeLoader):
@@ -161,7 +161,7 @@ def load_recipe(
         fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean
         'epochs'?
     """
-    from fredholm.training.checks import check, import_files
+    from .checks import check, import_files
 
     if isinstance(source, dict):
         raw, folder = dict(source), Path.cwd()

@@ -18,8 +18,8 @@ import torch
 from lightning.pytorch.callbacks import RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from fredholm import models
-from fredholm.data import (
+from .. import models
+from ..data import (
     FieldDataset,
     GraphDataset,
     HiddenTokens,
@@ -31,18 +31,18 @@ from fredholm.data import (
     TextDataset,
     TokenDataset,
 )
-from fredholm.errors import OptionError
-from fredholm.models.continuous import ContinuousTransformer
-from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
-from fredholm.training.callbacks import Ema, History, KeepModel, Patience
-from fredholm.training.checkpoints import AtomicIO, Checkpoints, newest_readable
-from fredholm.training.failures import Interrupted
-from fredholm.training.folder import RunFolder, RunResult
-from fredholm.training.module import Classifier
-from fredholm.training.monitors import SAMPLES, StepMonitor
-from fredholm.training.recipe import Recipe
-from fredholm.training.starting import known_vocabulary, start_from
-from fredholm.training.tasks import Task, task_of
+from ..errors import OptionError
+from ..families.continuous.model import ContinuousTransformer
+from .build import build_dataset, build_loaders, build_mixer, build_model
+from .callbacks import Ema, History, KeepModel, Patience
+from .checkpoints import AtomicIO, Checkpoints, newest_readable
+from .failures import Interrupted
+from .folder import RunFolder, RunResult
+from .module import Classifier
+from .monitors import SAMPLES, StepMonitor
+from .recipe import Recipe
+from .starting import known_vocabulary, start_from
+from .tasks import Task, task_of
 
 
 def train(

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from fredholm.data import Vocabulary
-from fredholm.errors import RecipeError
-from fredholm.training.evaluation import load_run
+from ..data import Vocabulary
+from ..errors import RecipeError
+from .evaluation import load_run
 
 HEAD = (
     "head",

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fredholm.errors import FredholmError, RecipeError
-from fredholm.training.callbacks import write_json
-from fredholm.training.evaluation import evaluate
-from fredholm.training.failures import Interrupted
-from fredholm.training.folder import RunFolder
-from fredholm.training.recipe_files import load_recipe
-from fredholm.training.run import train
+from ..errors import FredholmError, RecipeError
+from .callbacks import write_json
+from .evaluation import evaluate
+from .failures import Interrupted
+from .folder import RunFolder
+from .recipe_files import load_recipe
+from .run import train
 
 Cell = dict[str, Any]
 

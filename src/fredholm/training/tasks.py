@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from fredholm.errors import ShapeError
+from ..errors import ShapeError
 
 NUMBERS = ("regression", "field")  # tasks without classes, known by their loss
 NOT_ASKED = -100  # the label of a point at which nothing is asked

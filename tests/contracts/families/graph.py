@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fredholm.kernels.additive import AdditiveAttentionKernel
+from fredholm.families.classical.graph import AdditiveAttentionKernel
 from fredholm.operators import IntegralOperator
 
 from ..cases import DIM, HEADS, OperatorCase

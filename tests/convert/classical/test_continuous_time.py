@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fredholm.convert.classical.continuous_time import affine_system
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
+from fredholm.families.classical.continuous_time import affine_system
 from fredholm.kernels import AffineSystemKernel
 
 from ...tolerances import assert_close
@@ -94,7 +94,7 @@ def test_input_matrix_and_several_channels_against_a_driven_solve():
 
 
 def test_a_linear_field_gives_the_linear_kernel():
-    from fredholm.convert.classical.state_space import linear_system
+    from fredholm.families.classical.state_space import linear_system
 
     a, b, c = torch.randn(2, 2, **DOUBLE), torch.randn(2, 1, **DOUBLE), torch.randn(1, 2, **DOUBLE)
     h0, u = torch.randn(2, **DOUBLE), torch.randn(2, 4, 1, **DOUBLE)

@@ -9,10 +9,8 @@ from torch import nn
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.kernels.additive import AdditiveAttentionKernel
-from fredholm.kernels.adjacency import AdjacencyKernel
-from fredholm.operators import IntegralOperator
-from fredholm.operators.strategies import Exact
+from fredholm.families.classical.graph import AdditiveAttentionKernel, AdjacencyKernel
+from fredholm.operators import Exact, IntegralOperator
 
 from ...tolerances import assert_close
 

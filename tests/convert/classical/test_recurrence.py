@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from fredholm.convert import as_operator, convertible
-from fredholm.convert.classical.recurrence import memory_profile
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, OptionError, ShapeError
+from fredholm.families.classical.recurrence import memory_profile
 
 from ...tolerances import assert_close
 

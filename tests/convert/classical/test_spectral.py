@@ -11,7 +11,7 @@ from torch import nn
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError
-from fredholm.kernels.periodic import PeriodicKernel
+from fredholm.families.classical.spectral import PeriodicKernel
 from fredholm.operators import IntegralOperator
 
 from ...tolerances import assert_close

@@ -8,9 +8,9 @@ from benchmarks.unification.state_space import LoopedDiagonal, LoopedSystem
 from benchmarks.unification.witnesses_recurrence import state_against_rank, two_sided_smoothing
 
 from fredholm.convert import as_operator
-from fredholm.convert.classical.state_space import diagonal_system, linear_system
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, ShapeError
+from fredholm.families.classical.state_space import diagonal_system, linear_system
 
 from ...tolerances import assert_close
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fredholm.convert.encoder import correspondence, encoder_domain, from_encoder, to_encoder
-from fredholm.depth import (
+from fredholm.errors import ConversionError, OptionError, ShapeError
+from fredholm.families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
     MomentConstraint,
@@ -18,7 +19,6 @@ from fredholm.depth import (
     Strang,
     encoder_terms,
 )
-from fredholm.errors import ConversionError, OptionError, ShapeError
 
 from ...tolerances import assert_close
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from ...depth import StochasticDepth
-from ...depth.splitting import (
+from ...errors import ConversionError, OptionError
+from ...families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
     Lie,
@@ -18,9 +19,8 @@ from ...depth.splitting import (
     Relaxed,
     encoder_terms,
 )
-from ...depth.splitting.term import Term
-from ...errors import ConversionError, OptionError
-from ...operators import SoftmaxAttention
+from ...families.continuous.splitting.term import Term
+from ...families.softmax.operator import SoftmaxAttention
 from .layers import ROLES, Layer, read_layer, targets
 
 _STACKS = {

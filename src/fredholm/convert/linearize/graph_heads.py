@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, OptionError, suggest
-from ...ops.infsa import (
+from ...families.infsa.graph import (
     TokenGraph,
     Tokens,
     affinity,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...kernels.feature_map import build_feature_map, is_pointwise, key_features, query_features
+from ...integral import build_feature_map, is_pointwise, key_features, query_features
 from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density, wants_pieces
 from ...quadrature import Quadrature
 from .divergence import divergence
@@ -210,7 +210,7 @@ class LinearHeads(Heads):
     def key_features(
         self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ(k) over a common e^c, and c, see :func:`fredholm.kernels.feature_map.key_features`."""
+        """ψ(k) over a common e^c, and c, see :func:`fredholm.families.softmax.feature_maps.key_features`."""
         key_map = self.feature_map if self.key_map is None else self.key_map
         return key_features(key_map, self._scaled(key, scale), valid, least)
 

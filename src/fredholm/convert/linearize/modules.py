@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError
-from ...kernels import CentralityKernel, CentreKernel, LinearAttentionKernel, SoftmaxKernel
-from ...kernels.attention import AttentionKernel
-from ...kernels.centrality import GraphKernel
+from ...families.infsa.centres import CentreKernel
+from ...families.infsa.kernel import CentralityKernel, GraphKernel
+from ...families.softmax.kernel import SoftmaxKernel
+from ...families.softmax.linear import LinearAttentionKernel
+from ...integral import AttentionKernel, IntegralOperator
+from ...integral.conversion import as_operator
+from ...integral.multihead import MultiheadAdapter
 from ...models.registry import family
-from ...operators import IntegralOperator, MultiheadAdapter
-from ..classical import as_operator
 from .divergence import divergence
 from .graph_heads import GRAPHS
 from .heads import CONVERSION_OPTIONS

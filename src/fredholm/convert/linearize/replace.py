@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import ConversionError, OptionError, suggest
-from ...kernels.feature_map import FEATURE_MAPS
+from ...integral import FEATURE_MAPS
 from .graph_heads import GRAPHS, GraphHeads
 from .heads import Heads, LinearHeads
 from .interface import NAME, SLOT, Call, is_transformers, probe, register

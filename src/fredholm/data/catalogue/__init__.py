@@ -1,6 +1,7 @@
 """The data sets, one file each; importing this package registers them."""
 
-from fredholm.data.catalogue import (
+from ..registry import register_dataset
+from . import (
     aan,
     adding,
     cifar10,
@@ -32,7 +33,6 @@ from fredholm.data.catalogue import (
     visual_questions,
     weights,
 )
-from fredholm.data.registry import register_dataset
 
 # One line an entry, in the order of `fredholm data list`.
 for _entry in (

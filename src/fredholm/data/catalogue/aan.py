@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.catalogue.copy_memory import check_counts
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Request
-from fredholm.data.tokens import Rows, TokenDataset, pairs
-from fredholm.errors import DataError
+from ...errors import DataError
+from ..formats import read_bytes
+from ..registry import Entry, Request
+from ..tokens import Rows, TokenDataset, pairs
+from .copy_memory import check_counts
 
 FILES = {
     "train": "new_aan_pairs.train.tsv",

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.catalogue.copy_memory import SPLITS, check_counts
-from fredholm.data.counter import integers, uniform
-from fredholm.data.registry import Entry, Request
-from fredholm.data.sequences import SequenceDataset
-from fredholm.errors import OptionError
+from ...errors import OptionError
+from ..counter import integers, uniform
+from ..registry import Entry, Request
+from ..sequences import SequenceDataset
+from .copy_memory import SPLITS, check_counts
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from fredholm.data.create import ImageOptions, create_arrays, source_folder
-from fredholm.data.datasets import ArrayDataset
-from fredholm.data.formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.data.sequences import SequenceDataset
-from fredholm.data.tokens import TokenDataset
-from fredholm.errors import DataError
+from ...errors import DataError
+from ..create import ImageOptions, create_arrays, source_folder
+from ..datasets import ArrayDataset
+from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
+from ..registry import Entry, Package, PinnedFile, Request
+from ..sequences import SequenceDataset
+from ..tokens import TokenDataset
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelled as in the package
@@ -76,7 +76,7 @@ FILES = (
 
 def read(
     folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, "n"]]:
+) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
     """Images and labels of one part, from the binary version (also in ``cifar-10-batches-bin/``) or
     the PNG layout.
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.counter import integers
-from fredholm.data.registry import Entry, Request
-from fredholm.data.sequences import SequenceDataset
-from fredholm.errors import OptionError
+from ...errors import OptionError
+from ..counter import integers
+from ..registry import Entry, Request
+from ..sequences import SequenceDataset
 
 SYMBOLS, MEMORY, MARKER = 8, 10, 9
 SPLITS = {"train": 0, "val": 1, "test": 2}

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fredholm.data.create import source_folder
-from fredholm.data.fields import FieldDataset, random_coefficients, solve_darcy
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..create import source_folder
+from ..fields import FieldDataset, random_coefficients, solve_darcy
+from ..registry import Entry, Package, PinnedFile, Request
 
 FINE = 32  # the grid on which generated media are solved; coarser ones are its averages
 

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fredholm.data.create import source_folder
-from fredholm.data.formats import read_bytes
-from fredholm.data.graphs import Network, NodeDataset
-from fredholm.data.registry import Entry, Package, Request
-from fredholm.data.vocabulary import Vocabulary
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..create import source_folder
+from ..formats import read_bytes
+from ..graphs import Network, NodeDataset
+from ..registry import Entry, Package, Request
+from ..vocabulary import Vocabulary
 
 NODES, EDGES = "packages.json", "dependencies.npy"
 CLASSES, WORDS = 20, 12  # the most frequent sections; words kept of a synopsis

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from fredholm.data.create import ImageOptions, create_arrays
-from fredholm.data.datasets import ArrayDataset
-from fredholm.data.registry import Entry, Request
-from fredholm.data.sequences import SequenceDataset
-from fredholm.data.splits import stratified
-from fredholm.data.tokens import TokenDataset
-from fredholm.errors import require
+from ...errors import require
+from ..create import ImageOptions, create_arrays
+from ..datasets import ArrayDataset
+from ..registry import Entry, Request
+from ..sequences import SequenceDataset
+from ..splits import stratified
+from ..tokens import TokenDataset
 
 TEST_FRACTION = 0.2
 
@@ -31,7 +31,7 @@ def folder() -> Path:
     return Path(str(module.__file__)).parent / "data"
 
 
-def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, "n"]]:
+def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n"]]:
     """Images, their 17 levels scaled to 0 … 255, and labels: 80% of each class to train on, 20% to
     test on.
     """

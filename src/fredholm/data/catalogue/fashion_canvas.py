@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fredholm.data.catalogue import fashion_mnist
-from fredholm.data.catalogue.copy_memory import SPLITS
-from fredholm.data.composed import ComposedDataset, base_images, sample_count
-from fredholm.data.counter import integers, uniform
-from fredholm.data.registry import Entry, Request
-from fredholm.errors import OptionError
+from ...errors import OptionError
+from ..composed import ComposedDataset, base_images, sample_count
+from ..counter import integers, uniform
+from ..registry import Entry, Request
+from . import fashion_mnist
+from .copy_memory import SPLITS
 
 SIDE = 28  # of an article
 THRESHOLD = 16  # brightness above which a pixel belongs to the article

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from fredholm.data.catalogue.kjv_web import BETWEEN
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Request
-from fredholm.data.splits import stratified
-from fredholm.data.texts import TextDataset, TextOptions
-from fredholm.errors import DataError, OptionError, suggest
+from ...errors import DataError, OptionError, suggest
+from ..formats import read_bytes
+from ..registry import Entry, Request
+from ..splits import stratified
+from ..texts import TextDataset, TextOptions
+from .kjv_web import BETWEEN
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from fredholm.data.create import create_arrays, source_folder
-from fredholm.data.datasets import ArrayDataset
-from fredholm.data.formats import check_pairs, read_idx
-from fredholm.data.registry import Request
-from fredholm.data.sequences import SequenceDataset
-from fredholm.data.tokens import TokenDataset
-from fredholm.errors import DataError
+from ...errors import DataError
+from ..create import create_arrays, source_folder
+from ..datasets import ArrayDataset
+from ..formats import check_pairs, read_idx
+from ..registry import Request
+from ..sequences import SequenceDataset
+from ..tokens import TokenDataset
 
 PREFIX = {"train": "train", "test": "t10k"}
 
@@ -40,7 +40,7 @@ def find(folder: Path, part: str, kind: str) -> Path:
 
 def read(
     folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, "n"]]:
+) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
     """Images (N, 1, H, W) and labels of one part.
 
     Raises:

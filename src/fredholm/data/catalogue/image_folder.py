@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from fredholm.data.boxes import find_annotations
-from fredholm.data.datasets import FolderDataset
-from fredholm.data.registry import Entry, Request
-from fredholm.data.splits import stratified
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..boxes import find_annotations
+from ..datasets import FolderDataset
+from ..registry import Entry, Request
+from ..splits import stratified
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 

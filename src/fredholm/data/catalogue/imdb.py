@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Request
-from fredholm.data.splits import stratified
-from fredholm.data.texts import TextDataset, TextOptions
-from fredholm.errors import DataError
+from ...errors import DataError
+from ..formats import read_bytes
+from ..registry import Entry, Request
+from ..splits import stratified
+from ..texts import TextDataset, TextOptions
 
 CLASSES = ("negative", "positive")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fredholm.data.clients import tar_stream
-from fredholm.data.clouds import PointDataset, parse_vrml, sample_surface
-from fredholm.data.create import source_folder
-from fredholm.data.registry import Entry, Package, Request
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..clients import tar_stream
+from ..clouds import PointDataset, parse_vrml, sample_surface
+from ..create import source_folder
+from ..registry import Entry, Package, Request
 
 STORED, LEAST = 1024, 60  # points of a stored cloud, models of the smallest class
 CLOUDS, NAMES = "clouds.npy", "names.txt"

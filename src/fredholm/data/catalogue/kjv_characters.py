@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from fredholm.data.bible import KJV_FILE, read_kjv
-from fredholm.data.create import source_folder
-from fredholm.data.language import NextTokens
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.data.splits import spans
-from fredholm.data.texts import TextOptions
+from ..bible import KJV_FILE, read_kjv
+from ..create import source_folder
+from ..language import NextTokens
+from ..registry import Entry, Package, PinnedFile, Request
+from ..splits import spans
+from ..texts import TextOptions
 
 TEST_FRACTION = 0.05
 

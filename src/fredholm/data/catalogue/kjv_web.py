@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.bible import BOOKS, KJV_FILE, Place, read_kjv
-from fredholm.data.catalogue import kjv_characters
-from fredholm.data.create import source_folder
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.data.sword import read_module
-from fredholm.data.texts import TextDataset, TextOptions
-from fredholm.data.vocabulary import split_words
-from fredholm.errors import DataError
+from ...errors import DataError
+from ..bible import BOOKS, KJV_FILE, Place, read_kjv
+from ..create import source_folder
+from ..registry import Entry, Package, PinnedFile, Request
+from ..sword import read_module
+from ..texts import TextDataset, TextOptions
+from ..vocabulary import split_words
+from . import kjv_characters
 
 BETWEEN = " ‖ "  # a sign that neither translation has, so a word, a character and bytes of its own
 WEB_FILES = tuple(f"{part}.{kind}" for part in ("ot", "nt") for kind in ("bzs", "bzv", "bzz"))

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.catalogue.copy_memory import SPLITS, check_counts
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Request
-from fredholm.data.tokens import Rows, TokenDataset, generated
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..formats import read_bytes
+from ..registry import Entry, Request
+from ..tokens import Rows, TokenDataset, generated
+from .copy_memory import SPLITS, check_counts
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 END = SYMBOLS.index("]")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fredholm.data.catalogue import idx
-from fredholm.data.create import ImageOptions
-from fredholm.data.registry import Entry, Package, PinnedFile
+from ..create import ImageOptions
+from ..registry import Entry, Package, PinnedFile
+from . import idx
 
 
 def _file(name: str, size: int, digest: str) -> PinnedFile:

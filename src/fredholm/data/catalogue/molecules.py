@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.create import source_folder
-from fredholm.data.formats import read_bytes
-from fredholm.data.graphs import Graph, GraphDataset
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.data.splits import stratified
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..create import source_folder
+from ..formats import read_bytes
+from ..graphs import Graph, GraphDataset
+from ..registry import Entry, Package, PinnedFile, Request
+from ..splits import stratified
 
 CLASSES = ("low", "medium", "high")
 ELEMENTS = ("C", "N", "O", "F", "S", "Cl", "Br", "I", "P")

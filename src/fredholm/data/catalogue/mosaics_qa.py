@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fredholm.data.catalogue import fashion_mnist
-from fredholm.data.composed import base_images
-from fredholm.data.counter import integers
-from fredholm.data.datasets import resize
-from fredholm.data.questions import QuestionDataset
-from fredholm.data.registry import Entry, Request
-from fredholm.data.vocabulary import Vocabulary
-from fredholm.errors import OptionError
+from ...errors import OptionError
+from ..composed import base_images
+from ..counter import integers
+from ..datasets import resize
+from ..questions import QuestionDataset
+from ..registry import Entry, Request
+from ..vocabulary import Vocabulary
+from . import fashion_mnist
 
 NAMES = ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 ANSWERS = (*NAMES, "yes", "no", "1", "2", "3", "4")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from fredholm.data.create import source_folder
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.data.texts import TextDataset, TextOptions
-from fredholm.data.vocabulary import split_words
-from fredholm.errors import DataError
+from ...errors import DataError
+from ..create import source_folder
+from ..formats import read_bytes
+from ..registry import Entry, Package, PinnedFile, Request
+from ..texts import TextDataset, TextOptions
+from ..vocabulary import split_words
 
 FILE = "movieReviewSnippets_GroundTruth.txt"
 HEADER = ["id", "sentiment", "text"]

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fredholm.data.clouds import PointDataset, parse_off, sample_surface, unit_ball
-from fredholm.data.counter import permutation
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Request
-from fredholm.data.splits import stratified
-from fredholm.errors import DataError, OptionError, require
+from ...errors import DataError, OptionError, require
+from ..clouds import PointDataset, parse_off, sample_surface, unit_ball
+from ..counter import permutation
+from ..formats import read_bytes
+from ..registry import Entry, Request
+from ..splits import stratified
 
 STORED = 2048
 SCAN_CLASSES = (

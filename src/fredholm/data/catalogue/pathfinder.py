@@ -22,12 +22,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from fredholm.data.catalogue.copy_memory import SPLITS, check_counts
-from fredholm.data.datasets import ArrayDataset
-from fredholm.data.registry import Entry, Request
-from fredholm.data.splits import stratified
-from fredholm.data.tokens import TokenDataset, generated, image_tokens
-from fredholm.errors import DataError, OptionError, require, suggest
+from ...errors import DataError, OptionError, require, suggest
+from ..datasets import ArrayDataset
+from ..registry import Entry, Request
+from ..splits import stratified
+from ..tokens import TokenDataset, generated, image_tokens
+from .copy_memory import SPLITS, check_counts
 
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0
 DASH, GAP, THICKNESS, CLEARANCE = 2.0, 1.0, 0.5, 1.75

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Request
-from fredholm.data.sequences import SequenceDataset, padded
-from fredholm.data.splits import stratified
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..formats import read_bytes
+from ..registry import Entry, Request
+from ..sequences import SequenceDataset, padded
+from ..splits import stratified
 
 LABEL, HOUR = "SepsisLabel", "ICULOS"
 CLASSES = ("no sepsis", "sepsis")

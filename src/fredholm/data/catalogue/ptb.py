@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from fredholm.data.formats import read_bytes
-from fredholm.data.language import NextTokens
-from fredholm.data.registry import Entry, Request
-from fredholm.data.texts import TextOptions
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..formats import read_bytes
+from ..language import NextTokens
+from ..registry import Entry, Request
+from ..texts import TextOptions
 
 FILES = {"train": "ptb.train.txt", "val": "ptb.valid.txt", "test": "ptb.test.txt"}
 

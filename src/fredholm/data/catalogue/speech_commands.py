@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.data.audio import mfcc, read_wav
-from fredholm.data.registry import Entry, Request
-from fredholm.data.sequences import SequenceDataset
-from fredholm.data.splits import stratified
-from fredholm.errors import DataError, OptionError, suggest
+from ...errors import DataError, OptionError, suggest
+from ..audio import mfcc, read_wav
+from ..registry import Entry, Request
+from ..sequences import SequenceDataset
+from ..splits import stratified
 
 RATE = 16_000
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.data.counter import uniform
-from fredholm.data.create import source_folder
-from fredholm.data.formats import read_bytes
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.data.sequences import SequenceDataset, padded
-from fredholm.data.splits import SPLITS, stratified
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..counter import uniform
+from ..create import source_folder
+from ..formats import read_bytes
+from ..registry import Entry, Package, PinnedFile, Request
+from ..sequences import SequenceDataset, padded
+from ..splits import SPLITS, stratified
 
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 

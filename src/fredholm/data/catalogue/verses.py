@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from fredholm.data.catalogue import kjv_web
-from fredholm.data.catalogue.aan import PairOptions, pair_dataset
-from fredholm.data.registry import Entry, Request
-from fredholm.data.tokens import Rows, TokenDataset
+from ..registry import Entry, Request
+from ..tokens import Rows, TokenDataset
+from . import kjv_web
+from .aan import PairOptions, pair_dataset
 
 
 def create(request: Request) -> TokenDataset:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fredholm.data.datasets import read_picture
-from fredholm.data.formats import read_bytes
-from fredholm.data.questions import QuestionDataset
-from fredholm.data.registry import Entry, Request
-from fredholm.data.splits import SPLIT_SEED
-from fredholm.data.vocabulary import Vocabulary
-from fredholm.errors import DataError, OptionError
+from ...errors import DataError, OptionError
+from ..datasets import read_picture
+from ..formats import read_bytes
+from ..questions import QuestionDataset
+from ..registry import Entry, Request
+from ..splits import SPLIT_SEED
+from ..vocabulary import Vocabulary
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 YEARS = ("train2014", "val2014")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fredholm.data.registry import Entry, Package, PinnedFile, Request
-from fredholm.errors import OptionError
+from ...errors import OptionError
+from ..registry import Entry, Package, PinnedFile, Request
 
 
 def create(request: Request) -> NoReturn:

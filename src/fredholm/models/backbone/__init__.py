@@ -2,8 +2,7 @@
 operator or classical layer.
 """
 
-from .baselines import Convolution, Recurrence, list_baselines
 from .config import PRESETS, BackboneConfig
 from .model import Backbone
 
-__all__ = ["PRESETS", "Backbone", "BackboneConfig", "Convolution", "Recurrence", "list_baselines"]
+__all__ = ["PRESETS", "Backbone", "BackboneConfig"]

@@ -12,15 +12,19 @@ from torch import Tensor, nn
 from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import FieldEncoder, ImageEncoder, PointEncoder, SequenceEncoder, TextEncoder
-from ...kernels import FourierFeatures, Kernel
-from ...kernels.lattice import LatticeKernel
-from ...operators import IntegralOperator, operator_factory
-from ...operators.registry import operator_options
+from ...integral import (
+    FourierFeatures,
+    IntegralOperator,
+    Kernel,
+    LatticeKernel,
+    operator_factory,
+    operator_options,
+)
+from ..baselines import list_baselines, make_baseline
 from ..decay import weight_decay_groups
 from ..operators import make_operator
 from ..pretrained import PretrainedMixin
 from ..registry import register_family, register_model
-from .baselines import list_baselines, make_baseline
 from .config import PRESETS, BackboneConfig
 
 

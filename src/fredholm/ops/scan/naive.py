@@ -25,7 +25,7 @@ def scan_naive(
 
 
 def causal_convolution_naive(
-    signal: Inexact[Tensor, "b #h n i"], taps: Inexact[Tensor, "h n o i"]
+    signal: Inexact[Tensor, " b #h n i"], taps: Inexact[Tensor, "h n o i"]
 ) -> Inexact[Tensor, "b h n o"]:
     r""":math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s`, lag by lag: the oracle of
     :func:`causal_convolution`. O(N²).

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fredholm import data, models
-from fredholm.errors import FredholmError, OptionError
-from fredholm.training.build import build_model
-from fredholm.training.comparison.tasks import ComparedTask, Contender, options_of
-from fredholm.training.recipe import Recipe
-from fredholm.training.recipe_files import load_recipe
-from fredholm.training.tasks import task_of
+from ... import data, models
+from ...errors import FredholmError, OptionError
+from ..build import build_model
+from ..recipe import Recipe
+from ..recipe_files import load_recipe
+from ..tasks import task_of
+from .tasks import ComparedTask, Contender, options_of
 
 BUDGETS = ("params", "flops", "time")
 TOLERANCE = 0.05

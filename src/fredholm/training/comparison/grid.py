@@ -13,25 +13,17 @@ from typing import Any
 
 import torch
 
-from fredholm.errors import FredholmError, OptionError
-from fredholm.explain.results import read_history
-from fredholm.training.build import build_dataset, build_model
-from fredholm.training.callbacks import write_json
-from fredholm.training.comparison import tables
-from fredholm.training.comparison.budgets import (
-    BUDGETS,
-    REFERENCE,
-    count_points,
-    epochs_in,
-    make_recipe,
-    refusal,
-    solve_size,
-)
-from fredholm.training.comparison.tasks import ComparedTask, Contender, find_task, read_contenders
-from fredholm.training.folder import RunFolder
-from fredholm.training.recipe import Recipe
-from fredholm.training.sweeps import run_cell, safe_name
-from fredholm.training.tasks import task_of
+from ...errors import FredholmError, OptionError
+from ...explain.results import read_history
+from ..build import build_dataset, build_model
+from ..callbacks import write_json
+from ..folder import RunFolder
+from ..recipe import Recipe
+from ..sweeps import run_cell, safe_name
+from ..tasks import task_of
+from . import tables
+from .budgets import BUDGETS, REFERENCE, count_points, epochs_in, make_recipe, refusal, solve_size
+from .tasks import ComparedTask, Contender, find_task, read_contenders
 
 Report = Callable[[str], None]
 # What a task's loss is called where it is the score.

@@ -20,16 +20,16 @@ from typing import Any
 
 import torch
 
-from fredholm.domain import Domain
-from fredholm.errors import FredholmError, OptionError
-from fredholm.models.backbone.config import BackboneConfig
-from fredholm.models.backbone.model import make_layer, suited
-from fredholm.training.build import build_dataset, build_model
-from fredholm.training.callbacks import write_json
-from fredholm.training.comparison import tables
-from fredholm.training.comparison.budgets import REFERENCE, make_recipe
-from fredholm.training.comparison.tasks import Contender, find_task, options_of, read_contenders
-from fredholm.training.tasks import task_of
+from ...domain import Domain
+from ...errors import FredholmError, OptionError
+from ...models.backbone.config import BackboneConfig
+from ...models.backbone.model import make_layer, suited
+from ..build import build_dataset, build_model
+from ..callbacks import write_json
+from ..tasks import task_of
+from . import tables
+from .budgets import REFERENCE, make_recipe
+from .tasks import Contender, find_task, options_of, read_contenders
 
 LENGTHS = (64, 256, 1024, 4096)
 DIM, HEADS = 64, 4

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fredholm.errors import DataError, OptionError
-from fredholm.training.callbacks import write_json
+from ...errors import DataError, OptionError
+from ..callbacks import write_json
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
@@ -207,7 +207,7 @@ def write(place: Path, results: dict[str, Any]) -> None:
 
 def write_page(place: Path, results: dict[str, Any]) -> Path:
     """``index.html``: the tables with their pictures."""
-    from fredholm.explain.comparison import comparison_page
+    from ...explain.comparison import comparison_page
 
     speed = read_speed(place)
     page = place / "index.html"

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from fredholm import models, operators
-from fredholm.errors import OptionError, suggest
-from fredholm.training.recipe_files import list_recipes, load_recipe
-from fredholm.training.sweeps import split_values
+from ... import models, operators
+from ...errors import OptionError, suggest
+from ..recipe_files import list_recipes, load_recipe
+from ..sweeps import split_values
 
 # Options at the size of the backbone, where an operator's own defaults are those of a large model.
 SMALL: dict[str, dict[str, Any]] = {

@@ -1,0 +1,88 @@
+"""Convolution by FFT, hidden units first."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ....errors import ShapeError
+from ....ops.backend import choose_backend
+from .limits import spectrum_refusal
+from .registration import grid_convolution_op
+
+
+def grid_convolution(
+    signal: Float[Tensor, "b h n i"],
+    hidden: Float[Tensor, "l w"],
+    readout: Float[Tensor, "h o i w"],
+    grid: tuple[int, ...],
+    *,
+    causal: bool = False,
+    backend: str = "auto",
+) -> Float[Tensor, "b h n o"]:
+    r""":math:`out_x = \sum_y \kappa(x - y)\,u_y` on a grid, with
+    :math:`\kappa(\delta) = \sum_k R_k\,h_k(\delta)`.
+
+    The readout is linear, so that :math:`\hat\kappa = \sum_k R_k \hat h_k`: w transforms of hidden
+    units instead of d_out·d_in of kernel entries, and one real matrix product. Zero-padded to 2n or
+    more an axis: what wraps around lands outside the part that is kept. The kernel's spectrum is
+    made a block of frequencies at a time, and again in the backward.
+
+    Args:
+        signal: u times its masses, points of the grid in row-major order.
+        hidden: h at the displacements, (L, w), row-major: from 1 - n to n - 1 an axis, or from 0 to
+            n - 1 where ``causal``.
+        readout: R.
+        grid: extents n of the axes; their product is N.
+        causal: lags of a causal line only.
+        backend: see :mod:`fredholm.ops.backend`. ``"triton"`` fuses the kernel's spectrum and the
+            product at each frequency, so that the former is never in memory; ``"auto"`` is
+            ``"torch"``, batched matrix products, until the kernel has been measured faster.
+
+    Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in +
+    d_out)) N). Differentiable once.
+
+    Raises:
+        BackendError: a requested backend that cannot run.
+        ShapeError: numbers of points or lags that do not fit the grid, or a causal grid of several
+            axes.
+
+    Reference: CKConv §4.1, evaluated hidden units first.
+
+    Example:
+        >>> u, h = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([[1.0], [10.0], [100.0]])
+        >>> readout = torch.ones(1, 1, 1, 1)
+        >>> out = grid_convolution(u.view(1, 1, 3, 1), h, readout, (3,), causal=True)
+        >>> out.flatten().round().tolist()
+        [1.0, 10.0, 102.0]
+    """
+    _check(signal, hidden, grid, causal)
+    dtype = torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
+    chosen = choose_backend(
+        "torch" if backend == "auto" else backend,
+        "the convolution",
+        signal.device,
+        lambda: spectrum_refusal(dtype, hidden, readout),
+    )
+    with torch.autocast(signal.device.type, enabled=False):
+        if chosen == "triton":
+            from ..triton.op import grid_convolution_triton
+
+            return grid_convolution_triton(
+                signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal
+            )
+        return grid_convolution_op(
+            signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal
+        )
+
+
+def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) -> None:
+    points, lags = 1, 1
+    for n in grid:
+        points, lags = points * n, lags * (n if causal else 2 * n - 1)
+    if causal and len(grid) != 1:
+        raise ShapeError(f"lags of a causal grid are ordered on one axis only, got the grid {grid}")
+    if signal.shape[2] != points or hidden.shape[0] != lags:
+        got = f"{signal.shape[2]} points and {hidden.shape[0]} lags"
+        raise ShapeError(f"the grid {grid} has {points} points and {lags} displacements, got {got}")

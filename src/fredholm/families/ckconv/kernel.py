@@ -1,0 +1,183 @@
+"""Convolution with a continuous kernel: a small network of the displacement."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import OptionError
+from ...integral import HiddenKernel, LagFeatures, Problem
+from .hidden_convolution import HiddenConvolution
+from .position_network import PositionNetwork, WeightNormLinear
+
+ORIGINS = ("start", "centre")
+
+
+class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
+    r"""A function of the displacement alone, :math:`K_h(x, y) = R_h\,h(z) + R_{h,0}` with
+    :math:`z = 2 (x - y) / extent - 1`.
+
+    h is a :class:`PositionNetwork` and the readout R one weight-normalised linear layer, so a
+    horizon of any length costs the same parameters. A mass of one a training sample makes the
+    integral the sum of an ordinary convolution; another rate or irregular samples then need their
+    spacing as the measure and nothing else.
+
+    Args:
+        heads: groups; each reads and writes a slice of the channels.
+        d_in, d_out: channels of a group.
+        position_dim: p.
+        extent: length of the training domain in units of position: the scale of z, saved with the
+            weights, never re-stretched.
+        length: samples of the training domain; with ``unit_variance`` the kernel starts with
+            variance 1 / (d_in · length), so that a white signal of that length keeps its variance.
+        origin: ``"start"`` maps displacement 0 to z = -1 (causal lags fill [-1, 1]); ``"centre"``
+            maps it to 0, z = (x - y) / extent.
+        bias: a constant response of every output channel.
+        unit_variance: see ``length``.
+        blur: spacing of the samples in steps of training where that is below 1, or None: ψ is then
+            smoothed by a Gaussian of half a sample, which takes out what is too fast to have been
+            seen in training; one axis. It is no parameter and may be changed.
+        network_options: of :class:`PositionNetwork`: ``width``, ``depth``, ``activation``,
+            ``omega``, ``learned_omega``, ``knots``, ``preset``.
+
+    Cost: by FFT on a regular grid O(N log N), hidden units first; anywhere else O(N²), with memory
+    O(N).
+
+    Raises:
+        OptionError: an unknown origin, a non-positive extent or length, or a blur outside (0, 1].
+
+    Reference: CKConv Eqs. 1-4, §4.1-4.2, E.1-E.3.
+
+    Example:
+        >>> kernel = ContinuousConvolutionKernel(1, 2, 3, length=16)
+        >>> kernel.lag_features(torch.rand(7, 1)).shape, kernel.readout()[0].shape
+        (torch.Size([7, 32]), torch.Size([1, 3, 2, 32]))
+    """
+
+    forms = (HiddenConvolution, *HiddenKernel.forms)
+
+    reads_query = False
+
+    def __init__(
+        self,
+        heads: int,
+        d_in: int,
+        d_out: int | None = None,
+        *,
+        position_dim: int = 1,
+        extent: float = 1.0,
+        length: int = 1024,
+        origin: str = "start",
+        bias: bool = True,
+        unit_variance: bool = True,
+        blur: float | None = None,
+        **network_options,
+    ):
+        super().__init__(heads, d_in, d_out)
+        if origin not in ORIGINS:
+            raise OptionError(f"origin is one of {', '.join(ORIGINS)}, got {origin!r}")
+        if not extent > 0 or length < 1:
+            raise OptionError(f"extent and length must be positive, got {extent} and {length}")
+        if blur is not None and not (0 < blur <= 1 and position_dim == 1):
+            raise OptionError(
+                f"blur: received {blur!r} for {position_dim} axes; needs a spacing in (0, 1], or "
+                "None; one axis"
+            )
+        self.blur = blur
+        self.network = PositionNetwork(position_dim, **network_options)
+        self.readout_layer = WeightNormLinear(self.network.width, heads * self.d_out * d_in)
+        self.bias = nn.Parameter(torch.zeros(heads * self.d_out)) if bias else None
+        self.extent: Tensor
+        self.register_buffer("extent", torch.tensor(float(extent)))
+        self.origin, self.length, self._warned = origin, length, False
+        self.reset_readout(unit_variance)
+
+    @torch.no_grad()
+    def reset_readout(self, unit_variance: bool = True) -> None:
+        """The readout's weights by the network's preset, scaled to variance 1 / (d_in · length) on
+        request.
+        """
+        layer, network = self.readout_layer, self.network
+        if network.preset == "paper":
+            bound = (6.0 / network.width) ** 0.5 / (
+                1.0 if network.omega is None else float(network.omega)
+            )
+            layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
+        if unit_variance:
+            z = torch.empty(512, network.position_dim).uniform_(-1.0, 1.0)
+            spread = nn.functional.linear(network(z), layer.weight).std()
+            layer.magnitude.mul_((self.d_in * self.length) ** -0.5 / spread)
+
+    # --- hidden units and readout -----------------------------------------------------------------
+
+    def lag_features(self, displacements: Tensor) -> Tensor:
+        """h at displacements (..., p): (..., w)."""
+        self._look(displacements)
+        if self.blur is None:
+            return self._features(displacements)
+        reach = round(1 / self.blur)
+        weights = [
+            math.exp(-2.0 * k * k) for k in range(-reach, reach + 1)
+        ]  # a standard deviation of half a sample
+        sample, total = (
+            self.blur * self.extent / self.length,
+            torch.zeros((), device=displacements.device),
+        )
+        for k, weight in zip(range(-reach, reach + 1), weights):
+            total = total + weight / sum(weights) * self._features(displacements + k * sample)
+        return total
+
+    def _features(self, displacements: Tensor) -> Tensor:
+        z = displacements / self.extent.to(displacements.dtype)
+        return self.network(2 * z - 1 if self.origin == "start" else z)
+
+    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        return self.lag_features(x - y)
+
+    def readout(self) -> tuple[Tensor, Tensor | None]:
+        layer, shape = self.readout_layer, (self.heads, self.d_out, self.d_in)
+        return layer.weight.unflatten(0, shape), layer.bias.unflatten(0, shape)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
+
+    @property
+    def width(self) -> int:
+        """Hidden units w."""
+        return self.network.width
+
+    @torch.no_grad()
+    def _look(self, displacements: Tensor) -> None:
+        """Say once that displacements are longer than the training domain. Eager code only: it
+        reads values.
+        """
+        unread = (
+            torch.compiler.is_compiling() or type(displacements) is not Tensor
+        )  # a tensor without values
+        if self._warned or unread or not displacements.numel():
+            return
+        longest, extent = float(displacements.abs().max()), float(self.extent)
+        if longest > extent * (1 + 1e-6):
+            self._warned = True
+            warnings.warn(
+                f"displacements of {longest:.6g} are longer than the {extent:.6g} the kernel was "
+                "built for: it is extrapolated "
+                "there (said once)",
+                stacklevel=2,
+            )
+
+    # --- where the kernel lives -------------------------------------------------------------------
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        """The line of the training rate, a mass of one a sample; causal where lag 0 is the start."""
+        length, causal = self.length / float(self.extent), self.origin == "start"
+        return Domain.line(
+            n, length=length, causal=causal, measure="counting", device=device, dtype=dtype
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, origin={self.origin!r}, length={self.length}"

@@ -1,0 +1,91 @@
+"""Continuous kernel convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import OptionError
+from ...integral import IntegralOperator, Strategy, head_width, register_operator
+from .finite_horizon import FiniteHorizonKernel
+from .kernel import ContinuousConvolutionKernel
+
+
+@register_operator("ckconv")
+class CKConv(IntegralOperator):
+    r"""Convolution with a continuous kernel: :math:`(Tu)(x) = \int \psi(x - y)\,u(y)\,d\mu(y) + b`,
+    ψ a small sine network.
+
+    One layer sees the whole signal at a fixed number of parameters. Causality, sampling and rate
+    belong to the domain: on ``Domain.line(n, length=N, causal=True, measure="counting")`` this is
+    the paper's layer for training sequences of N samples; at another rate or with real timestamps
+    the masses are the spacings in training steps. Without a domain that line is assumed.
+
+    Args:
+        dim: channels of u.
+        heads: groups, must divide ``dim`` and ``out_dim``; ``heads=dim`` is a depthwise
+            convolution.
+        out_dim: channels of the output.
+        position_dim: dimension p of positions.
+        length: samples of a training sequence; positions of 0 to ``extent`` (below).
+        horizon: steps of training after which ψ ends, or None; a causal step then keeps that many
+            points, see
+            :class:`fredholm.families.ckconv.finite_horizon.FiniteHorizonKernel`.
+        separable: one kernel a channel (heads = dim), then a matrix: 1/dim of the kernel's outputs.
+        strategy: ``"auto"`` takes the FFT on regular grids, hidden units first, and direct
+            evaluation elsewhere.
+        kernel_options: further options of :class:`fredholm.kernels.ContinuousConvolutionKernel`:
+            ``extent``, ``origin``, ``bias``, ``unit_variance``, ``blur``, ``width``, ``depth``,
+            ``activation``, ``omega``, ``learned_omega``, ``knots``, ``preset``.
+
+    Shape: (B, N, dim) to (B, N, out_dim).
+
+    Cost: O(N log N) time and O(N) memory by FFT; O(N²) time and O(N) memory on irregular points.
+
+    Raises:
+        OptionError: heads that do not divide the widths, or heads of a separable convolution.
+
+    Reference: CKConv Eqs. 1-5, 8.
+
+    Example:
+        >>> CKConv(4, out_dim=6, length=100)(torch.randn(2, 50, 4)).shape
+        torch.Size([2, 50, 6])
+    """
+
+    kernel_class = ContinuousConvolutionKernel
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        out_dim: int | None = None,
+        position_dim: int = 1,
+        length: int = 1024,
+        horizon: int | None = None,
+        separable: bool = False,
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
+        **kernel_options,
+    ):
+        out_dim = out_dim or dim
+        if separable and heads not in (1, dim):
+            raise OptionError(
+                f"heads: received {heads} for a separable convolution; it has one a channel, leave "
+                "it out"
+            )
+        heads = dim if separable else heads
+        d_in, d_out = (1, 1) if separable else (head_width(dim, heads), head_width(out_dim, heads))
+        kernel_options |= {"position_dim": position_dim, "length": length}
+        if horizon is None:
+            kernel = ContinuousConvolutionKernel(heads, d_in, d_out, **kernel_options)
+        else:
+            kernel = FiniteHorizonKernel(heads, d_in, d_out, horizon=horizon, **kernel_options)
+        super().__init__(
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
+            projection=separable,
+        )

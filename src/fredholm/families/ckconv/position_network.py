@@ -1,0 +1,214 @@
+"""A small network of positions whose last hidden layer a kernel reads: sine networks and what they
+are compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import OptionError, ShapeError, suggest
+from ...integral import FourierFeatures
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+}
+PRESETS = ("paper", "released")
+
+
+class WeightNormLinear(nn.Module):
+    r"""A linear layer with weight :math:`W_i = g_i\,v_i / |v_i|`, one magnitude and one direction
+    an output.
+
+    torch's own parametrisation cannot be pickled; this is the same function as a module of two
+    parameters.
+
+    Reference: Salimans and Kingma 2016.
+
+    Example:
+        >>> layer = WeightNormLinear(3, 2)
+        >>> layer.set_weight(torch.eye(2, 3))
+        >>> layer.weight.tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, d_in: int, d_out: int):
+        super().__init__()
+        self.direction = nn.Parameter(torch.empty(d_out, d_in))
+        self.magnitude = nn.Parameter(torch.empty(d_out))
+        self.bias = nn.Parameter(torch.zeros(d_out))
+        nn.init.kaiming_uniform_(self.direction, a=5**0.5)
+        self.set_weight(self.direction.detach())
+
+    @property
+    def weight(self) -> Tensor:
+        """W (out, in)."""
+        return self.direction * (self.magnitude / self.direction.norm(dim=-1))[:, None]
+
+    @torch.no_grad()
+    def set_weight(self, weight: Tensor) -> None:
+        """Choose magnitude and direction so that the effective weight is this one."""
+        self.direction.copy_(weight)
+        self.magnitude.copy_(weight.norm(dim=-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+
+
+class PositionNetwork(nn.Module):
+    r"""Hidden features of a position,
+    :math:`h(z) = \sigma(W_L \cdots \sigma(W_1 z + b_1) \cdots + b_L)`, weight normalised.
+
+    Args:
+        position_dim: p.
+        width: w, units of every hidden layer.
+        depth: L, hidden layers.
+        activation: ``"sine"``, :math:`\sin(\omega_0 (W z + b))`; or ``relu``, ``leaky_relu``,
+            ``silu``, ``gelu``, each after a layer norm; or ``"rff"``: random Fourier features, then
+            GELU layers.
+        omega: ω0 of the sine layers, and in cycles per unit the scale of random Fourier features.
+        learned_omega: make ω0 a parameter.
+        knots: ``"uniform"`` spreads the bends of piecewise activations over [-1, 1]; ``"zero"``
+            leaves the biases at zero.
+        preset: ``"paper"``: weights by Sitzmann's rule, :math:`U(\pm 1/p)` first and
+            :math:`U(\pm\sqrt{6/w}/\omega_0)` after, biases
+            :math:`U(\pm\pi/|W_i|)`; ``"released"``: what the authors' code has in effect, torch's
+            own weights for every ω0 and biases U(-1, 1).
+
+    Shape: (..., p) to (..., w).
+
+    Raises:
+        OptionError: an unknown name or a non-positive size.
+        ShapeError: positions of another dimension.
+
+    Reference: CKConv §4.2, App. B; Sitzmann et al. 2020.
+
+    Example:
+        >>> PositionNetwork(2, width=16)(torch.zeros(5, 2)).shape
+        torch.Size([5, 16])
+    """
+
+    def __init__(
+        self,
+        position_dim: int = 1,
+        *,
+        width: int = 32,
+        depth: int = 2,
+        activation: str = "sine",
+        omega: float = 30.0,
+        learned_omega: bool = False,
+        knots: str = "uniform",
+        preset: str = "paper",
+    ):
+        super().__init__()
+        _check(position_dim, width, depth, activation, omega, knots, preset)
+        self.position_dim, self.width, self.activation, self.preset = (
+            position_dim,
+            width,
+            activation,
+            preset,
+        )
+        self.fourier = (
+            FourierFeatures(position_dim, max(1, width // 2), omega)
+            if activation == "rff"
+            else None
+        )
+        first = position_dim if self.fourier is None else 2 * max(1, width // 2)
+        self.layers: Any = nn.ModuleList(
+            WeightNormLinear(first if i == 0 else width, width) for i in range(depth)
+        )
+        normed = activation not in ("sine", "rff")
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth)) if normed else None
+        self.omega: Tensor | None
+        value = torch.tensor(float(omega)) if activation == "sine" else None
+        if learned_omega and value is not None:
+            self.omega = nn.Parameter(value)
+        else:
+            self.register_buffer("omega", value)
+        if activation == "sine":
+            self._reset_sine(float(omega))
+        elif activation != "rff" and knots == "uniform":
+            self._spread_knots()
+
+    @torch.no_grad()
+    def _reset_sine(self, omega: float) -> None:
+        for i, layer in enumerate(self.layers):
+            if self.preset == "released":
+                layer.bias.uniform_(-1.0, 1.0)
+                continue
+            fan = layer.direction.shape[1]
+            bound = 1.0 / fan if i == 0 else math.sqrt(6.0 / fan) / omega
+            layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
+            layer.bias.copy_(
+                torch.empty_like(layer.bias).uniform_(-math.pi, math.pi) / layer.magnitude
+            )
+
+    @torch.no_grad()
+    def _spread_knots(self) -> None:
+        """One bend of every unit at a position of its own, drawn uniformly: b = -W h(z)."""
+        for i, layer in enumerate(self.layers):
+            z = torch.empty(self.width, self.position_dim).uniform_(-1.0, 1.0)
+            h = self._run(z, i)
+            layer.bias.copy_(-(layer.weight * h).sum(-1))
+
+    def forward(self, z: Tensor) -> Tensor:
+        if z.shape[-1] != self.position_dim:
+            raise ShapeError(
+                f"positions have dimension {z.shape[-1]}, this network was built for "
+                f"{self.position_dim}"
+            )
+        return self._run(z, len(self.layers))
+
+    def _run(self, z: Tensor, depth: int) -> Tensor:
+        """The first ``depth`` layers, in float32 or better whatever the parameters are: a bfloat16
+        phase is noise.
+        """
+        with torch.autocast(z.device.type, enabled=False):
+            h = z if self.fourier is None else self.fourier(z)
+            own = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
+            h = h.to(torch.promote_types(h.dtype, own))
+            for i in range(depth):
+                h = self.layers[i](h)
+                if self.omega is not None:
+                    h = torch.sin(self.omega.to(h.dtype) * h)
+                elif self.norms is None:
+                    h = F.gelu(h)
+                else:
+                    norm: Any = self.norms[i]
+                    h = F.layer_norm(
+                        h,
+                        norm.normalized_shape,
+                        norm.weight.to(h.dtype),
+                        norm.bias.to(h.dtype),
+                        norm.eps,
+                    )
+                    h = ACTIVATIONS[self.activation](h)
+            return h.to(own)
+
+    def extra_repr(self) -> str:
+        return (
+            f"position_dim={self.position_dim}, width={self.width}, activation={self.activation!r}"
+        )
+
+
+def _check(position_dim, width, depth, activation, omega, knots, preset) -> None:
+    for name, value in (("position_dim", position_dim), ("width", width), ("depth", depth)):
+        if value < 1:
+            raise OptionError(f"{name} must be at least 1, got {value}")
+    if not omega > 0:
+        raise OptionError(f"omega must be positive, got {omega}")
+    for name, value, known in (
+        ("activation", activation, ("sine", *ACTIVATIONS, "rff")),
+        ("knots", knots, ("uniform", "zero")),
+        ("preset", preset, PRESETS),
+    ):
+        if value not in known:
+            raise OptionError(f"unknown {name} {value!r}{suggest(value, known)}")

@@ -1,0 +1,1 @@
+"""Triton kernels; nothing here is imported before a GPU, or the interpreter, is to run them."""

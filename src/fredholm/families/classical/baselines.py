@@ -1,0 +1,117 @@
+"""Classical layers in an operator's place: what a user would pick instead, in the same blocks.
+
+Their kernels are stencils and recurrences. A convolution needs a grid; a recurrence reads points in
+the order of their index with a mass of one each, wherever they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import OptionError
+from ...integral import IntegralOperator
+from ...models.baselines import register_baseline
+from .convolution import StencilKernel
+from .recurrence import RecurrentKernel
+
+
+class Recurrence(IntegralOperator):
+    """A GRU or an LSTM over points in the order of their index, whatever their positions and
+    masses, and a projection.
+
+    Both directions of half the width each, or one of the full width where ``causal``. Padding is
+    passed by.
+
+    Args:
+        cell: ``"gru"`` or ``"lstm"``.
+        dim: width of the features; even where both directions are read.
+        causal: forwards only.
+
+    Shape: (B, N, dim) on any domain without pairs, causal as said, to (B, N, dim).
+
+    Raises:
+        OptionError: an odd width for two directions.
+
+    Example:
+        >>> import torch
+        >>> Recurrence("gru", 8)(torch.randn(2, 6, 8), Domain.grid(2, 3)).shape
+        torch.Size([2, 6, 8])
+    """
+
+    def __init__(self, cell: str, dim: int, *, causal: bool = False):
+        if dim % 2 and not causal:
+            raise OptionError(
+                f"dim: received {dim}; a {cell} of two directions needs an even width"
+            )
+        layer = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        width = dim if causal else dim // 2
+        recurrent = layer(dim, width, batch_first=True, bidirectional=not causal)
+        super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
+
+    def _problem(self, u, domain, query, query_domain):
+        return super()._problem(
+            u, None if domain is None else in_reading_order(domain, u), query, query_domain
+        )
+
+
+class Convolution(IntegralOperator):
+    """A convolution of all channels: 3 x 3 taps on an image, 7 on a line, all in the past where
+    ``causal``.
+
+    Args:
+        dim: channels.
+        position_dim: axes of the grid.
+        causal: on a line, taps at the point and before it.
+        taps: along each axis; odd, unless causal.
+
+    Shape: (B, N, dim) on a regular grid with a mass of one a point to (B, N, dim).
+
+    Raises:
+        OptionError: an even number of taps around a point.
+
+    Example:
+        >>> import torch
+        >>> Convolution(8, position_dim=2)(torch.randn(2, 6, 8), Domain.grid(2, 3, measure="counting")).shape
+        torch.Size([2, 6, 8])
+    """
+
+    def __init__(
+        self, dim: int, *, position_dim: int = 1, causal: bool = False, taps: int | None = None
+    ):
+        taps = taps or (7 if position_dim == 1 else 3)
+        if taps % 2 == 0 and not causal:
+            raise OptionError(
+                f"taps: received {taps}; needs an odd number, as many before a point as after it"
+            )
+        ends = (taps - 1, 0) if causal else (taps // 2, taps // 2)
+        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
+            dim, dim, taps
+        )  # its initial weights
+        kernel = StencilKernel(layer.weight, layer.bias, padding=[ends] * position_dim)
+        super().__init__(dim, kernel=kernel, residual=False, projection=False)
+
+
+def in_reading_order(domain: Domain, u: Tensor) -> Domain:
+    """Points on a line in the order of their index, a mass of one each; padding and masks stay."""
+    line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=u.device)
+    return line.replace(valid=domain.valid, pairs=domain.pairs)
+
+
+@register_baseline("convolution")
+def _convolution(
+    dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
+) -> IntegralOperator:
+    return Convolution(dim, position_dim=position_dim, causal=causal, **options)
+
+
+@register_baseline("gru")
+def _gru(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralOperator:
+    return Recurrence("gru", dim, causal=causal)
+
+
+@register_baseline("lstm")
+def _lstm(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralOperator:
+    return Recurrence("lstm", dim, causal=causal)

@@ -1,0 +1,107 @@
+"""A linear map at every point as a kernel: a delta."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import DomainError
+from ...integral import (
+    CausalTransition,
+    IntegralOperator,
+    Layout,
+    MatrixKernel,
+    OwnForm,
+    Point,
+    Problem,
+)
+from ...integral.conversion import refuse, register_converter
+
+
+class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
+    r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one a point: a
+    convolution with one tap.
+
+    Points are the same when they have the same index, so that any domain serves.
+
+    Args:
+        linear: A, with a bias or without; its own parameters are used.
+
+    Shape: u (B, N, in) to (B, N, out).
+
+    Cost: O(N); the definition O(N²).
+
+    Raises:
+        DomainError: queries on another domain, or an order together with ``pairs``.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> layer = nn.Linear(2, 3)
+        >>> op = IntegralOperator(2, kernel=PointwiseKernel(layer), out_dim=3, residual=False, projection=False)
+        >>> u = torch.randn(1, 4, 2)
+        >>> torch.allclose(op(u), layer(u))
+        True
+    """
+
+    reads_query = False
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(1, linear.in_features, linear.out_features)
+        self.linear = linear
+
+    def check(self, layout: Layout) -> None:
+        if layout.given:
+            raise DomainError(
+                "PointwiseKernel reads each point at itself; leave query and query_domain out"
+            )
+        if layout.causal and layout.pairs:
+            raise DomainError(
+                "PointwiseKernel takes no pairs in an order; build the domain with causal=False"
+            )
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return Domain.line(n, measure="counting", device=device, dtype=dtype)
+
+    def matrix(self, problem: Problem) -> Tensor:
+        index, n = problem.index, problem.uy.shape[2]
+        keys = torch.arange(n, device=problem.uy.device)
+        same = (keys if index is None else index)[:, None] == keys
+        dense = same.to(self.linear.weight.dtype)[:, :, None, None] * self.linear.weight
+        return dense.expand(problem.uy.shape[0], 1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return None if self.linear.bias is None else self.linear.bias.view(1, 1, 1, -1)
+
+    def evaluates(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        u, q = problem.uy, problem.quadrature
+        if problem.layout.measure != "counting":
+            u = u * q.mass[:, None, :, None].to(u.dtype)
+        if q.scale is not None:
+            u = u * q.scale[..., None].to(u.dtype)
+        return self.linear(u)
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        """Nothing is remembered."""
+        return {}
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        u = point.u * point.mass.view(-1, 1, 1)
+        return self.linear(u if point.scale is None else u * point.scale[..., None]), memory
+
+
+@register_converter("torch.nn.modules.linear.Linear")
+def linear(module: nn.Linear) -> IntegralOperator:
+    """The same map at every point, K = A δ; on any domain."""
+    if not module.weight.is_floating_point():
+        raise refuse(module, f"dtype={module.weight.dtype}", "real floating point")
+    return IntegralOperator(
+        module.in_features,
+        kernel=PointwiseKernel(module),
+        out_dim=module.out_features,
+        residual=False,
+        projection=False,
+    )

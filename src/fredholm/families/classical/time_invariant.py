@@ -1,0 +1,186 @@
+"""Causal kernels that depend on the number of steps between two points, and on nothing else."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import DomainError, ShapeError
+from ...integral import (
+    CausalTransition,
+    Kernel,
+    LagTaps,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    StateScan,
+)
+from ...ops.scan import pack, ranks, reorder
+
+
+def check_sequence(
+    kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None
+) -> None:
+    """DomainError unless the domain is one causal sequence, without pairs, with one of ``measures``
+    where these are named.
+    """
+    name = type(kernel).__name__
+    if not layout.causal:
+        raise DomainError(f"{name} runs forward in time; build the domain with causal=True")
+    if layout.pairs:
+        raise DomainError(
+            f"{name} has a state, which sees all points before; a domain with pairs hides some of "
+            "them"
+        )
+    if layout.cross:
+        raise DomainError(
+            f"{name} answers at the points it has read; a query_domain needs a kernel of real time"
+        )
+    if measures is not None and layout.measure not in measures:
+        need = " or ".join(repr(m) for m in measures)
+        raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
+
+
+class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
+    r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
+    free response as offset.
+
+    A point is a step, wherever it is; padding is no point. The domain is causal, its masses
+    multiply u, and ``counting`` (a unit mass a step) is what a recurrence does. A subclass gives κ,
+    the free response and one step; the matrix, the convolution by FFT, the scan and the causal step
+    follow.
+    """
+
+    reads_query = False
+    skips_padding = True
+
+    @abstractmethod
+    def lags(self, n: int) -> Float[Tensor, "h n o i"]:
+        """κ at lags 0 to n - 1."""
+
+    @abstractmethod
+    def states(self, signal: Float[Tensor, "b h n i"]) -> Tensor:
+        """Outputs of the system at rest, (B, H, N, d_out), through all its states."""
+
+    @abstractmethod
+    def free(self, n: int) -> Tensor | None:
+        """Response of the first n steps to initial state and bias, (H, n, d_out), or None where
+        there is neither.
+        """
+
+    @abstractmethod
+    def rest(self, u: Tensor) -> dict[str, Tensor]:
+        """The state before the first point, for features like ``u`` (B, H, d_in): ``state``, and
+        ``free`` for the free response.
+        """
+
+    @abstractmethod
+    def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One step from a state (B, H, S): output (B, H, d_out) and state after it; ``u`` None for
+        the free response.
+        """
+
+    # --- what the domain must be ------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        check_sequence(self, layout)
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return Domain.line(n, causal=True, measure="counting", device=device, dtype=dtype)
+
+    def regular(self, layout: Layout) -> bool:
+        return layout.causal and not (layout.pairs or layout.cross)
+
+    def scans(self, layout: Layout) -> bool:
+        return self.regular(layout)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        at, keys = _ranks(problem)
+        lag = at[:, :, None] - keys[:, None, :]
+        dense = self.taps(problem)[:, lag.clamp(min=0)].movedim(0, 1)
+        dense = torch.where((lag >= 0)[:, None, :, :, None, None], dense, 0.0)
+        return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        with torch.autocast(problem.uy.device.type, enabled=False):
+            free = self.free(problem.uy.shape[2])
+        return None if free is None else free[:, _ranks(problem)[0].clamp(min=0)].movedim(0, 1)
+
+    # --- fast forms -------------------------------------------------------------------------------
+
+    def taps(self, problem: Problem) -> Float[Tensor, "h n o i"]:
+        with torch.autocast(problem.uy.device.type, enabled=False):
+            return self.lags(problem.uy.shape[2])
+
+    def scan(self, problem: Problem) -> Float[Tensor, "b h n o"]:
+        q = problem.quadrature
+        order, back = (None, None) if q.valid is None else pack(q.valid)
+        with torch.autocast(problem.uy.device.type, enabled=False):
+            signal = full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
+            out = reorder(self.states(reorder(signal, order, 2)), back, 2)
+        if q.scale is not None:
+            out = out * q.scale[..., None].to(out.dtype)
+        offset = self.offset(problem)
+        return out if offset is None else out + offset
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        return self.rest(full(u))
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.autocast(point.u.device.type, enabled=False):
+            out, after = self.move(memory["state"], full(point.mass[:, None, None] * point.u))
+            found = {"state": after}
+            if point.scale is not None:
+                out = out * point.scale[..., None]
+            if "free" in memory:
+                response, found["free"] = self.move(memory["free"], None)
+                out = out + response
+        return out, found
+
+
+def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
+    keys = ranks(problem.quadrature.valid, problem.uy.shape[2], problem.uy.device)
+    return (keys if problem.index is None else keys[:, problem.index]), keys
+
+
+def full(u: Tensor) -> Tensor:
+    """At least float32."""
+    return u.to(torch.promote_types(u.dtype, torch.float32))
+
+
+def check_matrices(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    initial_state: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """ShapeError unless the matrices are those of one system."""
+    size = a.shape[0] if a.dim() else 0
+    vectors = [v for v in (initial_state, bias) if v is not None]
+    fits = a.shape == (size, size) and b.dim() == 2 and b.shape[0] == size
+    fits = (
+        fits
+        and (c is None or (c.dim() == 2 and c.shape[1] == size))
+        and all(v.shape == (size,) for v in vectors)
+    )
+    if not fits:
+        got = ", ".join(str(tuple(x.shape)) for x in (a, b, c, *vectors) if x is not None)
+        raise ShapeError(
+            f"a linear system needs A (S, S), B (S, d_in), C (d_out, S) and vectors (S,); got {got}"
+        )
+    if a.is_complex() or b.is_complex():
+        raise ShapeError("a dense system is real; complex poles are DiagonalStateSpaceKernel's")
+
+
+def as_parameter(x: Tensor) -> nn.Parameter:
+    """A parameter as it is, another tensor as a new one."""
+    return x if isinstance(x, nn.Parameter) else nn.Parameter(x.clone())

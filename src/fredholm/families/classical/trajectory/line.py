@@ -1,0 +1,65 @@
+"""One direction of one recurrent layer: the order in which it meets the points, and its responses
+in theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from . import Trajectory, pull, push
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """In which order a direction meets the points, and back again; (B | 1, N), or None for their
+    own order.
+    """
+
+    there: Int[Tensor, "#b n"] | None = None
+    back: Int[Tensor, "#b n"] | None = None
+
+    @classmethod
+    def of(
+        cls, valid: Bool[Tensor, "b n"] | None, n: int, *, reverse: bool, device: torch.device
+    ) -> Order:
+        """Forwards or backwards over the real points, padding behind them."""
+        if valid is None and not reverse:
+            return cls()
+        if valid is None:
+            there = torch.arange(n - 1, -1, -1, device=device)[None]
+        elif reverse:
+            there = n - 1 - (~valid.flip(1)).int().argsort(dim=1, stable=True)
+        else:
+            there = (~valid).int().argsort(dim=1, stable=True)
+        return cls(there, there.argsort(1))
+
+
+def take(x: Tensor, index: Tensor | None, dim: int = 1) -> Tensor:
+    """x (B, ...) with its dimension ``dim`` in another order for each batch element."""
+    if index is None:
+        return x
+    shape = [1] * x.dim()
+    shape[0], shape[dim] = index.shape
+    return torch.take_along_dim(x, index.view(shape), dim)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One direction of one layer along its trajectory, with the state before its first point."""
+
+    line: Trajectory
+    order: Order
+    start: tuple[Tensor, ...]
+
+    def push(self, x: Float[Tensor, "b n d"] | None) -> Float[Tensor, "b n m"]:
+        """The affine response to x, points in their own order; to None, the offset."""
+        x = None if x is None else take(x, self.order.there)
+        return take(push(self.line, x, (self.start[-1], self.start[0]))[0], self.order.back)
+
+    def pull(self, left: Float[Tensor, "b q n o m"]) -> Float[Tensor, "b q n o d"]:
+        """Rows of the kernel under the factors ``left``, points in their own order."""
+        return take(pull(self.line, take(left, self.order.there, 2)), self.order.back, 2)

@@ -1,0 +1,76 @@
+"""Controls θ(t): parameters at knots in time, and what lies between the knots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, floor
+
+from ....errors import OptionError, suggest
+
+
+@dataclass(frozen=True)
+class Controls:
+    """How K knots of parameters become θ(t) on [0, T]. One knot is a control shared by all times
+    (an autonomous equation).
+    """
+
+    def locate(
+        self, t: float, horizon: float, knots: int, *, before: bool = False
+    ) -> tuple[int, int, float]:
+        """(i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or ``before``
+        it.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Constant(Controls):
+    """Piecewise constant: knot k holds on [kT/K, (k+1)T/K), as a stack of layers has it.
+
+    Example:
+        >>> Constant().locate(2.5, 4.0, 4)
+        (2, 2, 0.0)
+    """
+
+    def locate(
+        self, t: float, horizon: float, knots: int, *, before: bool = False
+    ) -> tuple[int, int, float]:
+        s = t / horizon * knots
+        k = min(max(ceil(s - 1e-9) - 1 if before else floor(s + 1e-9), 0), knots - 1)
+        return k, k, 0.0
+
+
+@dataclass(frozen=True)
+class Linear(Controls):
+    """Linear between the midpoints (k + ½)T/K of the cells, constant beyond the outer ones.
+
+    With K steps of the Lie scheme every control is read at a midpoint, so that the result equals
+    the piecewise constant one.
+
+    Example:
+        >>> Linear().locate(2.0, 4.0, 4)
+        (1, 2, 0.5)
+    """
+
+    def locate(
+        self, t: float, horizon: float, knots: int, *, before: bool = False
+    ) -> tuple[int, int, float]:
+        s = min(max(t / horizon * knots - 0.5, 0.0), knots - 1.0)
+        k = min(floor(s + 1e-9), max(knots - 2, 0))
+        w = s - k
+        if w < 1e-9:
+            return k, k, 0.0
+        return (k + 1, k + 1, 0.0) if w > 1 - 1e-9 else (k, k + 1, w)
+
+
+CONTROLS: dict[str, Callable[[], Controls]] = {"constant": Constant, "linear": Linear}
+
+
+def resolve_controls(controls: Controls | str) -> Controls:
+    """Controls from their name, ``constant`` or ``linear``; Controls are returned as they are."""
+    if isinstance(controls, Controls):
+        return controls
+    if controls not in CONTROLS:
+        raise OptionError(f"unknown controls {controls!r}{suggest(controls, CONTROLS)}")
+    return CONTROLS[controls]()

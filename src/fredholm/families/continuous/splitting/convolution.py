@@ -1,0 +1,229 @@
+"""Convolutions along the grid of tokens: a term, an attention whose queries and keys are convolved,
+and fewer tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ....domain import MEASURES, Domain
+from ....errors import DomainError, OptionError
+from ....integral import head_width, merge_heads, split_heads
+from .term import Term
+
+_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+
+
+class ConvolutionTerm(Term):
+    r"""Term IV along the tokens: :math:`A(u)(x) = (W^C * u)(x) + b^C`, the domain a regular grid,
+    zero beyond its edge.
+
+    On a causal line the taps reach back only. A convolution of fixed taps is tied to its grid: on a
+    finer one it is another operator.
+
+    Args:
+        dim: width of u.
+        kernel_size: taps an axis, odd.
+        axes: dimension of the grid, 1 to 3.
+        depthwise: one filter a feature instead of all pairs of features.
+        norm: None, or a map of the features before the convolution.
+
+    Reference: continuous transformer, Eq. 57, 58; Wu et al. 2021.
+
+    Example:
+        >>> ConvolutionTerm(4, 3, axes=2)(torch.zeros(1, 6, 4), Domain.grid(2, 3), 1.0).shape
+        torch.Size([1, 6, 4])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        kernel_size: int = 3,
+        *,
+        axes: int = 2,
+        depthwise: bool = False,
+        bias: bool = True,
+        norm: nn.Module | None = None,
+        substep: str = "auto",
+    ):
+        super().__init__(dim, substep)
+        if axes not in _CONVOLUTIONS or kernel_size < 1 or kernel_size % 2 == 0:
+            raise OptionError(
+                f"a convolution has 1 to 3 axes and odd taps, got axes={axes}, "
+                f"kernel_size={kernel_size}"
+            )
+        self.axes, self.kernel_size, self.norm = axes, kernel_size, norm
+        groups = dim if depthwise else 1
+        self.convolution = _CONVOLUTIONS[axes](dim, dim, kernel_size, groups=groups, bias=bias)
+
+    def refusal(self, substep: str) -> str | None:
+        if substep in ("implicit", "trapezoid", "exact"):
+            return "that needs the solution of a system that couples all tokens"
+        return None
+
+    def rate(self, u: Tensor, domain: Domain) -> Tensor:
+        shape = grid_of(domain, self.axes, "ConvolutionTerm")
+        if domain.pairs is not None or (domain.causal and self.axes > 1):
+            raise DomainError(
+                "ConvolutionTerm serves grids without pairs, and causal order on a line only"
+            )
+        reach = self.kernel_size - 1
+        pad = (reach, 0) if domain.causal else (reach // 2, reach // 2) * self.axes
+        if self.norm is not None:
+            u = self.norm(u)
+        if domain.valid is not None:
+            u = torch.where(domain.valid[..., None], u, 0.0)
+        return from_grid(self.convolution(F.pad(to_grid(u, shape), pad)))
+
+
+class ConvolutionalAttention(nn.Module):
+    r"""Softmax attention whose queries, keys and values are filtered along the grid before they are
+    projected:
+
+    .. math:: Q = W^Q\,\mathrm{BN}(w^Q * u),\quad K = W^K\,\mathrm{BN}(w^K * u),\quad V = W^V\,\mathrm{BN}(w^V * u),
+
+    with depthwise filters w. Keys and values may live on a coarser grid (``stride``). An operator
+    for :class:`OperatorTerm`.
+
+    Args:
+        dim, heads: width of u, number of heads.
+        kernel_size, axes: odd taps an axis, and the dimension of the grid.
+        stride: of keys and values.
+        bias: of the projections W.
+        batch_norm: BN after each filter; without it the filters alone.
+        scale: of the scores, by default :math:`d_h^{-1/2}`.
+
+    Shape: (B, N, dim) on a regular grid of N points with equal masses, no padding, order or pairs,
+    to (B, N, dim).
+
+    Reference: Wu et al. 2021, §3.2; continuous transformer, §6.2, with tokens as positions.
+
+    Example:
+        >>> ConvolutionalAttention(8, 2, stride=2)(torch.zeros(1, 16, 8), Domain.grid(4, 4)).shape
+        torch.Size([1, 16, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        kernel_size: int = 3,
+        axes: int = 2,
+        stride: int = 1,
+        bias: bool = True,
+        batch_norm: bool = True,
+        scale: float | None = None,
+    ):
+        super().__init__()
+        width = head_width(dim, heads)
+        if axes not in _CONVOLUTIONS or kernel_size % 2 == 0 or stride < 1:
+            got = f"axes={axes}, kernel_size={kernel_size}, stride={stride}"
+            raise OptionError(
+                f"a convolution has 1 to 3 axes, odd taps and a stride of at least 1, got {got}"
+            )
+        self.dim, self.heads, self.axes, self.stride = dim, heads, axes, stride
+        self.scale = width**-0.5 if scale is None else scale
+
+        def filtered(step: int) -> nn.Sequential:
+            filters = _CONVOLUTIONS[axes](
+                dim, dim, kernel_size, step, kernel_size // 2, groups=dim, bias=False
+            )
+            return nn.Sequential(filters, *([_BATCH_NORMS[axes](dim)] if batch_norm else []))
+
+        self.filters = nn.ModuleDict(
+            {"query": filtered(1), "key": filtered(stride), "value": filtered(stride)}
+        )
+        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
+        self.projection = nn.Linear(dim, dim)
+
+    def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
+        grid = to_grid(u, grid_of(domain, self.axes, "ConvolutionalAttention"))
+        if (
+            domain.valid is not None
+            or domain.causal
+            or domain.pairs is not None
+            or not MEASURES[domain.kind][0]
+        ):
+            raise DomainError(
+                "ConvolutionalAttention needs a grid of equal masses without padding, order or "
+                "pairs"
+            )
+        query, key, value = (
+            split_heads(layer(from_grid(self.filters[name](grid))), self.heads)
+            for name, layer in (("query", self.query), ("key", self.key), ("value", self.value))
+        )
+        return self.projection(
+            merge_heads(F.scaled_dot_product_attention(query, key, value, scale=self.scale))
+        )
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, heads={self.heads}, stride={self.stride}"
+
+
+class ConvolutionalEmbedding(nn.Module):
+    """Fewer tokens of another width: a strided convolution along the grid and a layer
+    normalisation, between two evolutions.
+
+    Shape: u (B, N, in_dim) on a grid to (u', domain'), (B, N', out_dim) on the coarser grid.
+
+    Reference: Wu et al. 2021, §3.1; continuous transformer, §6.2.
+
+    Example:
+        >>> u, domain = ConvolutionalEmbedding(3, 8, 3, stride=2)(torch.zeros(1, 16, 3), Domain.grid(4, 4))
+        >>> u.shape, domain.shape
+        (torch.Size([1, 4, 8]), (2, 2))
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        kernel_size: int = 3,
+        *,
+        stride: int = 2,
+        padding: int | None = None,
+        axes: int = 2,
+    ):
+        super().__init__()
+        self.axes = axes
+        around = kernel_size // 2 if padding is None else padding
+        self.convolution = _CONVOLUTIONS[axes](in_dim, out_dim, kernel_size, stride, around)
+        self.norm = nn.LayerNorm(out_dim)
+
+    def forward(
+        self, u: Float[Tensor, "b n i"], domain: Domain
+    ) -> tuple[Float[Tensor, "b m o"], Domain]:
+        shape = grid_of(domain, self.axes, "ConvolutionalEmbedding")
+        if domain.valid is not None or domain.causal or domain.pairs is not None:
+            raise DomainError("ConvolutionalEmbedding needs a grid without padding, order or pairs")
+        out = self.convolution(to_grid(u, shape))
+        coarse = Domain.grid(
+            *out.shape[2:], device=domain.positions.device, dtype=domain.positions.dtype
+        )
+        return self.norm(from_grid(out)), coarse
+
+
+def grid_of(domain: Domain, axes: int, who: str) -> tuple[int, ...]:
+    """The extents of a domain that is a regular grid of so many axes, or a DomainError."""
+    if domain.shape is None or len(domain.shape) != axes:
+        got = "no grid" if domain.shape is None else f"the grid {domain.shape}"
+        raise DomainError(
+            f"{who} needs a regular grid of {axes} axes, such as Domain.grid(...); the domain is "
+            f"{got}"
+        )
+    return domain.shape
+
+
+def to_grid(u: Float[Tensor, "b n d"], shape: tuple[int, ...]) -> Tensor:
+    """(B, N, D) to (B, D, *shape)."""
+    return u.mT.unflatten(-1, shape)
+
+
+def from_grid(u: Tensor) -> Float[Tensor, "b n d"]:
+    """(B, D, *shape) to (B, N, D)."""
+    return u.flatten(2).mT

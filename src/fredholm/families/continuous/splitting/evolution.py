@@ -1,0 +1,321 @@
+"""The evolution: terms, controls, a scheme and a horizon bound into one module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ....domain import Domain
+from ....errors import OptionError, ShapeError
+from .controls import Controls, resolve_controls
+from .schemes import Flow, Scheme, resolve_scheme
+from .term import EXPLICIT, SubstepError, Term
+
+
+@dataclass(frozen=True, eq=False)
+class Substep:
+    """What an observer is told after every substep.
+
+    Attributes:
+        step: number of the step, from 0.
+        time, length: the interval [time, time + length] that the term acted over.
+        index: number of the term, from 0.
+        name: the term's class, or the name of a state inside the substep (``layer 1``,
+            ``relaxation``).
+        term: the term, with the parameters of its nearest knot.
+        before, after: u (B, N, D).
+    """
+
+    step: int
+    time: float
+    length: float
+    index: int
+    name: str
+    term: Term
+    before: Tensor
+    after: Tensor
+
+
+Observer = Callable[[Substep], None]
+
+
+class Evolution(nn.Module):
+    r"""The solution map :math:`u(0) \mapsto u(T)` of :math:`u_t = \sum_k A_k(u; \theta_k(t))` by
+    operator splitting.
+
+    Depth is a numerical choice: the controls θ live at K knots, and ``forward(u, domain,
+    steps=...)`` takes any number of steps
+    :math:`\Delta t = T / N_t`. With N_t = T = K and the Lie scheme the steps are the layers of an
+    ordinary encoder.
+
+    Args:
+        knots: one sequence of terms a knot, the same kinds and shapes in each; a single sequence of
+            terms is one shared knot.
+        scheme: a :class:`Scheme` or a name. It has no parameters and may be replaced:
+            ``evolution.scheme = Strang()``.
+        controls: ``"constant"`` or ``"linear"`` in time, or :class:`Controls`.
+        horizon: T, by default the number of knots.
+        steps: N_t when ``forward`` is not told, by default T rounded, at least 1.
+        norm: a map of the features after the last step (the final norm of a pre-norm encoder), or
+            None.
+
+    Shape: u (B, N, D) on ``domain`` (N points, default a line) to (B, N, D). Padded points may hold
+    anything; outputs there are zero.
+
+    Cost: steps × the scheme's substeps × the terms' own cost.
+
+    Raises:
+        OptionError: T ≤ 0, fewer than one step, knots that differ, terms of different width, a
+            scheme that does not fit.
+        SubstepError: a term that cannot serve the substep asked of it.
+        ShapeError: u and the domain do not fit.
+
+    Reference: continuous transformer, Eq. 10, 16-21, 73-75.
+
+    Example:
+        >>> from fredholm.depth import FeedForwardTerm, OperatorTerm
+        >>> knots = [[OperatorTerm.of("softmax", 8, heads=2), FeedForwardTerm(8, 16)] for _ in range(3)]
+        >>> evolution = Evolution(knots, scheme="lie")
+        >>> evolution(torch.randn(2, 5, 8)).shape, evolution(torch.randn(2, 5, 8), steps=12).shape
+        (torch.Size([2, 5, 8]), torch.Size([2, 5, 8]))
+    """
+
+    def __init__(
+        self,
+        knots: Sequence[Any] | nn.ModuleList,
+        *,
+        scheme: Scheme | str = "lie",
+        controls: Controls | str = "constant",
+        horizon: float | None = None,
+        steps: int | None = None,
+        norm: nn.Module | None = None,
+    ):
+        super().__init__()
+        groups: Any = [knots] if len(knots) and isinstance(knots[0], Term) else list(knots)
+        self.dim = _check_knots(groups)
+        self.knots: Any = nn.ModuleList(nn.ModuleList(group) for group in groups)
+        self.controls: Controls = resolve_controls(controls)
+        self.scheme: Scheme | str = resolve_scheme(scheme)
+        self.horizon = float(len(groups) if horizon is None else horizon)
+        if not self.horizon > 0:
+            raise OptionError(f"the horizon T is a positive time, got {self.horizon:g}")
+        self.steps = max(1, round(self.horizon)) if steps is None else steps
+        self.norm = norm
+        self._check(self.scheme, self.steps)
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain | None = None,
+        *,
+        steps: int | None = None,
+        scheme: Scheme | str | None = None,
+        observer: Observer | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        steps = self.steps if steps is None else steps
+        scheme = resolve_scheme(self.scheme if scheme is None else scheme)
+        self._check(scheme, steps)
+        u, domain = self.enter(u, domain)
+        dt = self.horizon / steps
+        for n in range(steps):
+            u = scheme.step(self.flows(domain, scheme, n, observer), u, n * dt, dt)
+        return self.leave(u, domain)
+
+    def step(
+        self, u: Tensor, domain: Domain, t: float, dt: float, *, observer: Observer | None = None
+    ) -> Tensor:
+        """One step from time t to t + dt, without the final norm.
+
+        Raises:
+            OptionError: dt ≤ 0, or an interval that leaves [0, T].
+        """
+        if not dt > 0:
+            raise OptionError(f"a step needs dt > 0, got {dt}")
+        if t < 0 or t + dt > self.horizon * (1 + 1e-9):
+            raise OptionError(f"a step lies in [0, {self.horizon:g}], got [{t:g}, {t + dt:g}]")
+        scheme = resolve_scheme(self.scheme)
+        scheme.check_step(dt)
+        u, domain = self.enter(u, domain)
+        return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
+
+    def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
+        r"""The whole right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard constraint has none
+        and raises SubstepError.
+
+        Where the controls jump at t, they are read after the jump, or ``before`` it.
+        """
+        rates = [self._act(k, t, u, domain, 0.0, "rate", before) for k in range(len(self.knots[0]))]
+        return torch.stack(rates).sum(0)
+
+    def integrate(
+        self, u: Tensor, domain: Domain | None = None, *, steps: int, method: str = "rk4"
+    ) -> Float[Tensor, "b n d"]:
+        """The same equation unsplit: an explicit Runge-Kutta method on the whole right-hand side,
+        to compare with.
+        """
+        if method not in EXPLICIT:
+            raise SubstepError(f"integrate knows the methods {', '.join(EXPLICIT)}, got {method!r}")
+        _positive_steps(steps)
+        u, domain = self.enter(u, domain)
+        dt = self.horizon / steps
+        for n in range(steps):
+            u = _unsplit(self, u, domain, n * dt, dt, method)
+        return self.leave(u, domain)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    @property
+    def terms(self) -> list[Term]:
+        """The terms of the first knot."""
+        return list(self.knots[0])
+
+    def flows(
+        self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
+    ) -> list[Flow]:
+        """One flow a term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
+        return [
+            partial(self._flow, domain, k, scheme.resolve(term), step, observer)
+            for k, term in enumerate(self.knots[0])
+        ]
+
+    def _flow(
+        self,
+        domain,
+        k,
+        substep,
+        number,
+        observer,
+        u: Tensor,
+        t: float,
+        dt: float,
+        speed: float = 1.0,
+    ) -> Tensor:
+        middle = t + dt / 2  # a control read at the midpoint keeps a second-order scheme at order 2
+        after = self._act(k, middle, u, domain, speed * dt, substep)
+        if observer is not None:
+            term = self.knots[self.controls.locate(middle, self.horizon, len(self.knots))[0]][k]
+            told = partial(Substep, number, t, dt, k)
+            stages = term.stages(u, domain, substep)
+            before = u
+            for name, state in stages:
+                observer(told(name, term, before, state))
+                before = state
+            if not stages:
+                observer(told(type(term).__name__, term, u, after))
+        return after
+
+    def _act(
+        self,
+        k: int,
+        t: float,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+        substep: str,
+        before: bool = False,
+    ) -> Tensor:
+        i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
+        term = self.knots[i][k]
+        if i == j:
+            return term(u, domain, h, substep)
+        other = dict(self.knots[j][k].named_parameters())
+        between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
+        return functional_call(term, between, (u, domain, h, substep))
+
+    def _check(self, scheme: Scheme, steps: int) -> None:
+        _positive_steps(steps)
+        scheme.check(len(self.knots[0]))
+        scheme.check_step(self.horizon / steps)
+        for term in self.knots[0]:
+            term.check(scheme.resolve(term))
+
+    def enter(self, u: Tensor, domain: Domain | None) -> tuple[Tensor, Domain]:
+        """Checked u, zero at padding, and its domain."""
+        if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
+            raise ShapeError(f"u must have shape (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
+        if domain is None:
+            domain = Domain.line(
+                u.shape[1], device=u.device, dtype=torch.promote_types(u.dtype, torch.float32)
+            )
+        if domain.size != u.shape[1]:
+            raise ShapeError(
+                f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
+            )
+        return _clean(u, domain), domain
+
+    def leave(self, u: Tensor, domain: Domain) -> Tensor:
+        """The final norm, and zero at padding."""
+        return _clean(u if self.norm is None else self.norm(u), domain)
+
+    def extra_repr(self) -> str:
+        return f"scheme={self.scheme}, controls={self.controls}, horizon={self.horizon:g}, steps={self.steps}"
+
+
+def _unsplit(
+    evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str
+) -> Tensor:
+    """One Runge-Kutta step of the whole equation; controls are read at each stage's own time,
+    inside the step.
+    """
+    times = {
+        "euler": (0.0,),
+        "midpoint": (0.0, 0.5),
+        "heun": (0.0, 1.0),
+        "rk4": (0.0, 0.5, 0.5, 1.0),
+    }[method]
+    stages = iter(times)
+
+    def rate(v: Tensor) -> Tensor:
+        c = next(stages)
+        return evolution.rate(v, domain, t + c * dt, before=c == 1.0)
+
+    return EXPLICIT[method][0](rate, u, dt)
+
+
+def _positive_steps(steps: int) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise OptionError(f"the number of steps is a whole number of at least 1, got {steps!r}")
+
+
+def _check_knots(groups: list[Any]) -> int | None:
+    """The common width; OptionError unless all knots hold the same kinds of terms of one width."""
+    if not groups or not groups[0]:
+        raise OptionError("an evolution needs at least one knot with at least one term, got none")
+    for group in groups:
+        for term in group:
+            if not isinstance(term, Term):
+                raise OptionError(
+                    f"knots hold terms, got {type(term).__name__}; wrap an operator in OperatorTerm"
+                )
+    kinds = [[_kind(term) for term in group] for group in groups]
+    for number, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise OptionError(
+                f"all knots need the same terms of the same shapes; knot {number} differs from "
+                "knot 0"
+            )
+    widths = {term.dim for term in groups[0] if term.dim is not None}
+    if len(widths) > 1:
+        listed = ", ".join(f"{type(t).__name__} {t.dim}" for t in groups[0] if t.dim is not None)
+        raise OptionError(f"terms of one evolution share one width, got {listed}")
+    return widths.pop() if widths else None
+
+
+def _kind(term: Term) -> tuple:
+    return type(term), term.substep, [(name, tuple(p.shape)) for name, p in term.named_parameters()]
+
+
+def _clean(u: Tensor, domain: Domain) -> Tensor:
+    """Zero at padding, by ``where``, so that NaN there is harmless."""
+    if domain.valid is None:
+        return u
+    return torch.where(domain.valid[..., None], u, torch.zeros((), dtype=u.dtype, device=u.device))

@@ -1,0 +1,116 @@
+"""What happens along an evolution: moments, distance to the constraints, energy, growth of
+differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ....domain import Domain
+from .constraints import MomentConstraint
+from .evolution import Evolution, Substep
+
+
+def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
+    r""":math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` a sample, (B,): the features' mean
+    square, integrated over the domain.
+
+    Example:
+        >>> energy(torch.ones(2, 3, 4), Domain.line(3)).tolist()
+        [0.5, 0.5]
+    """
+    square = u.square().mean(-1)
+    if domain is None:
+        return square.mean(-1) / 2
+    masses = (
+        domain.measure if domain.valid is None else torch.where(domain.valid, domain.measure, 0.0)
+    )
+    weights = (masses / masses.sum(-1, keepdim=True)).to(u.dtype)
+    if domain.valid is not None:
+        square = torch.where(domain.valid, square, 0.0)
+    return (square * weights).sum(-1) / 2
+
+
+@dataclass
+class Monitor:
+    """An observer that keeps one row a substep: ``evolution(u, domain, observer=Monitor(domain))``.
+
+    A row holds ``step``, ``time``, ``name``, ``energy``, the errors of ``mean`` and ``variance``
+    against S1, and ``distance`` to it: the means over the real points. After a moment constraint
+    these are taken before its affine map, because a normalisation followed by one is no projection;
+    there they show what ε leaves. ``negative`` is the share of negative values.
+
+    Args:
+        domain: of the evolution, for its measure and padding.
+        mean, std: σ1 and σ2 of the set S1.
+
+    Example:
+        >>> from fredholm.depth import Evolution, encoder_terms
+        >>> monitor = Monitor()
+        >>> _ = Evolution(encoder_terms(8, 2, 16))(torch.randn(1, 4, 8), observer=monitor)
+        >>> [row["name"] for row in monitor.rows], monitor.rows[1]["distance"] < 1e-3
+        (['OperatorTerm', 'MomentConstraint', 'FeedForwardTerm', 'MomentConstraint'], True)
+    """
+
+    domain: Domain | None = None
+    mean: float = 0.0
+    std: float = 1.0
+    rows: list[dict] = field(default_factory=list)
+
+    @torch.no_grad()
+    def __call__(self, substep: Substep) -> None:
+        u, mean, std = substep.after, self.mean, self.std
+        if isinstance(substep.term, MomentConstraint) and substep.term.penalty is None:
+            u, mean, std = substep.term.standardise(substep.before), 0.0, 1.0
+        alpha, beta = u.mean(-1), u.var(-1, correction=0)
+        distance = ((alpha - mean).square() + (beta.sqrt() - std).square()).sqrt()
+        self.rows.append(
+            {
+                "step": substep.step,
+                "time": substep.time + substep.length,
+                "name": substep.name,
+                "energy": float(energy(substep.after, self.domain).mean()),
+                "mean": self._average((alpha - mean).abs()),
+                "variance": self._average((beta - std**2).abs()),
+                "distance": self._average(distance),
+                "negative": self._average((substep.after < 0).to(u.dtype).mean(-1)),
+            }
+        )
+
+    def _average(self, values: Tensor) -> float:
+        """Mean over the real points, (B, N) to a number."""
+        if self.domain is None or self.domain.valid is None:
+            return float(values.mean())
+        return float(values[self.domain.valid.expand_as(values)].mean())
+
+
+@torch.no_grad()
+def growth(
+    evolution: Evolution,
+    u: Tensor,
+    domain: Domain | None = None,
+    *,
+    perturbation: Tensor,
+    steps: int | None = None,
+) -> list[float]:
+    r"""Growth of a difference, :math:`\|u^n - v^n\| / \|u^0 - v^0\|` for n = 1, ..., N_t, where v
+    starts at u + ``perturbation``.
+
+    Values that stay bounded as the steps multiply say that the scheme is stable on these inputs.
+
+    Example:
+        >>> from fredholm.depth import Evolution, LinearTerm
+        >>> growth(Evolution([LinearTerm(3)], steps=2), torch.zeros(1, 2, 3), perturbation=torch.ones(1, 2, 3))
+        [1.0, 1.0]
+    """
+    steps = evolution.steps if steps is None else steps
+    dt, size, ratios = evolution.horizon / steps, perturbation.norm(), []
+    domain = Domain.line(u.shape[1], device=u.device, dtype=u.dtype) if domain is None else domain
+    v = u + perturbation
+    for n in range(steps):
+        u, v = (evolution.step(state, domain, n * dt, dt) for state in (u, v))
+        ratios.append(float((u - v).norm() / size))
+    return ratios

@@ -1,0 +1,87 @@
+"""Section 6 as it is printed: a token's features are an image, and all maps of the features are
+convolutions.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ....domain import Domain
+from ....errors import OptionError
+from ....ops.attention import attention
+from .term import Term
+
+
+class PixelAttention(nn.Module):
+    r"""Attention between tokens whose features are images, with convolutions for queries, keys and
+    values:
+
+    .. math:: Q_h = W^Q_h * u(x, \cdot),\quad \gamma_h = \mathrm{softmax}\big(\langle Q_h, K_h\rangle / \sqrt{|\Omega_y|}\big),\quad
+        A(u) = \sum_h \int \gamma_h(x, x')\,(W^V_h * u)(x', \cdot)\,d\mu(x')
+
+    The tokens are an image's channels, so this mixes channels; the vision transformer with
+    convolutions, whose tokens are positions, is :class:`ConvolutionalAttention`. An operator for
+    :class:`OperatorTerm`.
+
+    Args:
+        image: (height, width) of a token's features; dim = height · width.
+        heads: H, one triple of filters each.
+        kernel_size: odd taps an axis.
+
+    Reference: continuous transformer, Eq. 50, 55, 56.
+
+    Example:
+        >>> PixelAttention((4, 4), 2)(torch.zeros(1, 3, 16), Domain.line(3)).shape
+        torch.Size([1, 3, 16])
+    """
+
+    def __init__(self, image: tuple[int, int], heads: int = 1, *, kernel_size: int = 3):
+        super().__init__()
+        self.image, self.heads, self.dim = image, heads, _pixels(image, kernel_size)
+        self.query, self.key, self.value = (
+            nn.Conv2d(1, heads, kernel_size, padding=kernel_size // 2, bias=False) for _ in range(3)
+        )
+
+    def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
+        images = u.reshape(-1, 1, *self.image)
+        query, key, value = (
+            layer(images).unflatten(0, u.shape[:2]).flatten(3).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        return attention(query * self.dim**-0.5, key, value, domain.quadrature().to(u.dtype)).sum(1)
+
+
+class PixelConvolutionTerm(Term):
+    r"""Term IV as printed: :math:`A(u)(x, \cdot) = W^C * u(x, \cdot) + b^C`, a convolution of every
+    token's image.
+
+    Reference: continuous transformer, Eq. 57, 58.
+
+    Example:
+        >>> PixelConvolutionTerm((4, 4))(torch.zeros(1, 3, 16), Domain.line(3), 1.0).shape
+        torch.Size([1, 3, 16])
+    """
+
+    def __init__(
+        self,
+        image: tuple[int, int],
+        kernel_size: int = 3,
+        *,
+        bias: bool = True,
+        substep: str = "auto",
+    ):
+        super().__init__(_pixels(image, kernel_size), substep)
+        self.image = image
+        self.convolution = nn.Conv2d(1, 1, kernel_size, padding=kernel_size // 2, bias=bias)
+
+    def rate(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.convolution(u.reshape(-1, 1, *self.image)).reshape(u.shape)
+
+
+def _pixels(image: tuple[int, int], kernel_size: int) -> int:
+    if min(image) < 1 or kernel_size < 1 or kernel_size % 2 == 0:
+        raise OptionError(
+            f"an image has positive sides and its filters odd taps, got {image} and {kernel_size}"
+        )
+    return image[0] * image[1]

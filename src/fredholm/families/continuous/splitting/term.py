@@ -1,0 +1,120 @@
+"""What every term of a split evolution offers: its rate, and the substeps that advance it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ....domain import Domain
+from ....errors import OptionError, suggest
+
+Rate = Callable[[Tensor], Tensor]
+
+
+class SubstepError(OptionError):
+    """A term was asked for a substep that it cannot serve."""
+
+
+def _euler(rate: Rate, u: Tensor, h: float) -> Tensor:
+    return torch.add(u, rate(u), alpha=h)
+
+
+def _midpoint(rate: Rate, u: Tensor, h: float) -> Tensor:
+    return torch.add(u, rate(torch.add(u, rate(u), alpha=h / 2)), alpha=h)
+
+
+def _heun(rate: Rate, u: Tensor, h: float) -> Tensor:
+    first = rate(u)
+    return torch.add(u, first + rate(torch.add(u, first, alpha=h)), alpha=h / 2)
+
+
+def _rk4(rate: Rate, u: Tensor, h: float) -> Tensor:
+    a = rate(u)
+    b = rate(torch.add(u, a, alpha=h / 2))
+    c = rate(torch.add(u, b, alpha=h / 2))
+    d = rate(torch.add(u, c, alpha=h))
+    return torch.add(u, a + 2 * (b + c) + d, alpha=h / 6)
+
+
+def mix(a: Tensor, b: Tensor, w: float) -> Tensor:
+    """(1 - w) a + w b in the dtype of a: under autocast the two may differ."""
+    return torch.lerp(a, b.to(a.dtype), w)
+
+
+# name -> (one step of u' = rate(u), order of accuracy)
+EXPLICIT: dict[str, tuple[Callable[[Rate, Tensor, float], Tensor], int]] = {
+    "euler": (_euler, 1),
+    "midpoint": (_midpoint, 2),
+    "heun": (_heun, 2),
+    "rk4": (_rk4, 4),
+}
+
+
+class Term(nn.Module):
+    r"""One term :math:`A` of :math:`u_t = \sum_k A_k(u; \theta_k(t))`, and how it is advanced alone
+    over a time h.
+
+    A subclass defines :meth:`rate`, from which the explicit substeps follow (``euler``,
+    ``midpoint``, ``heun``, ``rk4``), and a method for every other substep that it lists in
+    ``serves``: ``implicit``, ``trapezoid``, ``exact``, ...
+
+    Args:
+        dim: width of u, or None where any width will do.
+        substep: one of ``serves``, or ``"auto"``: what suits the order of the scheme.
+
+    Attributes:
+        serves: names of the substeps of this class.
+        automatic: what ``"auto"`` means in a scheme of order 1 and in one of order 2.
+    """
+
+    serves: ClassVar[tuple[str, ...]] = tuple(EXPLICIT)
+    automatic: ClassVar[tuple[str, str]] = ("euler", "midpoint")
+
+    def __init__(self, dim: int | None, substep: str = "auto"):
+        super().__init__()
+        self.dim = dim
+        self.substep = self.check(substep)
+
+    def check(self, substep: str) -> str:
+        """The name itself where this term can serve it.
+
+        Raises:
+            SubstepError: a substep that this term does not have, with the reason and those it has.
+        """
+        if substep == "auto" or substep in self.serves:
+            return substep
+        reason = self.refusal(substep) or f"no substep of that name{suggest(substep, self.serves)}"
+        raise SubstepError(
+            f"{type(self).__name__} cannot serve substep={substep!r}: {reason}; it serves "
+            f"{', '.join(self.serves)}"
+        )
+
+    def refusal(self, substep: str) -> str | None:
+        """Why a known substep is not served; None for an unknown one."""
+        return None
+
+    def resolve(self, order: int) -> str:
+        """The substep that runs in a scheme of this order."""
+        return self.automatic[order > 1] if self.substep == "auto" else self.substep
+
+    def rate(self, u: Tensor, domain: Domain) -> Tensor:
+        """A(u): what this term alone adds to u in unit time."""
+        raise NotImplementedError(f"{type(self).__name__} must define rate(u, domain)")
+
+    def forward(self, u: Tensor, domain: Domain, h: float, substep: str = "euler") -> Tensor:
+        """u after this term alone has acted for a time h; ``substep="rate"`` gives A(u) instead."""
+        if substep == "rate":
+            return self.rate(u, domain)
+        if substep in EXPLICIT and substep in self.serves:
+            return EXPLICIT[substep][0](lambda v: self.rate(v, domain), u, h)
+        return getattr(self, self.check(substep).replace("-", "_"))(u, domain, h)
+
+    def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
+        """Named states inside one substep, for observers; most terms have none."""
+        return []
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, substep={self.substep!r}"

@@ -1,0 +1,286 @@
+"""Smooth terms: an operator over the tokens, networks and linear maps over the features,
+convolutions over the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ....depth.residual import StochasticDepth
+from ....domain import Domain
+from ....errors import OptionError, suggest
+from ....integral import create_operator
+from .term import EXPLICIT, SubstepError, Term, mix
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class OperatorTerm(Term):
+    r"""Term I: an integral operator, :math:`A(u) = T(\mathrm{LN}\,u)` or :math:`A(u) = T u`,
+    without a skip of its own.
+
+    Args:
+        operator: maps (B, N, D) on a domain to (B, N, D); any registered operator, or a module of
+            one's own.
+        dim: D; by default ``operator.dim``.
+        norm: None, or a map of the features before the operator (the pre-norm scheme), such as
+            ``nn.LayerNorm(dim)``.
+        dropout, drop_path: of the rate, in training.
+
+    An implicit substep would solve a nonlinear system in all tokens at once, and is refused.
+
+    Reference: continuous transformer, Eq. 16, 23, 51.
+
+    Example:
+        >>> term = OperatorTerm.of("softmax", 8, heads=2)
+        >>> term(torch.zeros(1, 4, 8), Domain.line(4), 0.5).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(
+        self,
+        operator: nn.Module,
+        dim: int | None = None,
+        *,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        substep: str = "auto",
+    ):
+        super().__init__(dim if dim is not None else getattr(operator, "dim", None), substep)
+        if self.dim is None:
+            raise OptionError(f"{type(operator).__name__} does not say its width: pass dim=...")
+        self.norm, self.operator = norm, operator
+        self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        dim: int,
+        heads: int = 1,
+        *,
+        norm=None,
+        dropout=0.0,
+        drop_path=0.0,
+        substep="auto",
+        **options,
+    ):
+        """The term of a registered operator; ``options`` go to the operator."""
+        operator = create_operator(name, dim, heads, **options)
+        return cls(operator, dim, norm=norm, dropout=dropout, drop_path=drop_path, substep=substep)
+
+    def refusal(self, substep: str) -> str | None:
+        if substep in ("implicit", "trapezoid", "exact"):
+            return "that needs the solution of a nonlinear system that couples all tokens"
+        return None
+
+    def rate(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.drop_path(
+            self.dropout(self.operator(u if self.norm is None else self.norm(u), domain))
+        )
+
+
+class FeedForwardTerm(Term):
+    r"""Term III as one operator: :math:`A(u) = N(u)` or :math:`N(\mathrm{LN}\,u)`, N a pointwise
+    network d → d_ff → ... → d, no skip.
+
+    Args:
+        dim: d.
+        hidden: d_ff, or the widths of several hidden layers; J is their number plus one.
+        activation: after all layers but the last: a name or a module.
+        bias: of every layer.
+        norm: None, or a map of the features before the network (the pre-norm scheme).
+        dropout: after every activation and after the last layer, in training.
+        drop_path: of the rate, in training.
+
+    The substep ``relaxed`` is the paper's Eq. 18-20, :math:`\tfrac12(u + N(u))`, for h = 1 only.
+
+    Reference: continuous transformer, Eq. 18-20, 42, 43.
+
+    Example:
+        >>> FeedForwardTerm(8, 32, activation="gelu")(torch.zeros(1, 4, 8), Domain.line(4), 1.0).shape
+        torch.Size([1, 4, 8])
+    """
+
+    serves: ClassVar[tuple[str, ...]] = (*EXPLICIT, "relaxed")
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | tuple[int, ...],
+        *,
+        activation: str | nn.Module = "relu",
+        bias: bool = True,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        substep: str = "auto",
+    ):
+        super().__init__(dim, substep)
+        if isinstance(activation, str) and activation not in ACTIVATIONS:
+            raise OptionError(
+                f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}, or pass a "
+                "module"
+            )
+        widths = (dim, *((hidden,) if isinstance(hidden, int) else hidden), dim)
+        if min(widths) < 1:
+            raise OptionError(f"widths of a network are positive, got {widths}")
+        self.norm = norm
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(widths))
+        self.activation = activation
+        self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
+        for layer in self.layers:
+            nn.init.xavier_uniform_(layer.weight)  # type: ignore[arg-type]
+            if bias:
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+    def refusal(self, substep: str) -> str | None:
+        if substep in ("implicit", "trapezoid", "exact"):
+            return "that needs the solution of a nonlinear system; a LinearTerm has a closed form"
+        return None
+
+    def _activate(self, u: Tensor) -> Tensor:
+        return (
+            ACTIVATIONS[self.activation](u)
+            if isinstance(self.activation, str)
+            else self.activation(u)
+        )
+
+    def network(self, u: Tensor) -> Tensor:
+        """N(u)."""
+        *inner, last = self.layers
+        for layer in inner:
+            u = self.dropout(self._activate(layer(u)))
+        return self.dropout(last(u))
+
+    def rate(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.drop_path(self.network(u if self.norm is None else self.norm(u)))
+
+    def relaxed(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        if h != 1.0:
+            why = "the relaxation is the network's only skip and belongs to a step of 1"
+            raise SubstepError(
+                f"FeedForwardTerm cannot serve substep='relaxed' over {h}: {why}; use euler"
+            )
+        return mix(u, self.rate(u, domain), 0.5)
+
+    def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
+        """The J layers and the relaxation, for the substep ``relaxed``."""
+        if substep != "relaxed":
+            return []
+        *inner, last = self.layers
+        start, found = u, []
+        u = u if self.norm is None else self.norm(u)
+        for layer in inner:
+            u = self._activate(layer(u))
+            found.append((f"layer {len(found) + 1}", u))
+        u = last(u)
+        found.append((f"layer {len(found) + 1}", u))
+        return [*found, ("relaxation", mix(start, u, 0.5))]
+
+
+class LinearTerm(Term):
+    r"""An affine term over the features, :math:`A(u) = W u + b`, or with ``rectify``
+    :math:`W u + b - \partial I_{S_2}(u)`.
+
+    Substeps over h: ``euler`` :math:`(I + hW)u + hb`, the layer I + W_j of the paper at h = 1;
+    ``implicit`` solves
+    :math:`(I - hW)v = u + hb`; ``trapezoid`` :math:`(I - \tfrac h2 W)v = (I + \tfrac h2 W)u + hb`;
+    ``exact`` is
+    :math:`e^{hW}u + h\varphi_1(hW)b`, and the second-order choice. With ``rectify`` there is one,
+    ``semi-implicit``: explicit in W, implicit in the constraint, :math:`\max(u + h(Wu + b), 0)`.
+
+    Reference: continuous transformer, Eq. 18, 19, 30, 42, 43.
+
+    Example:
+        >>> term = LinearTerm(3)
+        >>> u = torch.ones(1, 2, 3)
+        >>> bool(torch.allclose(term(u, Domain.line(2), 1.0, "exact"), u))  # W and b start at zero
+        True
+    """
+
+    serves: ClassVar[tuple[str, ...]] = (
+        *EXPLICIT,
+        "implicit",
+        "trapezoid",
+        "exact",
+        "semi-implicit",
+    )
+    automatic: ClassVar[tuple[str, str]] = ("euler", "exact")
+
+    def __init__(
+        self, dim: int, *, bias: bool = True, rectify: bool = False, substep: str = "auto"
+    ):
+        self.rectify = rectify
+        super().__init__(dim, substep)
+        self.weight = nn.Parameter(torch.zeros(dim, dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    def check(self, substep: str) -> str:
+        if (
+            substep != "auto"
+            and substep in self.serves
+            and (substep == "semi-implicit") != self.rectify
+        ):
+            have = (
+                "semi-implicit"
+                if self.rectify
+                else ", ".join(s for s in self.serves if s != "semi-implicit")
+            )
+            raise SubstepError(
+                f"LinearTerm with rectify={self.rectify} cannot serve substep={substep!r}; it "
+                f"serves {have}"
+            )
+        return super().check(substep)
+
+    def resolve(self, order: int) -> str:
+        return "semi-implicit" if self.rectify else super().resolve(order)
+
+    def rate(self, u: Tensor, domain: Domain) -> Tensor:
+        if self.rectify:
+            self.check("euler")
+        return F.linear(u, self.weight, self.bias)
+
+    def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        return self._solve(h, u if self.bias is None else torch.add(u, self.bias, alpha=h))
+
+    def trapezoid(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        right = torch.add(u, F.linear(u, self.weight), alpha=h / 2)
+        return self._solve(
+            h / 2, right if self.bias is None else torch.add(right, self.bias, alpha=h)
+        )
+
+    def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        if self.bias is None:
+            return F.linear(u, torch.linalg.matrix_exp(h * self.weight))
+        affine = torch.cat(
+            [self.weight, self.bias[:, None]], 1
+        )  # the last row of the extended generator is zero
+        flow = torch.linalg.matrix_exp(h * F.pad(affine, (0, 0, 0, 1)))[:-1]
+        return F.linear(u, flow[:, :-1], flow[:, -1])
+
+    def semi_implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        return F.relu(torch.add(u, F.linear(u, self.weight, self.bias), alpha=h))
+
+    def _solve(self, h: float, right: Tensor) -> Tensor:
+        identity = torch.eye(
+            self.weight.shape[0], dtype=self.weight.dtype, device=self.weight.device
+        )
+        flat = torch.linalg.solve(identity - h * self.weight, right.flatten(0, -2).mT)
+        return flat.mT.reshape(right.shape)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rectify={self.rectify}"

@@ -1,0 +1,221 @@
+"""Weights by a central query: one step (or some) towards the leading eigenvector of the graph, in
+O(N).
+
+Every form starts from energies e and repeats, for a query's weights w over what it sees,
+
+    a = e / (Σ w e + ε),      c = Σ w a Q,      a = φ(c·K) / (Σ w |φ(c·K)| + ε)     where that sum
+    is not zero.
+
+Shapes: Q, K (B, H, N, e), V (B, H, N, d), energies (B, H, C, N) for C centres a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....quadrature import Quadrature
+from .affinity import affinity_product
+from .naive import affinity
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What the centres are made of, and how: Q, K, the energies, and the options of
+    :class:`fredholm.kernels.CentreKernel`.
+    """
+
+    query: Tensor
+    key: Tensor
+    energy: Tensor
+    steps: int = 1
+    activation: str = "relu"
+    eps: float = 1e-6
+
+    def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
+        """amount / (total + ε), and ``before`` where the total is zero."""
+        quotient = amount / torch.where(total > 0, total + self.eps, 1.0)
+        return torch.where(
+            total > 0, quotient, torch.zeros_like(quotient) if before is None else before
+        )
+
+    def mixture(self, query: Tensor, centre: Tensor) -> Tensor | None:
+        """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C,
+        Nq), or None for one.
+        """
+        count = centre.shape[2]
+        if count == 1:
+            return None
+        if centre.shape[3] == 1:
+            score = centre[..., 0, :] @ query.mT
+        else:
+            score = (centre * query[:, :, None]).sum(-1)
+        return torch.softmax(score * query.shape[-1] ** -0.5, 2)
+
+
+# --- the definitions: every pair held at once -----------------------------------------------------
+
+
+def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
+    """Densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w (B | 1, 1
+    | H, Nq, Nk). O(Nq·Nk).
+    """
+    w = weights[:, :, None]
+    total = (w * tokens.energy[:, :, :, None]).sum(-1, keepdim=True)
+    a = tokens.share(tokens.energy[:, :, :, None], total, None)
+    centre = (w * a) @ tokens.query[:, :, None]
+    for step in range(tokens.steps):
+        if step:
+            centre = (w * a) @ tokens.query[:, :, None]
+        score = affinity(centre @ tokens.key[:, :, None].mT, tokens.activation)
+        a = tokens.share(score, (w * score.abs()).sum(-1, keepdim=True), a)
+    mixture = tokens.mixture(query, centre)
+    return a[:, :, 0] if mixture is None else (mixture[..., None] * a).sum(2)
+
+
+def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: Tensor) -> Tensor:
+    """The same where each key is scored once, against the centre at its own time: ``all_weights``
+    (·, ·, Nk, Nk) are its views.
+    """
+    score = tokens.energy
+    present = past = None
+    centre = torch.zeros_like(query[:, :, None])
+    for level in range(tokens.steps + 1):
+        sums = [
+            (w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True)
+            for w in (weights, all_weights)
+        ]
+        present = tokens.share(score[:, :, :, None], sums[0], present)
+        if level == tokens.steps:
+            break
+        past = tokens.share(score[:, :, :, None], sums[1], past)
+        centre = (weights[:, :, None] * present) @ tokens.query[:, :, None]
+        centres = (all_weights[:, :, None] * past) @ tokens.query[:, :, None]
+        score = affinity((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
+    assert present is not None
+    mixture = tokens.mixture(query, centre)
+    return present[:, :, 0] if mixture is None else (mixture[..., None] * present).sum(2)
+
+
+# --- the fast forms -------------------------------------------------------------------------------
+
+
+def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
+    """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and
+    centres (B, H, C, e). O(N).
+    """
+    m = mass[:, None, None]
+    a = tokens.share(tokens.energy, (m * tokens.energy).sum(-1, keepdim=True), None)
+    centre = (m * a) @ tokens.query
+    for step in range(tokens.steps):
+        if step:
+            centre = (m * a) @ tokens.query
+        score = affinity(centre @ tokens.key.mT, tokens.activation)
+        a = tokens.share(score, (m * score.abs()).sum(-1, keepdim=True), a)
+    return m * a, centre
+
+
+def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
+    """Response (B, H, N, d) where an order or pairs give every query centres of its own. O(N²)
+    time, tiled, O(N) memory.
+    """
+    b, h, c, n = tokens.energy.shape
+    e, q = tokens.query.shape[-1], quadrature
+    both = torch.cat([tokens.query, value], -1)
+    scale = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if q.scale is None
+        else q.scale[:, :, None, :, None]
+    )
+    weighted = q.mass[:, None, None, :, None] * tokens.energy[..., None]
+    total = scale * _seen(q, weighted)
+    pool = tokens.share(scale * _seen(q, weighted * both[:, :, None]), total, None)
+    key = tokens.key[:, :, None].expand(b, h, c, n, e).flatten(1, 2)
+    density = q.density
+    if density is not None and density.shape[1] > 1 and c > 1:
+        density = density.repeat_interleave(c, 1)
+    options = {
+        "causal": q.query_time is not None,
+        "activation": tokens.activation,
+        "statistic": "sums",
+    }
+    centre = pool[..., :e]
+    for step in range(tokens.steps):
+        centre = pool[..., :e]
+        if step == tokens.steps - 1:
+            both, pool = value, pool[..., e:]
+        massive = (q.mass[:, None, :, None] * both)[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
+        product, row = affinity_product(
+            centre.flatten(1, 2), key, massive, q.mass, density, **options
+        )
+        product, row = product.unflatten(1, (h, c)), row.unflatten(1, (h, c))[..., None]
+        pool = tokens.share(scale * product, scale * row, pool)
+    mixture = tokens.mixture(tokens.query, centre)
+    return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
+
+
+def _seen(quadrature: Quadrature, x: Tensor) -> Tensor:
+    """Sum of x (B, H, C, N, ·) over the keys each query sees, with the pair density."""
+    if quadrature.density is None:
+        return x.cumsum(3)
+    density = quadrature.density.tril() if quadrature.query_time is not None else quadrature.density
+    return density[:, :, None] @ x
+
+
+def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
+    """Causal response (B, H, N, d) where each key is scored once, at its own time: running sums,
+    O(N).
+    """
+    e, q = tokens.query.shape[-1], quadrature
+    both = torch.cat([tokens.query, value], -1)[:, :, None]
+    scale = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if q.scale is None
+        else q.scale[:, :, None, :, None]
+    )
+    score, pool = tokens.energy, None
+    centre = tokens.query[:, :, None]
+    for level in range(tokens.steps + 1):
+        weighted = (q.mass[:, None, None] * score)[..., None]
+        total = scale * weighted.abs().cumsum(3)
+        pool = tokens.share(scale * (weighted * both).cumsum(3), total, pool)
+        if level < tokens.steps:
+            centre = pool[..., :e]
+            score = affinity((centre * tokens.key[:, :, None]).sum(-1), tokens.activation)
+    assert pool is not None
+    pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre)
+    return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
+
+
+def advance_stream(
+    tokens: Tokens, value: Tensor, mass: Tensor, scale: Tensor | None, sums: Tensor, totals: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass (B | 1,)
+    and scale (B | 1, 1 | H).
+
+    Sums (B, H, C, steps + 1, e + d) and totals (B, H, C, steps + 1) are the state; returns the
+    response (B, H, d) and the state after it.
+    """
+    e = tokens.query.shape[-1]
+    both = torch.cat([tokens.query, value], -1)
+    s = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if scale is None
+        else scale[:, :, None, None]
+    )
+    score, pool, new_sums, new_totals = tokens.energy, None, [], []
+    centre = tokens.query[:, :, None, 0]
+    for level in range(tokens.steps + 1):
+        weighted = mass[:, None, None, None] * score  # (B, H, C, 1)
+        new_sums.append(sums[..., level, :] + weighted * both)
+        new_totals.append(totals[..., level] + weighted[..., 0].abs())
+        pool = tokens.share(s * new_sums[-1], s * new_totals[-1][..., None], pool)
+        if level < tokens.steps:
+            centre = pool[..., :e]
+            score = affinity((centre * tokens.key).sum(-1, keepdim=True), tokens.activation)
+    assert pool is not None
+    pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre[..., None, :])
+    out = pool[:, :, 0] if mixture is None else (mixture * pool).sum(2)
+    return out, torch.stack(new_sums, -2), torch.stack(new_totals, -1)

@@ -1,0 +1,66 @@
+"""Registration of the affinity product and its backward as custom ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....ops.custom_op import differentiable_op
+from .tiled import Inputs, backward, forward
+
+TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? density"
+OPTIONS = "bool causal, str activation, str statistic, int memory"
+
+
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    x = Inputs(*arguments[:5])
+    with torch.autocast(x.value.device.type, enabled=False):
+        return forward(x, *arguments[5:])
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    x = Inputs(*arguments[:5])
+    out = x.value.new_empty(*x.query.shape[:3], x.value.shape[3])
+    return out, x.value.new_empty(x.query.shape[:3])
+
+
+def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
+    x = Inputs(*arguments[:5])
+    with torch.autocast(x.value.device.type, enabled=False):
+        return backward(grad, row_grad, x, *arguments[5:])
+
+
+def sizes(arguments: tuple) -> tuple[int, int, int]:
+    """Pairs, width of a query and of a value, from the shapes a FLOP counter passes. A causal order
+    counts half the pairs.
+    """
+    (b, h, nq, e), (_, _, nk, d) = arguments[0], arguments[2]
+    pairs = b * h * nq * nk
+    return (pairs // 2 if arguments[5] else pairs), e, d
+
+
+def forward_flops(*arguments: Any) -> int:
+    """FLOPs of the product, from shapes."""
+    pairs, e, d = sizes(arguments)
+    return 2 * pairs * (e + d)
+
+
+def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
+    pairs, e, d = sizes(arguments)
+    query, key, value, *others = arguments[-1]
+    scores = query or key or any(others)
+    return 2 * pairs * (e * (1 + query + key) + d * (value + scores))
+
+
+affinity_product_op = differentiable_op(
+    "affinity_product",
+    tensors=TENSORS,
+    options=OPTIONS,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    gradients_of=("grad", "row_grad"),
+    flops=(forward_flops, _backward_flops),
+)

@@ -1,0 +1,83 @@
+"""Pure InfSA: attention as diffusion on a graph of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ...domain import Domain
+from ...errors import StrategyError
+from ...integral import IntegralOperator, Strategy, register_operator
+from .graph import Convergence
+from .kernel import CentralityKernel
+from .resolvent import Iterations, Resolvent
+
+
+@register_operator("infsa")
+class InfSA(IntegralOperator):
+    r"""Pure InfSA, :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with
+    :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
+
+    The strategy says how many hops: ``"auto"`` one, as in the paper and its code, ``Neumann(hops)``
+    walks of up to so many, ``Resolvent(tol)`` all of them, :math:`(I - \gamma \hat A)^{-1} - I`.
+    All are matrix-free: O(N²) time a product, O(N) memory, forward and backward. In causal order
+    the norm is the prefix's.
+
+    Args:
+        dim: width of u.
+        heads: H, must divide ``dim``.
+        norm: ``"frobenius"`` or ``"rows"``.
+        strategy, out_dim: see :class:`IntegralOperator`.
+        kernel_options: further options of :class:`fredholm.kernels.GraphKernel`: ``preset``,
+            ``decay``, ``learned_decay``, ``power``, ``activation``, ``scale``, ``tied``, ``eps``,
+            ``bias``, ``projections``.
+
+    Shape: (B, N, dim) to (B, N, out_dim). Queries on another domain are refused.
+
+    Reference: InfSA Eqs. 9-12.
+
+    Example:
+        >>> import torch
+        >>> InfSA(16, heads=4, strategy="neumann")(torch.randn(2, 5, 16)).shape
+        torch.Size([2, 5, 16])
+    """
+
+    kernel_class = CentralityKernel
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        norm: str = "frobenius",
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
+        out_dim: int | None = None,
+        **kernel_options,
+    ):
+        kernel = CentralityKernel(dim, heads, norm=norm, **kernel_options)
+        super().__init__(
+            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+        )
+
+    def convergence(self, u: Tensor, domain: Domain | None = None) -> Convergence:
+        """How the resolvent of these tokens was solved: method, products, residual, spectral
+        radius.
+
+        Raises:
+            StrategyError: another strategy than :class:`Resolvent`.
+            ConvergenceError: it was not solved.
+
+        Example:
+            >>> import torch
+            >>> InfSA(8, strategy=Resolvent(tol=1e-4)).convergence(torch.randn(1, 5, 8)).residual < 1e-4
+            True
+        """
+        if not isinstance(self.strategy, Resolvent):
+            raise StrategyError(
+                "only Resolvent iterates to a tolerance; this operator's strategy is "
+                f"{self.strategy!r}"
+            )
+        problem, _, _ = self._problem(u, domain, None, None)
+        return Iterations(self.strategy).solve(self.kernel, problem)[1]

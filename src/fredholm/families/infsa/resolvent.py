@@ -1,0 +1,136 @@
+"""Hops without end: the resolvent of a graph of tokens, solved matrix-free and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...errors import OptionError, StrategyError, suggest
+from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
+from ...ops.backend import check_backend
+from ...quadrature import Quadrature
+from .graph import Convergence, resolvent
+from .graph.solve import SOLVERS
+from .hops import NEEDS, HopRows, gained, graph_of, graph_row
+
+
+@register_strategy("resolvent")
+@dataclass(frozen=True)
+class Resolvent(Strategy):
+    r"""Walks of every length on a graph of tokens,
+    :math:`((I - M)^{-1} - I) V u = \sum_{t \ge 1} M^t V u`, within a tolerance.
+
+    In causal order M is triangular and the answer follows by substitution; otherwise it is
+    iterated. Eager only: how often depends on values. ‖M‖ ≤ γ < 1 without order, so that the series
+    converges; ``InfSA.convergence`` reports how.
+
+    Args:
+        tol: largest relative residual, of every head and sample; where the precision cannot resolve
+            it (float32: 2e-6), what it can.
+        max_iterations: largest number of products with M, at least 2.
+        method: ``"neumann"`` iterates z ← v + Mz in two vectors; ``"gmres"`` keeps ten and needs
+            far fewer products where γ is near 1.
+        backend: of the products, see :mod:`fredholm.ops.backend`.
+
+    Raises:
+        ConvergenceError: the tolerance is not reached; it holds the spectral radius estimate.
+        StrategyError: in traced code.
+
+    Reference: InfSA Eqs. 7, 10, 15.
+
+    Example:
+        >>> Resolvent(tol=1e-4).method
+        'neumann'
+    """
+
+    exact: ClassVar[bool] = False
+    needs: ClassVar[str] = NEEDS
+    instead: ClassVar[str] = "Exact"
+    tol: float = 1e-5
+    max_iterations: int = 500
+    method: str = "neumann"
+    backend: str = "auto"
+
+    def __post_init__(self):
+        check_backend(self.backend)
+        if not 0.0 < self.tol < 1.0 or self.max_iterations < 2:
+            raise OptionError(
+                f"Resolvent needs tol in (0, 1) and max_iterations of at least 2, got {self.tol} "
+                f"and {self.max_iterations}"
+            )
+        if self.method not in SOLVERS:
+            raise OptionError(f"unknown method {self.method!r}{suggest(self.method, SOLVERS)}")
+
+
+class Iterations(Form):
+    """Without an order: fixed-point or Krylov iterations, each one product with the graph."""
+
+    word = Resolvent
+    name = "iterations over tiles"
+    reason = (
+        "a product with the graph is cheap and its inverse is not; the backward solves the "
+        "transposed system"
+    )
+    triton = True
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        eager_only(facts)
+        return "a causal graph is triangular" if facts.layout.causal else None
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        return False  # all hops are another response than the kernel's
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        return self.solve(kernel, problem)[0]
+
+    def solve(self, kernel: Kernel, problem: Problem) -> tuple[Tensor, Convergence]:
+        """The response (B, H, N, d_out), and how it was reached."""
+        options: Any = self.strategy
+        graph, value = graph_of(kernel, problem, backend=options.backend)
+        with torch.autocast(value.device.type, enabled=False):
+            out, report = resolvent(
+                graph,
+                value.to(graph.query.dtype),
+                tol=options.tol,
+                max_iterations=options.max_iterations,
+                method=options.method,
+            )
+        return gained(kernel, out, value), report
+
+
+class Substitution(Iterations):
+    """In causal order: substitution, block by block."""
+
+    name = "forward substitution by blocks"
+    reason = "a causal graph is triangular"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        eager_only(facts)
+        return None if facts.layout.causal else "without an order the graph is not triangular"
+
+
+class WalkRows(HopRows):
+    """Substitution point by point: the walks of all points before are the memory, O(t)."""
+
+    word = Resolvent
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        row, value, after = graph_row(kernel, u, quadrature, t, memory)
+        known = row[..., :-1] @ memory["walk"] if t else torch.zeros_like(value)
+        walk = (value + known) / (1.0 - row[..., -1:])
+        after["walk"] = torch.cat([memory["walk"], walk], -2) if t else walk
+        return gained(kernel, walk - value, u), after
+
+
+def eager_only(facts: Facts) -> None:
+    """StrategyError in traced code."""
+    if facts.tracing:
+        raise StrategyError(
+            "Resolvent stops when it has converged, which traced code cannot express; compile or "
+            "export with Neumann(hops=...)"
+        )

@@ -1,0 +1,209 @@
+"""The affinity product as Triton kernels: custom ops, their shapes and autograd, and the launches.
+
+One program owns a block of queries, or of keys, and walks over the other side: no atomics, the same
+bits every time. bfloat16 multiplies as it is and is added in float32; float32 multiplies in TF32
+where torch's ``float32_matmul_precision`` lets it; float16, whose range affinities may exceed,
+always does: TF32 holds it exactly.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....ops.custom_op import differentiable_op
+from ....ops.launch import launch
+from ....ops.tuning import Tiles, case_name, choose_tiles, power_of_two
+from ..graph.registration import TENSORS, forward_flops, sizes
+from ..graph.tiled import Inputs
+from .backward import backward_density, backward_keys, backward_queries
+from .forward import forward as forward_kernel
+
+TABLE = Path(__file__).with_name("tiles.json")
+
+
+# By the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0
+# holds with little spilling.
+DEFAULTS = {
+    "forward": {
+        128: (128, 64, 8, 3),
+        256: (64, 64, 8, 2),
+        512: (64, 32, 8, 2),
+        1024: (32, 16, 8, 1),
+    },
+    "backward": {
+        128: (64, 64, 4, 2),
+        256: (32, 64, 8, 2),
+        512: (32, 32, 8, 2),
+        1024: (16, 16, 8, 1),
+    },
+}
+
+
+def default_tiles(direction: str, width: int, itemsize: int) -> Tiles:
+    """Tiles where none were measured."""
+    sizes = next(t for most, t in DEFAULTS[direction].items() if width * itemsize <= most)
+    return dict(zip(("rows", "keys", "warps", "stages"), sizes))
+
+
+class _Launch:
+    """What all kernels of a call are given."""
+
+    def __init__(
+        self,
+        direction: str,
+        x: Inputs,
+        precision: str,
+        causal: bool,
+        activation: str,
+        statistic: str,
+    ):
+        (self.batch, self.heads, self.queries, e), (_, _, self.keys, d) = (
+            x.query.shape,
+            x.value.shape,
+        )
+        block_e, block_d = power_of_two(e), power_of_two(d)
+        case = case_name(
+            direction, x.value.device, e=block_e, d=block_d, bytes=x.value.element_size()
+        )
+        self.tiles = choose_tiles(
+            TABLE, case, default_tiles(direction, max(block_e, block_d), x.value.element_size())
+        )
+        batch, keys = (s if n > 1 else 0 for s, n in zip(x.mass.stride(), x.mass.shape))
+        density = (0,) * 4 if x.density is None else _strides(x.density)
+        self.density = x.value if x.density is None else x.density
+        self.counts = (self.heads, self.queries, self.keys)
+        self.strides = (batch, keys, *density)
+        self.shape = {
+            "E": e, "D": d, "BLOCK_E": block_e, "BLOCK_D": block_d, "BLOCK_Q": self.tiles["rows"],
+            "BLOCK_K": self.tiles["keys"], "ACTIVATION": activation, "STATISTIC": statistic,
+            "CAUSAL": causal, "PRECISION": precision, "num_warps": self.tiles["warps"],
+            "num_stages": self.tiles["stages"],
+        }  # fmt: skip
+
+    def blocks(self, side: str) -> int:
+        count = self.queries if side == "queries" else self.keys
+        return -(-count // self.tiles["rows" if side == "queries" else "keys"])
+
+    @property
+    def pairs(self) -> int:
+        return self.batch * self.heads
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Strides with zero where a dimension has size one and stands for all."""
+    return [s if n > 1 else 0 for s, n in zip(x.stride(), x.shape)]
+
+
+def _prepared(x: Inputs) -> tuple[Inputs, str]:
+    """Contiguous rows in the precision in which they multiply, and how float32 products are to be
+    rounded.
+    """
+    given = {t.dtype for t in x[:3]}
+    exact = torch.float32 in given and torch.get_float32_matmul_precision() == "highest"
+    dtype = torch.bfloat16 if given == {torch.bfloat16} else torch.float32
+    query, key, value = (t.to(dtype).contiguous() for t in x[:3])
+    return x._replace(query=query, key=key, value=value), "tf32x3" if exact else "tf32"
+
+
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """:func:`fredholm.families.infsa.graph.affinity_product` by Triton kernels; o and r in float32."""
+    x, options = Inputs(*arguments[:5]), arguments[5:]
+    out, row = _results(x)
+    if 0 in (*x.query.shape[:3], x.key.shape[2]):
+        return out.zero_(), row.zero_()
+    x, precision = _prepared(x)
+    call = _Launch("forward", x, precision, *options)
+    grid = (call.blocks("queries"), call.pairs)
+    tensors = (x.query, x.key, x.value, x.mass, call.density, out, row)
+    launch(
+        forward_kernel,
+        grid,
+        *tensors,
+        *call.counts,
+        *call.strides,
+        DENSITY=x.density is not None,
+        **call.shape,
+    )
+    return out, row
+
+
+def _results(x: Inputs) -> tuple[Tensor, Tensor]:
+    shape = x.query.shape[:3]
+    out = x.value.new_empty(*shape, x.value.shape[3], dtype=torch.float32)
+    return out, x.value.new_empty(shape, dtype=torch.float32)
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _results(Inputs(*arguments[:5]))
+
+
+def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
+    x, options, needs = Inputs(*arguments[:5]), arguments[5:8], Inputs(*arguments[8])
+    if 0 in (*x.query.shape[:3], x.key.shape[2]):
+        return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
+    gradients = [None if t is None else t.new_empty(t.shape) for t in x]
+    x, precision = _prepared(x)
+    call = _Launch("backward", x, precision, *options)
+    above = (grad.to(x.value.dtype).contiguous(), row_grad.contiguous())
+    tensors = (*above, x.query, x.key, x.value, x.mass, call.density)
+    rest = (*call.counts, *call.strides)
+    if needs.query:
+        grid = (call.blocks("queries"), call.pairs)
+        launch(
+            backward_queries,
+            grid,
+            *tensors,
+            gradients[0],
+            *rest,
+            DENSITY=x.density is not None,
+            **call.shape,
+        )
+    if needs.key or needs.value or needs.mass:
+        masses = x.value.new_empty(x.value.shape[:3], dtype=torch.float32)
+        grid = (call.blocks("keys"), call.pairs)
+        launch(
+            backward_keys,
+            grid,
+            *tensors,
+            *gradients[1:3],
+            masses,
+            *rest,
+            DENSITY=x.density is not None,
+            **call.shape,
+        )
+        gradients[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
+    if needs.density and x.density is not None:
+        gradients[4] = _density_gradient(call, tensors, x.density)
+    return [t for t, needed in zip(gradients, needs) if needed and t is not None]
+
+
+def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
+    gradient = density.new_empty(density.shape)
+    shared = (call.batch // density.shape[0], call.heads // density.shape[1])
+    grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
+    arguments = (*tensors, gradient, *call.counts, *shared, *call.strides)
+    launch(backward_density, grid, *arguments, **call.shape)
+    return gradient
+
+
+def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
+    """Scores and the product's gradient are made once for the queries, once for keys and values."""
+    pairs, e, d = sizes(arguments)
+    query, *others = arguments[-1][:4]
+    return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
+
+
+affinity_product_triton = differentiable_op(
+    "affinity_product_triton",
+    tensors=TENSORS,
+    options="bool causal, str activation, str statistic",
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    gradients_of=("grad", "row_grad"),
+    flops=(forward_flops, _backward_flops),
+)

@@ -1,0 +1,307 @@
+"""A low-rank operator fitted to a trained exact one, and how near it is to the best that its rank
+allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from ...domain import Domain
+from ...errors import ConversionError, OptionError
+from ...integral import IntegralOperator, Kernel, Problem, choose
+from .low_rank import LowRankKernel
+from .low_rank_operator import LowRankITNetOperator
+
+Signals = Sequence[tuple[Tensor, Domain]]
+LARGEST, BYTES = (
+    4096,
+    1 << 26,
+)  # side of a matrix that is decomposed; rows of the teacher's matrix held in a step
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    r"""How near a low-rank operator is to the exact one, on signals it was not fitted to. All
+    errors are relative.
+
+    Attributes:
+        rank: r of a head.
+        steps: optimisation steps taken.
+        response_error: of the integrals' responses, :math:`|T_r u - T u| / |T u|`.
+        matrix_error: of the kernels' matrices in the measure, :math:`|K_r - K|_F / |K|_F`.
+        optimum: the smallest matrix error that any matrix of rank r a head has, chosen anew for
+            each signal (Eckart-Young).
+        bound: what Proposition 12 promises the optimum to stay below,
+            :math:`|K|_* / (\sqrt{r + 1}\,|K|_F)`.
+    """
+
+    rank: int
+    steps: int
+    response_error: float
+    matrix_error: float
+    optimum: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} after {self.steps} steps: response {self.response_error:.3f}, "
+            f"matrix {self.matrix_error:.3f} "
+            f"(Eckart-Young optimum {self.optimum:.3f}, bound {self.bound:.3f})"
+        )
+
+
+def compress(
+    exact: IntegralOperator,
+    rank: int,
+    signals: Signals,
+    *,
+    held_out: Signals,
+    steps: int = 2000,
+    lr: float = 1e-2,
+    patience: int = 200,
+    seed: int = 0,
+    progress: Callable[[int, float], None] | None = None,
+    **kernel_options,
+) -> tuple[LowRankITNetOperator, CompressionReport]:
+    r"""Distil ``exact`` into a low-rank operator with the same residual and projection, which are
+    copied and not trained.
+
+    Adam lowers the sum of two relative squared errors: of the responses to the signals, and of
+    randomly chosen rows of the kernel matrix (which is also right for signals that share the
+    features' statistics but not their values). The factors start at the singular vectors of the
+    mean kernel.
+
+    Args:
+        exact: a trained operator, left as it is; its kernel maps slices of equal width and has no
+            offset.
+        rank: r of a head.
+        signals: batches (u, domain), drawn in a random order for ever.
+        held_out: batches for the report, of at most 4,096 / d_h points each.
+        steps, lr: of Adam; the rate falls linearly to zero. Computed in float32.
+        patience: stop where the mean loss of so many steps is not 1% below that of as many before.
+        seed: of initial values, order and rows; the result is a function of it.
+        progress: called with (step, loss) after every step.
+        kernel_options: of :class:`fredholm.kernels.LowRankKernel`; γ is the exact kernel's own
+            where it has one.
+
+    Returns: the low-rank operator, in the exact one's precision, and its report.
+
+    Raises:
+        OptionError: a rank above N·d_h of a held-out signal, signals too large to decompose, no
+            signals.
+        ConversionError: a kernel that no low-rank kernel can stand for.
+
+    Reference: ITNet §3.3, Proposition 12 and Remark 15.
+
+    Example:
+        >>> from fredholm.operators import ITNetOperator
+        >>> data = [(torch.randn(2, 6, 8), Domain.line(6))]
+        >>> exact = ITNetOperator(8, 2, width=8)
+        >>> low, report = compress(exact, 2, data, held_out=data, steps=3, width=8)
+        >>> report.optimum <= report.matrix_error, report.optimum <= report.bound
+        (True, True)
+    """
+    _check(exact, rank, signals, held_out)
+    first = next(exact.parameters())
+    device, dtype = first.device, first.dtype
+    teacher = deepcopy(exact).float().eval()
+    batches = [
+        (u.to(device, torch.float32), domain.to(device, torch.float32)) for u, domain in signals
+    ]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        student = _student(teacher, rank, batches[0], kernel_options)
+        taken = _fit(teacher, student, batches, steps, lr, patience, progress)
+    student.eval().to(dtype)
+    student.residual, student.projection = (
+        deepcopy(exact.residual),
+        deepcopy(exact.projection),
+    )  # not rounded on the way
+    unseen = [(u.to(device, dtype), domain.to(device, dtype)) for u, domain in held_out]
+    was = exact.training
+    report = _report(exact.eval(), student, unseen, taken)
+    exact.train(was)
+    return student, report
+
+
+def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signals) -> None:
+    kernel = exact.kernel
+    name = type(kernel).__name__
+    if kernel.whole or kernel.d_in != kernel.d_out or type(kernel).offset is not Kernel.offset:
+        raise ConversionError(
+            f"{name} cannot be compressed: its heads must map a slice to a slice of equal width, "
+            "without offset"
+        )
+    if not signals or not held_out:
+        raise OptionError(
+            f"compress needs signals and held_out, got {len(signals)} and {len(held_out)} batches"
+        )
+    for u, _ in held_out:
+        side = u.shape[1] * kernel.d_in
+        if side > LARGEST:
+            raise OptionError(
+                f"held-out signals of {u.shape[1]} points make matrices of side {side} > "
+                f"{LARGEST}; cut them"
+            )
+        if rank > side:
+            raise OptionError(
+                f"rank={rank} exceeds N·d_h = {side} of a held-out signal, where rank {side} is "
+                "exact"
+            )
+
+
+# --- fitting --------------------------------------------------------------------------------------
+
+
+def _student(
+    teacher: IntegralOperator, rank: int, batch: tuple[Tensor, Domain], options: dict
+) -> LowRankITNetOperator:
+    """An operator whose factors start at the mean kernel's singular vectors."""
+    u, domain = batch
+    fourier = getattr(teacher.kernel, "fourier", None)
+    if fourier is not None:
+        options = {"frequencies": fourier.frequencies} | options
+    student = LowRankITNetOperator(
+        teacher.dim,
+        teacher.heads,
+        position_dim=domain.dim,
+        rank=rank,
+        out_dim=teacher.out_dim,
+        **options,
+    )
+    student = student.to(u.device, torch.float32)
+    kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
+    if fourier is not None and fourier.matrix.shape == kernel.fourier.matrix.shape:
+        kernel.fourier.matrix.data.copy_(fourier.matrix)
+    with torch.no_grad():
+        rows = torch.arange(min(domain.size, _rows(teacher, u)), device=u.device)
+        mean = teacher.kernel_matrix(u, domain, rows=rows).mean((0, 2, 3))
+        left, values, right = torch.linalg.svd(mean)
+        r = min(rank, values.shape[-1])
+        root = values[:, None, :r].sqrt()
+        kernel.query.bias2[..., :r] = left[..., :r] * root
+        kernel.key.bias2[..., :r] = right.mT[..., :r] * root
+        kernel.query.bias2[..., r:] = (
+            0.0  # further directions start silent; the key's factor is nonzero, so they can learn
+        )
+    return student
+
+
+def _fit(teacher, student, batches, steps: int, lr: float, patience: int, progress) -> int:
+    """Steps taken."""
+    parameters = list(student.kernel.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=lr)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: max(0.0, 1.0 - step / steps)
+    )
+    window, before = 0.0, float("inf")
+    for step, (u, domain) in enumerate(islice(_forever(batches), steps), 1):
+        loss = _loss(teacher, student, u, domain)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if progress is not None:
+            progress(step, float(loss))
+        window += float(loss.detach())
+        if step % patience == 0:
+            if window > 0.99 * before:
+                return step
+            window, before = 0.0, window
+    return steps
+
+
+def _forever(batches: list):
+    while True:
+        for i in torch.randperm(len(batches)).tolist():
+            yield batches[i]
+
+
+def _loss(
+    teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domain: Domain
+) -> Tensor:
+    problem, _, valid = teacher._problem(u, domain, None, None)
+    rows = torch.randperm(domain.size, device=u.device)[: _rows(teacher, u)]
+    part = problem.rows(rows)
+    mass = problem.quadrature.mass[:, None, :, None, None].to(u.dtype)
+    with torch.no_grad():
+        wanted, matrix = _respond(teacher, problem), teacher.kernel.matrix(part)
+        scale = _power(matrix, mass[:, :, None])
+    of_response = _response_error(_respond(student, problem), wanted, valid)
+    return of_response + _power(student.kernel.matrix(part) - matrix, mass[:, :, None]) / scale
+
+
+def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
+    form = choose(operator.strategy, operator.kernel, operator._facts(problem))
+    return form.respond(operator.kernel, problem)
+
+
+def _response_error(actual: Tensor, wanted: Tensor, valid: Tensor | None) -> Tensor:
+    """Relative squared error at real queries."""
+    real = 1.0 if valid is None else valid[:, None, :, None].to(wanted.dtype)
+    return ((actual - wanted) * real).square().sum() / (wanted * real).square().sum()
+
+
+def _power(matrix: Tensor, mass: Tensor) -> Tensor:
+    return (matrix.square() * mass).sum()
+
+
+def _rows(teacher: IntegralOperator, u: Tensor) -> int:
+    """Rows of the matrix that fit the budget."""
+    return max(1, BYTES // (4 * u.shape[0] * u.shape[1] * teacher.heads * teacher.kernel.d_in**2))
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _report(
+    exact: IntegralOperator, student: IntegralOperator, held_out: list, steps: int
+) -> CompressionReport:
+    kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
+    rank, sums = kernel.rank, torch.zeros(6, dtype=torch.float64)
+    for u, domain in held_out:
+        problem, _, valid = exact._problem(u, domain, None, None)
+        real = 1.0 if valid is None else valid[:, None, :, None].to(u.dtype)
+        wanted, actual = _respond(exact, problem) * real, _respond(student, problem) * real
+        root = problem.quadrature.mass.sqrt()
+        matrix = _whole(exact.kernel.matrix(problem), root)
+        error = matrix - _whole(student.kernel.matrix(problem), root)
+        values = torch.linalg.svdvals(matrix)
+        parts = [
+            actual - wanted,
+            wanted,
+            error,
+            matrix,
+            values[..., rank:],
+            values.sum(-1) / (rank + 1) ** 0.5,
+        ]
+        sums += torch.stack([x.double().square().sum().cpu() for x in parts])
+    response, total, error, power, tail, bound = sums.tolist()
+
+    def ratio(a: float, b: float) -> float:
+        return (a / b) ** 0.5
+
+    return CompressionReport(
+        rank,
+        steps,
+        ratio(response, total),
+        ratio(error, power),
+        ratio(tail, power),
+        ratio(bound, power),
+    )
+
+
+def _whole(matrix: Tensor, root: Tensor) -> Tensor:
+    """Blocks K_ij as one matrix (B, H, N·d, N·d) in the measure: a Hilbert-Schmidt norm is then a
+    Frobenius norm.
+    """
+    root = root.to(matrix.dtype)[:, None]
+    scaled = matrix * (root[..., :, None] * root[..., None, :])[..., None, None]
+    return scaled.transpose(3, 4).flatten(4, 5).flatten(2, 3)

@@ -1,0 +1,14 @@
+"""The integral of an MLP kernel, hidden units first: definition (``naive``) and tiled custom op."""
+
+from ....ops.activations import ACTIVATIONS, Activation
+from .naive import hidden_pairs, mlp_kernel_naive
+from .tiled import DEFAULT_BYTES, mlp_kernel
+
+__all__ = [
+    "ACTIVATIONS",
+    "DEFAULT_BYTES",
+    "Activation",
+    "hidden_pairs",
+    "mlp_kernel",
+    "mlp_kernel_naive",
+]

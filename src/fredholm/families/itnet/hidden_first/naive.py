@@ -1,0 +1,106 @@
+"""The MLP kernel's integral in its plainest form: what the tiled op must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ....ops.activations import find_activation
+from .arguments import complete
+from .terms import FIRST_LAYER, Tensors
+
+
+def hidden_pairs(
+    groups: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str = "gelu",
+) -> Float[Tensor, "b h q k w"]:
+    r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer
+    after layer.
+
+    .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad
+        z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
+
+    The kernel is a linear readout of these. This is the definition that the split, tiled forms are
+    held to.
+
+    Args:
+        groups: input groups (B | 1, H | 1, Nq | 1, Nk | 1, c_g), broadcast against one another.
+        weights, biases: of each hidden layer: (H, width, width before) and (H | 1, width), or
+            without heads.
+        activation: σ, a name in ``ACTIVATIONS``.
+
+    Cost: O(B·H·Nq·Nk·Σ width·width before) time, O(B·H·Nq·Nk·Σ c) memory.
+
+    Reference: ITNet, Eqs. 3, 196, 197 and Algorithm 1.
+
+    Example:
+        >>> x, y = torch.ones(1, 1, 2, 1, 3), torch.ones(1, 1, 1, 4, 3)
+        >>> hidden_pairs([x, y], [torch.ones(1, 5, 6)], [torch.zeros(1, 5)], "relu").shape
+        torch.Size([1, 1, 2, 4, 5])
+    """
+    function = find_activation(activation).function
+    shape = torch.broadcast_shapes(*(g.shape[:-1] for g in groups))
+    hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
+    for weight, bias in zip(weights, biases, strict=True):
+        if weight.dim() == 3:
+            hidden = torch.einsum(
+                "bhqkc,hwc->bhqkw", hidden.expand(-1, weight.shape[0], -1, -1, -1), weight
+            )
+            hidden = function(hidden + bias[:, None, None])
+        else:
+            hidden = function(F.linear(hidden, weight, bias))
+    return hidden
+
+
+def mlp_kernel_naive(
+    query: Float[Tensor, "#b #h q e"] | None,
+    key: Float[Tensor, "#b #h k e"] | None,
+    value: Float[Tensor, "b h k d"],
+    readout: Float[Tensor, "h o d v"],
+    *,
+    query_bias: Float[Tensor, "#b #h q w"],
+    mid: Sequence[tuple[Tensor, Tensor]] = (),
+    activation: str = "gelu",
+    memory: int | None = None,
+    **terms: Tensor | None,
+) -> Float[Tensor, "b h q o"]:
+    """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float
+    dtype.
+
+    Arguments and result are those of :func:`~fredholm.families.itnet.hidden_first.mlp_kernel`, where the formula
+    stands; ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
+
+    Raises:
+        OptionError: for an unknown activation or tensor.
+
+    Example:
+        >>> q, v, bias = torch.ones(1, 1, 2, 3), torch.ones(1, 1, 4, 1), torch.zeros(1, 1, 2, 5)
+        >>> k, ones = torch.ones(1, 1, 4, 3), torch.ones(1, 5, 3)
+        >>> readout = torch.ones(1, 1, 1, 5)
+        >>> options = {"query_bias": bias, "scale": ones, "activation": "relu"}
+        >>> mlp_kernel_naive(q, k, v, readout, **options).tolist()
+        [[[[60.0], [60.0]]]]
+    """
+    function = find_activation(activation).function
+    core = {"query": query, "key": key, "value": value, "readout": readout}
+    x = Tensors(**complete(core | {"query_bias": query_bias} | terms))
+    parts = [part for term in FIRST_LAYER if (part := term(x)) is not None]
+    hidden = function(reduce(torch.add, parts))
+    for weight, bias in mid:
+        hidden = function(F.linear(hidden, weight, bias))
+    if x.density is not None:
+        hidden = hidden * x.density[..., None]
+    if x.query_time is not None and x.key_time is not None:
+        visible = x.key_time[..., None, :] <= x.query_time[..., :, None]
+        hidden = torch.where(visible[:, None, ..., None], hidden, 0.0)
+    b, h, k, _ = value.shape
+    hidden = hidden.expand(b, h, query_bias.shape[2], k, readout.shape[-1])
+    moments = torch.einsum("bhqkw,bhkd->bhqwd", hidden, value)
+    return torch.einsum("hodw,bhqwd->bhqo", readout, moments)

@@ -1,0 +1,300 @@
+"""ITNet's kernel: a small network of positions and features at both ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import OptionError, suggest
+from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity
+from ...integral.bases import SAMPLED
+from .hidden_first import ACTIVATIONS, hidden_pairs
+from .tiled import TiledColumns, TiledTable
+
+GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
+_FOURIER = GROUPS[:3]
+
+
+def ablations() -> dict[str, tuple[str, ...]]:
+    """The thirteen choices of input groups of ITNet's Table 5, by name.
+
+    Example:
+        >>> ablations()["content only"], len(ablations())
+        (('query', 'key', 'product'), 13)
+    """
+    absolute, content = GROUPS[:2], GROUPS[4:]
+    return {
+        "full": GROUPS,
+        "no product": GROUPS[:6],
+        "no distance": (*GROUPS[:3], *content),
+        "no relative": (*absolute, *content),
+        "content only": content,
+        "content without product": content[:2],
+        "position only": GROUPS[:4],
+        "only absolute": absolute,
+        "only relative": ("relative",),
+        "only distance": ("distance",),
+        "only query": ("query",),
+        "only product": ("product",),
+        "constant": (),
+    }
+
+
+class MLPKernel(HiddenKernel, SplitHidden):
+    r"""A network over seven input groups, reshaped to a matrix:
+
+    .. math:: z = [\gamma(x), \gamma(y), \gamma(x-y), |x-y|, u(x), u(y), u(x) \odot u(y)],\quad
+              h = \mathrm{GELU}(W_1 z + b_1),\quad K = \mathrm{reshape}(W_2 h + b_2)
+
+    W1, b1 are shared by the heads of a layer and W2, b2 are per head (the reading that fits the
+    paper's Table 11).
+
+    Args:
+        heads: H.
+        dim: features d of a head's slice of u; K is d × d.
+        position_dim: p.
+        width: hidden width w.
+        depth: layers of the network, 2 or more; each further one is w × w, shared by heads, and run
+            for every pair.
+        groups: which of :data:`GROUPS` the network reads; ``()`` is the constant kernel. See
+            :func:`ablations`.
+        frequencies, sigma, learned_frequencies: of γ, see :class:`FourierFeatures`.
+        per_head_hidden: a W1 for each head.
+        output: ``"full"``, or ``"compact"``:
+            :math:`K = \sum_k h_k (\mathrm{diag}(d_k) + U_k V_k^T) + b_2`.
+        rank: of the compact output's U, V.
+        activation: a name of :data:`fredholm.families.itnet.hidden_first.ACTIVATIONS`.
+
+    Initialisation: W1 ~ N(0, 0.02²), b1 = 0, W2 ~ N(0, 0.01² / w), b2 = I: the operator starts as
+    the global mean. The compact output has the same variance.
+
+    Raises:
+        OptionError: unknown group, output or activation, sizes that are not positive.
+
+    Reference: ITNet Eqs. 3, 196-198, Tables 5, 11; App. H.3. W1's scale is not given there; 0.02 is
+    ours.
+
+    Example:
+        >>> MLPKernel(heads=2, dim=4, groups=("query", "key")).width
+        128
+    """
+
+    forms = (TiledTable, TiledColumns, *SAMPLED)
+
+    def __init__(
+        self,
+        heads: int,
+        dim: int,
+        *,
+        position_dim: int = 1,
+        width: int = 128,
+        depth: int = 2,
+        groups: tuple[str, ...] | list[str] = GROUPS,
+        frequencies: int = 64,
+        sigma: float = 10.0,
+        learned_frequencies: bool = False,
+        per_head_hidden: bool = False,
+        output: str = "full",
+        rank: int = 2,
+        activation: str = "gelu",
+    ):
+        super().__init__(heads, dim)
+        _check_options(width, depth, groups, output, rank, activation)
+        self.width, self.depth, self.output, self.activation = width, depth, output, activation
+        self.groups = tuple(g for g in GROUPS if g in groups)
+        self.reads_query = any(g in self.groups for g in ("query", "product"))
+        self.fourier = None
+        if any(g in self.groups for g in _FOURIER):
+            self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
+        self.sizes = {
+            g: 2 * frequencies if g in _FOURIER else 1 if g == "distance" else dim
+            for g in self.groups
+        }
+        h = heads if per_head_hidden else 1
+        self.weight1 = nn.Parameter(torch.empty(h, width, sum(self.sizes.values())))
+        self.bias1 = nn.Parameter(torch.empty(h, width))
+        self.mid_weights = nn.ParameterList(
+            nn.Parameter(torch.empty(width, width)) for _ in range(depth - 2)
+        )
+        self.mid_biases = nn.ParameterList(
+            nn.Parameter(torch.empty(width)) for _ in range(depth - 2)
+        )
+        if output == "full":
+            self.weight2 = nn.Parameter(torch.empty(heads, dim, dim, width))
+        else:
+            self.diagonal = nn.Parameter(torch.empty(heads, dim, width))
+            self.left = nn.Parameter(torch.empty(heads, dim, rank, width))
+            self.right = nn.Parameter(torch.empty(heads, dim, rank, width))
+        self.bias2 = nn.Parameter(torch.empty(heads, dim, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self, epsilon: float = 0.01) -> None:
+        """The paper's initialisation: near-linear hidden units, and an output that starts as the
+        identity.
+        """
+        nn.init.normal_(self.weight1, std=0.02)
+        nn.init.zeros_(self.bias1)
+        for weight, bias in zip(self.mid_weights, self.mid_biases):
+            nn.init.normal_(weight, std=self.width**-0.5)
+            nn.init.zeros_(bias)
+        std = epsilon * self.width**-0.5
+        if self.output == "full":
+            nn.init.normal_(self.weight2, std=std)
+        else:
+            nn.init.normal_(self.diagonal, std=std)
+            factor = (std**2 / self.left.shape[2]) ** 0.25
+            nn.init.normal_(self.left, std=factor)
+            nn.init.normal_(self.right, std=factor)
+        with torch.no_grad():
+            self.bias2.copy_(identity(self.heads, self.d_in))
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        """h at broadcast pairs (…, w), literally: the groups are concatenated and the network is
+        run pair by pair.
+        """
+        make = {
+            "query_position": lambda: self._gamma(x),
+            "key_position": lambda: self._gamma(y),
+            "relative": lambda: self._gamma(x - y),
+            "distance": lambda: torch.linalg.vector_norm(x - y, dim=-1, keepdim=True),
+            "query": lambda: ux,
+            "key": lambda: uy,
+            "product": lambda: ux * uy,
+        }
+        lead = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1], ux.shape[:-1], uy.shape[:-1])
+        inputs = [make[g]().to(uy.dtype).expand(*lead, -1) for g in self.groups] or [
+            uy.new_zeros(*lead, 0)
+        ]
+        weights = [self.weight1.expand(self.heads, -1, -1), *self.mid_weights]
+        return hidden_pairs(inputs, weights, [self.bias1, *self.mid_biases], self.activation)
+
+    def readout(self) -> tuple[Tensor, Tensor]:
+        if self.output == "full":
+            return self.weight2, self.bias2
+        low_rank = torch.einsum("hork,hirk->hoik", self.left, self.right)
+        return low_rank + torch.eye(self.d_in, device=low_rank.device)[..., None] * self.diagonal[
+            :, :, None
+        ], self.bias2
+
+    # --- the split first layer --------------------------------------------------------------------
+
+    def _weight(self, group: str) -> Tensor:
+        """The columns of W1 that read one group, (1 | H, w, size)."""
+        start = 0
+        for name, size in self.sizes.items():
+            if name == group:
+                return self.weight1[..., start : start + size]
+            start += size
+        raise KeyError(group)
+
+    def _gamma(self, x: Tensor) -> Tensor:
+        assert self.fourier is not None
+        return self.fourier(x)
+
+    def _project(self, inputs: Tensor, group: str) -> Tensor:
+        return torch.matmul(inputs, self._weight(group).mT.to(inputs.dtype))
+
+    def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
+        """Key side of the hidden units: an additive bias, and the columns multiplied with the
+        query's.
+
+        The relative group's columns γ(y) come last: a second set of query columns meets them alone.
+        """
+        terms: dict[str, Tensor] = {"key_bias": uy.new_zeros(1, 1, uy.shape[2], self.width)}
+        if "key_position" in self.groups:
+            terms["key_bias"] = self._project(self._gamma(y)[:, None].to(uy.dtype), "key_position")
+        if "key" in self.groups:
+            terms["key_bias"] = terms["key_bias"] + self._project(uy, "key")
+        parts = [uy] if "product" in self.groups else []
+        if columns and "relative" in self.groups:
+            parts.append(_like(self._gamma(y)[:, None], uy))
+        if parts:
+            terms["key"] = torch.cat(parts, -1)
+        if columns and "distance" in self.groups:
+            terms["key_positions"] = y
+        return terms
+
+    def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
+        r"""Query side: with c, s the two halves of γ(x),
+        :math:`W_{rel}\gamma(x-y) = [W_c c + W_s s, W_c s - W_s c]\cdot\gamma(y)`.
+
+        The op multiplies columns, Σ_c scale_c query_c key_c, and each column of γ(y) = [c', s'] has
+        two summands, one with W_c and one with W_s. From cos(a - b) = cos a cos b + sin a sin b and
+        sin(a - b) = sin a cos b - cos a sin b,
+
+        - W_c meets c c' + s s': query [c, s] under the scale [W_c, W_c];
+        - W_s meets s c' - c s': query2 [s, -c] under the scale [W_s, W_s].
+
+        So the shift costs 2m columns of keys, and no number per pair.
+        """
+        terms: dict[str, Any] = {"activation": self.activation}
+        bias = self.bias1[:, None].to(ux.dtype)
+        if "query_position" in self.groups:
+            bias = bias + self._project(self._gamma(x)[:, None].to(ux.dtype), "query_position")
+        if "query" in self.groups:
+            bias = bias + self._project(ux, "query")
+        # a bias without positions or features is the same at all queries; the op reads N from it
+        lead = torch.broadcast_shapes(bias.shape[:-2], (1, 1))
+        terms["query_bias"] = bias.expand(*lead, ux.shape[2], self.width)
+        parts, scales = ([ux], [self._weight("product")]) if "product" in self.groups else ([], [])
+        if columns and "relative" in self.groups:
+            cos, sin = _like(self._gamma(x)[:, None], ux).chunk(2, -1)
+            of_cos, of_sin = self._weight("relative").chunk(2, -1)
+            parts.append(torch.cat([cos, sin], -1))
+            scales.append(torch.cat([of_cos, of_cos], -1))
+            terms["query2"] = torch.cat([sin, -cos], -1)
+            terms["scale2"] = torch.cat([of_sin, of_sin], -1)
+        if parts:
+            terms["query"], terms["scale"] = torch.cat(parts, -1), torch.cat(scales, -1)
+        if columns and "distance" in self.groups:
+            terms["query_positions"] = x
+            terms["distance_scale"] = self._weight("distance")[..., 0]
+        if self.depth > 2:
+            terms["mid"] = list(zip(self.mid_weights, self.mid_biases))
+        return terms
+
+    def table(self, displacements: Tensor) -> Tensor | None:
+        """The displacement term r(δ) at given displacements (D, p): (1 | H, w, D), or None where no
+        group reads it.
+
+        On a regular grid both groups of x - y are functions of one of D = O(N) displacements: the
+        table replaces their columns, at one gather per pair instead of 2m multiply-adds.
+        """
+        total = None
+        if "relative" in self.groups:
+            total = self._project(self._gamma(displacements).to(self.weight1.dtype), "relative")
+        if "distance" in self.groups:
+            length = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True).to(
+                self.weight1.dtype
+            )
+            total = self._project(length, "distance") + (0.0 if total is None else total)
+        return None if total is None else total.mT
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, width={self.width}, depth={self.depth}, output={self.output}, groups={self.groups}"
+
+
+def _like(gamma: Tensor, u: Tensor) -> Tensor:
+    """γ (1 | B, 1, N, 2m) with u's dtype, batch and heads, so that both can stand in one tensor of
+    columns.
+    """
+    return gamma.to(u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
+
+
+def _check_options(width, depth, groups, output, rank, activation) -> None:
+    if width < 1 or depth < 2 or rank < 1:
+        raise OptionError(
+            f"width and rank must be at least 1 and depth at least 2, got {width}, {rank} and "
+            f"{depth}"
+        )
+    for group in groups:
+        if group not in GROUPS:
+            raise OptionError(f"unknown input group {group!r}{suggest(group, GROUPS)}")
+    if output not in ("full", "compact"):
+        raise OptionError(f"unknown kernel output {output!r}{suggest(output, ('full', 'compact'))}")
+    if activation not in ACTIVATIONS:
+        raise OptionError(f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}")

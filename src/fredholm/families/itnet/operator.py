@@ -1,0 +1,79 @@
+"""The ITNet operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import OptionError
+from ...integral import IntegralOperator, Strategy, add_proposal, head_width, register_operator
+from .kernel import GROUPS, MLPKernel
+
+
+@register_operator("itnet")
+class ITNetOperator(IntegralOperator):
+    r"""ITNet's operator:
+    :math:`(Tu)(x) = W u(x) + W_O\,[\int K_h(x, y, u_h(x), u_h(y))\,u_h(y)\,d\mu(y)]_h`.
+
+    Head h reads and writes its own slice u_h of width d_h = dim / heads; K_h is
+    :class:`fredholm.kernels.MLPKernel`. It is evaluated hidden units first: 2·w·d_h multiply-adds
+    and w activations a pair and head, memory O(N).
+
+    Args:
+        dim: width d of u.
+        heads: H, must divide ``dim``.
+        position_dim: dimension p of the domain's positions.
+        width: hidden width w of the kernel network.
+        strategy, out_dim: see :class:`IntegralOperator`.
+        proposal: options of the :class:`fredholm.kernels.Proposal` that ``MonteCarlo`` draws keys
+            from; True for its defaults, False for none.
+        kernel_options: further options of :class:`fredholm.kernels.MLPKernel`: ``depth``,
+            ``groups``, ``frequencies``, ``sigma``, ``learned_frequencies``, ``per_head_hidden``,
+            ``output``, ``rank``, ``activation``.
+
+    Shape: (B, N, dim) to (B, N, out_dim).
+
+    Reference: ITNet Eqs. 1-4.
+
+    Example:
+        >>> ITNetOperator(16, heads=2, width=8)(torch.randn(2, 5, 16)).shape
+        torch.Size([2, 5, 16])
+    """
+
+    kernel_class = MLPKernel
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        position_dim: int = 1,
+        width: int = 128,
+        groups: tuple[str, ...] | list[str] = GROUPS,
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
+        out_dim: int | None = None,
+        proposal: bool | Mapping[str, Any] = False,
+        **kernel_options,
+    ):
+        kernel = MLPKernel(
+            heads,
+            head_width(dim, heads),
+            position_dim=position_dim,
+            width=width,
+            groups=groups,
+            **kernel_options,
+        )
+        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
+        if proposal is not False:
+            add_proposal(
+                self, position_dim, **({} if proposal is True else _proposal_options(proposal))
+            )
+
+
+def _proposal_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("components", "width", "frequencies", "sigma")
+    if not all(key in known for key in given):
+        raise OptionError(
+            f"proposal: received {given!r}; needs true, or options among {', '.join(known)}"
+        )
+    return dict(given)

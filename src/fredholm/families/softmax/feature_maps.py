@@ -1,0 +1,171 @@
+"""Feature maps: φ with k(x, y) = φ(x)·φ(y), fixed, random and learned. Any of them runs in any
+linear operator.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import OptionError
+from ...integral import ExponentialMap, FeatureMap, orthogonal_draws, register_feature_map
+
+
+@register_feature_map("elu")
+def elu_plus_one(x: Tensor) -> Tensor:
+    """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
+    # torch traces elu's backward with other strides than it returns; it needs x alone, so that the
+    # sum may be in place
+    return F.elu(x.contiguous()).add_(1.0)
+
+
+@register_feature_map("softplus")
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), a positive feature map."""
+    return F.softplus(x.contiguous())  # as in elu_plus_one
+
+
+class RandomFeatures(FeatureMap):
+    r"""Base of maps with random frequencies, a buffer: ω ~ N(0, I) against :math:`x / e^{1/4}`,
+    orthogonal in blocks.
+
+    Args:
+        width, heads: see :class:`FeatureMap`; all heads share the draw.
+        features: r, default ``width``.
+        orthogonal: False for independent draws.
+    """
+
+    frequencies: Tensor
+    waves = 1  # features a frequency
+
+    def __init__(
+        self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
+    ):
+        super().__init__(width, heads, features=features or width)
+        if self.features % self.waves:
+            raise OptionError(
+                f"{type(self).__name__} has {self.waves} features a frequency; {features} do not "
+                "divide"
+            )
+        self.orthogonal = orthogonal
+        self.register_buffer("frequencies", torch.empty(self.features // self.waves, width))
+        self.redraw()
+
+    @torch.no_grad()
+    def redraw(self) -> None:
+        """New frequencies from the global generator."""
+        shape = self.frequencies.shape
+        self.frequencies.copy_(orthogonal_draws(*shape) if self.orthogonal else torch.randn(shape))
+
+    def phases(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x / e^¼ and its products with ω."""
+        x = x * self.width**-0.25
+        return x, x @ self.frequencies.to(x.dtype).mT
+
+
+@register_feature_map("performer")
+class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
+    r"""Performer's :math:`\phi_i(x) = \exp(\omega_i\cdot\bar x - |\bar x|^2/2)/\sqrt r`,
+    :math:`\bar x = x/e^{1/4}`:
+    :math:`E[\phi(q)\cdot\phi(k)] = \exp(q\cdot k/\sqrt e)`.
+
+    Reference: Choromanski et al. 2021, Lemma 1; LUNA, Eq. 8.
+
+    Example:
+        >>> PositiveRandomFeatures(4, features=16)(torch.zeros(1, 1, 1, 4)).unique().item()
+        0.25
+    """
+
+    def exponents(self, x: Tensor) -> Tensor:
+        x, phase = self.phases(x)
+        return phase - x.square().sum(-1, keepdim=True) / 2 - math.log(self.features) / 2
+
+
+@register_feature_map("rff")
+class FourierRandomFeatures(RandomFeatures):
+    r"""Random Fourier features
+    :math:`[\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]/\sqrt{r/2}`, of expectation
+    :math:`\exp(-|q - k|^2 / (2\sqrt e))`. Not positive: a denominator may come near zero.
+
+    Reference: Rahimi and Recht 2007; LUNA, Eq. 4 and Table 5.
+
+    Example:
+        >>> u = torch.randn(1, 1, 1, 4)
+        >>> FourierRandomFeatures(4, features=8)(u).square().sum().round(decimals=5).item()
+        1.0
+    """
+
+    positive = False
+    waves = 2
+
+    def features_of(self, x: Tensor) -> Tensor:
+        phase = self.phases(x)[1]
+        return torch.cat([phase.cos(), phase.sin()], -1) * (self.features / 2) ** -0.5
+
+
+class HeadLinear(FeatureMap):
+    """Base of maps with one linear layer a head, ``weight`` (H, r', e) and ``bias`` (H, r')."""
+
+    def __init__(self, width: int, heads: int = 1, *, rows: int, features: int):
+        super().__init__(width, heads, features=features)
+        self.weight = nn.Parameter(torch.empty(heads, rows, width))
+        self.bias = nn.Parameter(torch.zeros(heads, rows))
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """W x + b, a head each."""
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        return x @ weight.mT + bias[:, None]
+
+
+@register_feature_map("t2r")
+class T2RFeatures(HeadLinear):
+    """φ(x) = ReLU(W x + b), one layer a head.
+
+    Reference: Kasai et al. 2021, Eq. 6.
+
+    Example:
+        >>> T2RFeatures(4, 2, features=6)(torch.randn(1, 2, 3, 4)).shape
+        torch.Size([1, 2, 3, 6])
+    """
+
+    def __init__(self, width: int, heads: int = 1, *, features: int | None = None):
+        super().__init__(width, heads, rows=features or width, features=features or width)
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def features_of(self, x: Tensor) -> Tensor:
+        return torch.relu(self.mixed(x))
+
+
+@register_feature_map("hedgehog")
+class HedgehogFeatures(HeadLinear, ExponentialMap):
+    r"""φ(x) = [exp(W x + b), exp(-W x - b)], one layer a head, W the identity at first.
+
+    Args:
+        width, heads: see :class:`FeatureMap`.
+        softmax: each half over its sum, as the authors release it, so that no exponential
+            overflows.
+
+    Reference: Zhang et al. 2024, Eq. 6.
+
+    Example:
+        >>> HedgehogFeatures(4, softmax=True)(torch.randn(1, 1, 3, 4)).sum(-1).round(decimals=4).unique().item()
+        2.0
+    """
+
+    def __init__(self, width: int, heads: int = 1, *, softmax: bool = False):
+        super().__init__(width, heads, rows=width, features=2 * width)
+        self.softmax = softmax
+        with torch.no_grad():
+            self.weight.copy_(torch.eye(width))
+
+    def exponents(self, x: Tensor) -> Tensor:
+        x = self.mixed(x)
+        if self.softmax:
+            return torch.cat([x.log_softmax(-1), (-x).log_softmax(-1)], -1)
+        return torch.cat([x, -x], -1)
+
+
+register_feature_map("relu")(torch.relu)

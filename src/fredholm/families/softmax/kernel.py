@@ -1,0 +1,109 @@
+"""Softmax attention as a kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import DomainError, OptionError
+from ...integral import (
+    AttentionKernel,
+    JointScores,
+    Layout,
+    Problem,
+    Projections,
+    Rotary,
+    check_dropout,
+)
+from ...integral.forms import Fused
+from ...ops.attention import attention_density
+
+
+class SoftmaxKernel(AttentionKernel, JointScores):
+    r"""Scaled dot-product attention:
+    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
+
+    The normaliser Z is an integral over the whole signal, so K is no function of four local
+    arguments; its definition is :meth:`weights`, a density against the measure. The value bias is
+    an offset, because the weights integrate to one. Masks, windows, padding and additive biases are
+    the domain's.
+
+    Args:
+        dim, heads, bias, projections: see :class:`AttentionKernel`. A key bias cancels in the
+            normaliser and never changes the output, unless keys are normalised or turned after it.
+        scale: s, default one over the root of a query's width.
+        query_norm, key_norm: normalisations of a head's queries and keys, (…, e) to (…, e).
+        rotary: turns queries and keys with their positions; the default domain then has positions
+            0, 1, 2, …
+        causal: the layer only makes sense looking back: its default domain is causal and others are
+            refused.
+        dropout: of a converted layer, on weights or output. In training mode the layer is random
+            and no integral operator, so that a call is refused.
+
+    Raises:
+        DomainError: a domain without order for ``causal``.
+        ConversionError: training mode with ``dropout``.
+
+    Reference: Vaswani et al. 2017; ITNet, Theorem 2; Su et al. 2021 for ``rotary``.
+    """
+
+    forms = (Fused,)
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        bias: bool = True,
+        projections: Projections | None = None,
+        scale: float | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+        rotary: Rotary | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ):
+        super().__init__(dim, heads, bias=bias, projections=projections)
+        if rotary is not None and rotary.width > self.width:
+            raise OptionError(f"rotary turns {rotary.width} features, a head has {self.width}")
+        self.scale = self.width**-0.5 if scale is None else scale
+        self.query_norm, self.key_norm, self.rotary = query_norm, key_norm, rotary
+        self.causal, self.dropout = causal, dropout
+
+    def queries(self, x: Tensor, ux: Tensor) -> Tensor:
+        return self._finish_queries(x, self._heads(ux, 0))
+
+    def keys(self, y: Tensor, uy: Tensor) -> Tensor:
+        return self._finish_keys(y, self._heads(uy, 1))
+
+    def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self._all_heads(u)
+        return self._finish_queries(x, query), self._finish_keys(x, key), value
+
+    def weights(self, problem: Problem) -> Tensor:
+        scores = self.queries(problem.x, problem.ux) @ self.keys(problem.y, problem.uy).mT
+        q = problem.quadrature
+        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+
+    def _finish_queries(self, x: Tensor, query: Tensor) -> Tensor:
+        query = query if self.query_norm is None else self.query_norm(query)
+        return (query if self.rotary is None else self.rotary(x, query)) * self.scale
+
+    def _finish_keys(self, y: Tensor, key: Tensor) -> Tensor:
+        key = key if self.key_norm is None else self.key_norm(key)
+        return key if self.rotary is None else self.rotary(y, key)
+
+    # --- where the kernel lives -------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        if self.causal and not layout.causal:
+            raise DomainError("this attention looks back only; give it a domain with causal=True")
+        check_dropout(self.training, self.dropout)
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        length = None if self.rotary is None else 1.0
+        return Domain.line(n, length=length, causal=self.causal, device=device, dtype=dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, scale={self.scale:.4g}, causal={self.causal}"

@@ -1,0 +1,133 @@
+"""The four definitions of a kernel, and the forms that integrate each.
+
+A kernel inherits exactly one of them. The lists say what ``strategy="auto"`` tries, best first: a
+form that needs a capability which the kernel has not refuses and is passed over.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..ops.linear_attention import linear_density
+from .capabilities import HiddenReadout, Separable, WeightedValue
+from .forms import (
+    AnchorKeys,
+    Chunks,
+    Dense,
+    Fused,
+    HiddenBlocks,
+    LatticeKeys,
+    OwnResponse,
+    Quadratic,
+    RunningMoment,
+    SampledKeys,
+    StatesScan,
+    Sums,
+    TapConvolution,
+    Transition,
+    WeightBlocks,
+)
+from .kernel import Kernel
+from .problem import Problem
+
+SEPARABLE = (Sums, Chunks, RunningMoment, Quadratic)
+RECURRENT = (TapConvolution, StatesScan, Transition, OwnResponse)
+SAMPLED = (SampledKeys, LatticeKeys, AnchorKeys)
+
+
+class MatrixKernel(Kernel):
+    """A kernel that is not a function of two ends alone (a normaliser, a trajectory, an index): it
+    defines ``matrix(problem)``, all pairs at once.
+
+    Example:
+        >>> from fredholm.kernels import PointwiseKernel
+        >>> issubclass(PointwiseKernel, MatrixKernel)
+        True
+    """
+
+    forms = (*SEPARABLE, *RECURRENT, Dense)
+
+    @abstractmethod
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
+        O(Nq·Nk).
+        """
+
+
+class PairKernel(Kernel):
+    """A function of two ends: it defines ``forward(x, y, ux, uy)``.
+
+    Keys may then be drawn, so that the strategy ``MonteCarlo`` integrates it too.
+    """
+
+    forms = (*SEPARABLE, *RECURRENT, Dense, *SAMPLED)
+
+    @abstractmethod
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features
+        (B, H, Nq, 1, d) and (B, H, 1, Nk, d) give (B, H, Nq, Nk, d_out, d_in); a parameter of shape
+        (H, 1, 1, ...) is one per head.
+        """
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
+        p = problem
+        x, y = p.x[:, None, :, None], p.y[:, None, None, :]
+        dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])
+        shape = (p.uy.shape[0], self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
+        return dense.expand(shape)
+
+
+class HiddenKernel(PairKernel, HiddenReadout):
+    r"""A linear readout of hidden units, :math:`K = \sum_k h_k(x, y)\,R_k + R_0`: it defines
+    ``hidden`` and ``readout``.
+    """
+
+    forms = (*RECURRENT, HiddenBlocks, *SAMPLED)
+
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        """K at broadcast pairs, see :meth:`PairKernel.forward`."""
+        weight, bias = self.readout()
+        dense = torch.einsum("bhqkw,hoiw->bhqkoi", self.hidden(x, y, ux, uy), weight)
+        return dense if bias is None else dense + bias[:, None, None]
+
+
+class WeightedKernel(Kernel, WeightedValue):
+    r"""A scalar weight times a value map, :math:`K_h = \alpha_h(x, y; u)\,V_h`: it defines
+    ``weights(problem)`` and ``value_map()``. The weight may be a functional of all pairs.
+    """
+
+    forms = (*SEPARABLE, *RECURRENT, Fused, WeightBlocks)
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
+        dense = torch.einsum("bhqk,hoi->bhqkoi", self.weights(problem), self.value_map())
+        return dense.expand(problem.uy.shape[0], self.heads, -1, -1, -1, -1)
+
+
+class SeparableKernel(WeightedKernel, Separable):
+    r"""A weighted kernel whose weight is an inner product of features over its integral: it defines
+    ``query_features``, ``key_features`` and ``value_map``, and is integrated in O(N).
+
+    .. math:: \alpha(x, y) = \phi(x)\cdot\psi(y) \Big/ \int \phi(x)\cdot\psi(z)\,d\mu(z)
+
+    Attributes:
+        floor: the smallest denominator, or None for none: the weight is then the product itself.
+    """
+
+    floor: float | None = 1e-6
+
+    def weights(self, problem: Problem) -> Tensor:
+        """α, densities (B, H, Nq, Nk), through the pairs. O(Nq·Nk·r)."""
+        query = self.query_features(problem.x, problem.ux)
+        key = self.key_features(problem.y, problem.uy)
+        density = linear_density(query, key, problem.quadrature.weights(), self.floor)
+        return density.to(problem.uy.dtype)
+
+    def values(self, y: Tensor, uy: Tensor) -> Tensor:
+        """V u, (B, H, Nk, d_out)."""
+        return uy @ self.value_map().mT

@@ -1,0 +1,303 @@
+"""Capabilities: what a kernel can do beside its definition, each of which allows a faster form.
+
+Stateless abstract classes to inherit beside the definition,
+``class Mine(WeightedKernel, Separable)``. Forms ask ``isinstance`` for them and never for a
+kernel's class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from .problem import Layout, Point, Problem
+
+
+class HiddenReadout(ABC):
+    r"""The last layer is linear: :math:`K = \sum_k h_k(x, y)\,R_k + R_0`, so hidden units can be
+    integrated first.
+    """
+
+    @abstractmethod
+    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        """h at broadcast pairs, (B, H, Nq, Nk, w)."""
+
+    @abstractmethod
+    def readout(self) -> tuple[Tensor, Tensor | None]:
+        """R (H, d_out, d_in, w) and R_0 (H, d_out, d_in) or None."""
+
+
+class SplitHidden(HiddenReadout):
+    """The first layer splits into a query term, a key term, a product and a displacement term:
+    nothing wide per pair.
+
+    The dictionaries hold the arguments of :func:`fredholm.families.itnet.hidden_first.mlp_kernel` of the same
+    names.
+    """
+
+    @abstractmethod
+    def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
+        """What belongs to keys, points on dimension -2; ``columns``: the displacement term as
+        appended columns.
+        """
+
+    @abstractmethod
+    def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
+        """What belongs to queries and to the layer itself."""
+
+    @abstractmethod
+    def table(self, displacements: Tensor) -> Tensor | None:
+        """Displacement term at given displacements (D, p), as (1 | H, w, D), or None where there is
+        no such term.
+        """
+
+
+class WeightedValue(ABC):
+    r"""A scalar weight times a value map: :math:`K_h = \alpha_h(x, y; u)\,V_h`."""
+
+    @abstractmethod
+    def weights(self, problem: Problem) -> Tensor:
+        """α, densities (B, H, Nq, Nk)."""
+
+    @abstractmethod
+    def value_map(self) -> Tensor:
+        """V, (H, d_out, d_in)."""
+
+
+class SoftmaxScores(WeightedValue):
+    """The weight is a softmax of inner products, which fused attention evaluates."""
+
+    @abstractmethod
+    def queries(self, x: Tensor, ux: Tensor) -> Tensor:
+        """Scaled queries (B, H, Nq, e)."""
+
+    @abstractmethod
+    def keys(self, y: Tensor, uy: Tensor) -> Tensor:
+        """Keys (B, H, Nk, e)."""
+
+    @abstractmethod
+    def values(self, y: Tensor, uy: Tensor) -> Tensor:
+        """Values (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
+
+
+class JointScores(SoftmaxScores):
+    """Where queries and keys are the same points, one matrix product may give everything."""
+
+    @abstractmethod
+    def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What ``queries``, ``keys`` and ``values`` give, together."""
+
+
+class Separable(ABC):
+    r"""The weight is an inner product of features, so the integral needs one moment of the keys:
+
+    .. math:: r(x) = \phi(x)^T \int \psi(y)\,v(y)^T\,d\mu(y) \;\Big/\; \phi(x)^T \int \psi(y)\,d\mu(y)
+
+    Attributes:
+        floor: the smallest denominator (see :func:`fredholm.ops.linear_attention.guarded`), or None
+            for no denominator at all.
+    """
+
+    floor: float | None
+
+    @abstractmethod
+    def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        """φ, (B, H, Nq, r)."""
+
+    @abstractmethod
+    def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
+        """ψ, (B, H, Nk, r)."""
+
+    @abstractmethod
+    def values(self, y: Tensor, uy: Tensor) -> Tensor:
+        """v, (B, H, Nk, c), without the part that :meth:`Kernel.offset` adds; c = d_out unless the
+        kernel is ``Expanded``.
+        """
+
+
+class Stabilised(Separable):
+    """Features up to factors that the denominator takes away, so that exponentials neither overflow
+    nor all vanish.
+
+    Attributes:
+        pointwise: the features of a point are a function of that point alone, so that they may be
+            made in pieces.
+    """
+
+    pointwise: bool
+
+    @abstractmethod
+    def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        """φ up to a factor of each query, (B, H, Nq, r)."""
+
+    @abstractmethod
+    def stable_key_features(
+        self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """ψ divided by e^c, and c of each sample and head, (B, H), no smaller than ``least``; None
+        where nothing was divided.
+        """
+
+
+class Banked(Separable):
+    """The features are a bank of scalar networks at projections, which a GPU evaluates where they
+    are used and does not keep.
+    """
+
+    @abstractmethod
+    def banked(self, problem: Problem) -> dict[str, Any] | None:
+        """Scalars, banks and rules of :func:`fredholm.ops.linear_attention.banked_attention`; None
+        where more acts on the features.
+        """
+
+
+class Expanded(Separable):
+    r"""A matrix at the query acts on the integral: :math:`\Phi(x)\,r(x)`. A matrix-valued kernel of
+    low rank,
+    :math:`K = \Phi(x)\,\Psi(y)^T`, has features 1 and values :math:`\Psi(y)^T u(y)`.
+    """
+
+    @abstractmethod
+    def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
+        """(B, H, Nq, c) to (B, H, Nq, d_out)."""
+
+
+class Pooled(Expanded):
+    """Both factors' last layers are linear, so that where all queries see all keys their hidden
+    units are integrated first.
+    """
+
+    @abstractmethod
+    def pooled(self, problem: Problem) -> Tensor:
+        """∫ K u dμ, (B, H, Nq, d_out)."""
+
+
+class GraphDiffusion(WeightedValue):
+    """The weight is an affinity of inner products over one norm of the whole graph: a product that
+    may be applied again.
+    """
+
+    @abstractmethod
+    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, N, ·) each."""
+
+    @abstractmethod
+    def rules(self) -> dict[str, Any]:
+        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation, norm, eps."""
+
+    @abstractmethod
+    def gain(self) -> Tensor:
+        """Factor of the response, (H,)."""
+
+
+class OwnForm(ABC):
+    """The kernel evaluates its whole response, offset included, faster than any generic form: a
+    stencil, a recurrence.
+    """
+
+    @abstractmethod
+    def evaluates(self, layout: Layout) -> bool:
+        """Whether the own form serves these static facts; where it does not, the definition is
+        used.
+        """
+
+    @abstractmethod
+    def evaluate(self, problem: Problem) -> Tensor:
+        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+
+
+class LagTaps(ABC):
+    r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
+    steps.
+
+    Attributes:
+        skips_padding: lags count real points only, so that padding is no point; otherwise time goes
+            on at padding.
+    """
+
+    skips_padding: bool
+
+    @abstractmethod
+    def regular(self, layout: Layout) -> bool:
+        """Whether lags are whole steps on such a domain, causal and without pairs."""
+
+    @abstractmethod
+    def taps(self, problem: Problem) -> Tensor:
+        """κ at lags 0 to N - 1, (H, N, d_out, d_in)."""
+
+
+class LagFeatures(HiddenReadout):
+    """The hidden units depend on the displacement alone, so that on a regular grid they are
+    convolved by FFT.
+    """
+
+    @abstractmethod
+    def lag_features(self, displacements: Tensor) -> Tensor:
+        """h at displacements (L, p), (L, w)."""
+
+
+class StateScan(ABC):
+    """The response to a whole sequence through the states of a linear recurrence."""
+
+    @abstractmethod
+    def scans(self, layout: Layout) -> bool:
+        """Whether the scan serves these static facts."""
+
+    @abstractmethod
+    def scan(self, problem: Problem) -> Tensor:
+        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+
+
+class CausalTransition(ABC):
+    """A causal response with a state of fixed size. Tensors of the state have the batch on
+    dimension 0.
+    """
+
+    @abstractmethod
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        """The state before the first point, for features like ``u`` (B, H, d_in)."""
+
+    @abstractmethod
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Response at the next point, offset included, (B, H, d_out), and the state after it."""
+
+
+CAPABILITIES: tuple[type, ...] = (
+    HiddenReadout,
+    SplitHidden,
+    WeightedValue,
+    SoftmaxScores,
+    JointScores,
+    Separable,
+    Banked,
+    Stabilised,
+    Expanded,
+    Pooled,
+    GraphDiffusion,
+    OwnForm,
+    LagTaps,
+    LagFeatures,
+    StateScan,
+    CausalTransition,
+)
+
+
+def has_trait(kernel: object, trait: type) -> bool:
+    """Whether a kernel has a capability: ``isinstance(kernel, trait)``."""
+    return isinstance(kernel, trait)
+
+
+def lacking(kind: type) -> tuple[type, list[str]] | None:
+    """A capability whose every method a class defines without inheriting it, and those methods: its
+    faster form would never be taken. None where there is no such slip. The two that belong to a
+    definition are the definition's to check.
+    """
+    for capability in CAPABILITIES:
+        if capability in (HiddenReadout, WeightedValue):
+            continue
+        methods = sorted(capability.__abstractmethods__)  # type: ignore[attr-defined]
+        if not issubclass(kind, capability) and all(hasattr(kind, name) for name in methods):
+            return capability, methods
+    return None

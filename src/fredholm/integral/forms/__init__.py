@@ -1,0 +1,43 @@
+"""Forms: one algorithm for the integral, one class, one file. Those here integrate any kernel that
+has what they need; forms of one paper's kernel lie in its family.
+"""
+
+from .chunks import Chunks, RunningMoment
+from .dense import Dense
+from .form import Form, KeyForm, Memory, with_offset
+from .fused import Fused
+from .hidden import HiddenBlocks
+from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
+from .own import OwnResponse
+from .quadratic import Quadratic
+from .scan import StatesScan
+from .separable import SeparableForm
+from .sums import Sums
+from .taps import TapConvolution
+from .transition import Transition
+from .weights import WeightBlocks
+
+__all__ = [
+    "AnchorKeys",
+    "Anchors",
+    "Chunks",
+    "Dense",
+    "Form",
+    "Fused",
+    "HiddenBlocks",
+    "KeyForm",
+    "LatticeKeys",
+    "Memory",
+    "MonteCarlo",
+    "OwnResponse",
+    "Quadratic",
+    "RunningMoment",
+    "SampledKeys",
+    "SeparableForm",
+    "StatesScan",
+    "Sums",
+    "TapConvolution",
+    "Transition",
+    "WeightBlocks",
+    "with_offset",
+]

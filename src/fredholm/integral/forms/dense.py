@@ -1,0 +1,32 @@
+"""The definition itself, a block of queries at a time."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...ops.dense import dense_apply
+from ..kernel import Kernel
+from ..problem import Problem
+from ..strategy import Exact
+from .blocks import by_query_blocks
+from .form import KeyForm, Memory
+
+
+class Dense(KeyForm):
+    """The kernel's matrix against the quadrature, block by block of queries: O(N²·d²) time, memory
+    of one block. For any kernel.
+    """
+
+    word = Exact
+    strategy: Exact
+    name = "dense blocks"
+    reason = "the kernel has no trait that would allow a faster form here"
+
+    def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
+        pair = kernel.d_in * kernel.d_out
+        return by_query_blocks(_block, kernel, problem, pair, self.strategy.memory)
+
+
+def _block(kernel: Kernel, problem: Problem) -> Tensor:
+    weights = problem.quadrature.weights().to(problem.uy.dtype)
+    return dense_apply(kernel.matrix(problem), weights, problem.uy)

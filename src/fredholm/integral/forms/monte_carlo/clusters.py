@@ -1,0 +1,50 @@
+"""The integral from anchors: clusters of positions stand for all keys."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ....errors import DomainError
+from ...capabilities import OwnForm
+from ...kernel import Kernel
+from ...problem import Facts, Problem
+from ...strategy import EXACT
+from ..form import Form
+from .anchors import Anchors, at_anchors, check_count
+from .strategy import MonteCarlo
+
+
+class AnchorKeys(Form):
+    """The kernel's exact form on few points, the same ones for all queries."""
+
+    word = MonteCarlo
+    name = "anchors"
+    reason = "in evaluation clusters of positions stand for all keys, which is deterministic"
+    strategy: MonteCarlo
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        anchors = self.strategy.anchors
+        if isinstance(kernel, OwnForm):
+            return f"it needs {MonteCarlo.needs}; use {MonteCarlo.instead} instead"
+        if facts.training or anchors is False:
+            return "anchors are of evaluation, on request"
+        if facts.tracing and not isinstance(anchors, Anchors):
+            return "traced code cannot make anchors; pass anchors=Anchors.of(domain, samples)"
+        if facts.layout.pairs:
+            raise DomainError(
+                "anchors stand for points that all queries see alike, which pairs forbid; use "
+                "anchors=False, or 'exact'"
+            )
+        return None
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        return False
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        from ...choose import choose
+
+        samples, given = self.strategy.samples, self.strategy.anchors
+        check_count(samples, problem.uy.shape[2])
+        part = at_anchors(problem, given if isinstance(given, Anchors) else None, samples)
+        facts = Facts.of(part.layout, part.ux, part.uy, kernel.training)
+        return choose(EXACT, kernel, facts).respond(kernel, part)

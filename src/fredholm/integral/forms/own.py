@@ -1,0 +1,29 @@
+"""Where a kernel evaluates its whole response itself: a stencil, a recurrence, a pooling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..capabilities import OwnForm
+from ..kernel import Kernel
+from ..problem import Facts, Problem
+from ..strategy import Exact
+from .form import Form
+
+
+class OwnResponse(Form):
+    """The layer's own evaluation, at its own cost."""
+
+    word = Exact
+    name = "the layer's own form"
+    reason = "the kernel evaluates its whole response itself"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if isinstance(kernel, OwnForm) and kernel.evaluates(facts.layout):
+            return None
+        return "it has no evaluation of its own here (OwnForm)"
+
+    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+        return kernel.evaluate(problem)

@@ -1,0 +1,51 @@
+"""A separable kernel where pairs matter: no moment serves all queries, so every pair is evaluated."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...quadrature import Quadrature
+from ..capabilities import Separable
+from ..kernel import Kernel
+from ..problem import Facts, Problem
+from ..strategy import EXACT, Linear
+from .form import Form, KeyForm, Memory
+
+
+class Quadratic(Form):
+    """The kernel's best exact form: O(N²)."""
+
+    word = Linear
+    name = "quadratic form"
+    reason = (
+        "pair masks, biases and an order across two domains act on pairs, so that no moment serves "
+        "all queries"
+    )
+    steps = True
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if not isinstance(kernel, Separable):
+            return f"it needs {Linear.needs}; use {Linear.instead} instead"
+        layout = facts.layout
+        if layout.pairs or (layout.causal and layout.cross):
+            return None
+        return "one moment of the keys serves all queries"
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        return _by_pairs(kernel).respond(kernel, problem)
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return _by_pairs(kernel).step(kernel, x, u, quadrature, t, memory)
+
+    def prefill(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return _by_pairs(kernel).prefill(kernel, x, u, quadrature, t, memory)
+
+
+def _by_pairs(kernel: Kernel) -> KeyForm:
+    """The kernel's exact form over cached keys, which serves pairs of any kind."""
+    kind = next(kind for kind in kernel.forms if issubclass(kind, KeyForm))
+    return kind(EXACT)

@@ -1,0 +1,29 @@
+"""A scan over the points, where the response has a state of fixed size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..capabilities import StateScan
+from ..kernel import Kernel
+from ..problem import Facts, Problem
+from ..strategy import Scan
+from .form import Form
+
+
+class StatesScan(Form):
+    """O(N): all states of the kernel's recurrence, then the outputs."""
+
+    word = Scan
+    name = "scan over the states"
+    reason = "the response has a state of fixed size"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if isinstance(kernel, StateScan) and kernel.scans(facts.layout):
+            return None
+        return f"it needs {Scan.needs}; use {Scan.instead} instead"
+
+    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+        return kernel.scan(problem)

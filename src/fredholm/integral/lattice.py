@@ -1,0 +1,320 @@
+"""Kernels of regular grids: which keys an output point reads, where the output lives, and on which
+domains that means something.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError, suggest
+from .bases import MatrixKernel
+from .kernel import merge_heads
+from .problem import Layout, Problem
+
+MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+@dataclass(frozen=True)
+class Window:
+    r"""The keys that the outputs of one axis read: tap t of output q reads key
+    :math:`q s + t d - p`.
+
+    A transposed window is the mirror image: key k writes to output :math:`k s + t d - p`.
+
+    Attributes:
+        taps: number of taps.
+        stride, dilation: s and d.
+        before, after: points of padding p at either end; a transposed window cuts as many outputs
+            there.
+        mode: what padding holds: ``zeros``, ``reflect``, ``replicate`` or ``circular``.
+        transposed: keys write instead of outputs read.
+        ceil: a last window may reach over the end, as in pooling with ``ceil_mode``.
+
+    Example:
+        >>> Window(3, stride=2, before=1, after=1).size(8)
+        4
+        >>> Window(3, before=1, after=1, mode="circular").sources(torch.arange(3), 3).tolist()
+        [[2, 0, 1], [0, 1, 2], [1, 2, 0]]
+    """
+
+    taps: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+    mode: str = "zeros"
+    transposed: bool = False
+    ceil: bool = False
+
+    def __post_init__(self):
+        if self.mode not in MODES:
+            raise OptionError(f"unknown padding mode {self.mode!r}{suggest(self.mode, MODES)}")
+        for name in ("taps", "stride", "dilation"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"a window needs {name} >= 1, got {getattr(self, name)}")
+
+    @property
+    def reach(self) -> int:
+        """Distance between the first and the last tap, in points."""
+        return self.dilation * (self.taps - 1)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether every key has an output in its place."""
+        return self.stride == 1 and self.before + self.after == self.reach
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where each tap of a window without stride reads, relative to its output: negative is
+        earlier.
+        """
+        away = [t * self.dilation - self.before for t in range(self.taps)]
+        return [-a for a in away] if self.transposed else away
+
+    def size(self, n):
+        """Number of outputs for n keys: an integer, or a tensor of integers."""
+        if self.transposed:
+            return (n - 1) * self.stride + self.reach + 1 - self.before - self.after
+        room = n + self.before + self.after - self.reach - 1
+        if not self.ceil:
+            return room + 1 if self.stride == 1 else room // self.stride + 1
+        count = -(-room // self.stride) + 1
+        return count - (
+            (count - 1) * self.stride >= n + self.before
+        )  # a window may not start behind the end
+
+    def centre(self, outputs, n: int):
+        """Where outputs (a number or a tensor) live, in units of the keys' index: the middle of
+        what they read.
+        """
+        if self.transposed:
+            return (outputs + self.before - self.reach / 2) / self.stride
+        return outputs * self.stride - self.before + self.reach / 2
+
+    def sources(self, outputs: Int[Tensor, " r"], n: int) -> Int[Tensor, "r taps"]:
+        """The key each tap reads, or a number outside 0 .. n - 1 where it reads nothing."""
+        taps = torch.arange(self.taps, device=outputs.device) * self.dilation
+        if self.transposed:
+            at = outputs[:, None] + self.before - taps
+            return torch.where(
+                at % self.stride == 0, at.div(self.stride, rounding_mode="floor"), -1
+            )
+        at = outputs[:, None] * self.stride + taps - self.before
+        if self.mode == "circular":
+            return at % n
+        if self.mode == "replicate":
+            return at.clamp(0, n - 1)
+        if self.mode == "reflect":
+            return n - 1 - (at % max(2 * n - 2, 1) - (n - 1)).abs()
+        return at
+
+    def incidence(
+        self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype
+    ) -> Float[Tensor, "r n taps"]:
+        """1 where a tap of an output reads a key, else 0."""
+        keys = torch.arange(n, device=outputs.device)
+        return (self.sources(outputs, n)[:, None] == keys[:, None]).to(dtype)
+
+    def refusal(self, n: int) -> str | None:
+        """What n keys lack, or None."""
+        widest = max(self.before, self.after)
+        if self.mode == "reflect" and widest >= n:
+            return f"reflect padding by {widest} needs more than {widest} points on the axis, it has {n}"
+        if self.mode == "circular" and widest > n:
+            return f"circular padding by {widest} needs at least {widest} points on the axis, it has {n}"
+        if self.size(n) < 1:
+            return f"a window over {self.reach + 1} points has no output on an axis of {n} points"
+        return None
+
+
+class LatticeKernel(MatrixKernel):
+    """A kernel between points of a regular grid, found by their index: positions only say where the
+    output is drawn.
+
+    Args:
+        heads, d_in, d_out: as in :class:`Kernel`.
+        windows: one :class:`Window` an axis (or another object with ``size``, ``centre``, ``keeps``
+            and ``refusal``).
+
+    Attributes:
+        ordered: whether the kernel serves a causal line.
+    """
+
+    reads_query = False
+    ordered = False
+
+    def __init__(self, heads: int, d_in: int, d_out: int, windows: tuple):
+        super().__init__(heads, d_in, d_out)
+        if len(windows) not in (1, 2, 3):
+            raise OptionError(f"a grid has 1, 2 or 3 axes, got {len(windows)} windows")
+        self.windows = windows
+
+    # --- where the kernel lives -------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        name, dims = type(self).__name__, len(self.windows)
+        build = "Domain.line(n)" if dims == 1 else f"Domain.grid({', '.join('hwd'[:dims])})"
+        if layout.keys is None or len(layout.keys) != dims:
+            got = (
+                "points without one"
+                if layout.keys is None
+                else f"a grid of {len(layout.keys)} axes"
+            )
+            raise DomainError(
+                f"{name} needs a regular grid of {dims} axes, got {got}; "
+                f"build it with {build}, padding with {build[:-1]}, valid=...)"
+            )
+        if layout.given:
+            raise DomainError(
+                f"{name} writes to its own output grid; leave query and query_domain out"
+            )
+        for n, window in zip(layout.keys, self.windows):
+            lacks = window.refusal(n)
+            if lacks:
+                raise DomainError(f"{name}: {lacks}")
+        trouble = self.padding_refusal() if layout.padded else None
+        if trouble:
+            raise DomainError(
+                f"{name} does not serve padding (valid): {trouble}; pass domains of one size "
+                "together"
+            )
+        if layout.causal:
+            self._check_order(name, layout)
+
+    def padding_refusal(self) -> str | None:
+        """Why padded points, which count as zeros, would not leave the outputs of the real ones as
+        they are; or None.
+        """
+        if any(w.mode != "zeros" for w in self.windows):
+            return (
+                f"its own padding is {self.windows[0].mode}, which begins where the real points end"
+            )
+        if len(self.windows) > 1 and not all(w.keeps for w in self.windows):
+            return "it changes the grid, and finds the end of the real points on a line only"
+        return None
+
+    def _check_order(self, name: str, layout: Layout) -> None:
+        if not self.ordered:
+            raise DomainError(
+                f"{name} reads both directions of its grid; build the domain with causal=False"
+            )
+        window = self.windows[0]
+        if len(self.windows) > 1 or window.stride > 1 or window.mode != "zeros" or layout.pairs:
+            what = "one axis, stride 1, zero padding and no pairs"
+            raise DomainError(
+                f"{name} on a causal domain needs {what}; build the domain with causal=False "
+                "otherwise"
+            )
+        if window.size(0) < 0:
+            short = f"it has {-window.size(0)} fewer than points; pad a convolution by dilation * (kernel_size - 1)"
+            raise DomainError(f"{name} on a causal domain needs an output at every point, {short}")
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        if len(self.windows) > 1:
+            hint = (
+                "Domain.grid(h, w, measure='counting')"
+                if len(self.windows) == 2
+                else "Domain.grid(d, h, w, ...)"
+            )
+            raise DomainError(
+                f"{n} points do not tell the extents of a grid: pass a domain, such as {hint}"
+            )
+        return Domain.line(n, measure="counting", device=device, dtype=dtype)
+
+    def output_domain(self, domain: Domain) -> Domain | None:
+        """The grid of the outputs, each in the middle of what it reads; None where it is ``domain``
+        itself.
+
+        Masses given point by point have no meaning there, so that the measure becomes uniform;
+        ``spacing`` grows by the stride.
+        """
+        if domain.causal or all(w.keeps for w in self.windows):
+            return None
+        self.check(Layout.of(domain))
+        shape = domain.shape or ()
+        sizes = tuple(w.size(n) for w, n in zip(self.windows, shape))
+        positions = _lattice(
+            domain,
+            [
+                w.centre(torch.arange(m, device=domain.positions.device), n)
+                for w, n, m in zip(self.windows, shape, sizes)
+            ],
+        )
+        kind = domain.kind if domain.kind in ("uniform", "counting", "spacing") else "uniform"
+        measure = torch.ones(prod(sizes), dtype=domain.measure.dtype, device=domain.measure.device)
+        if kind == "spacing":
+            wider = prod(w.centre(1, n) - w.centre(0, n) for w, n in zip(self.windows, shape))
+            measure = measure * domain.measure.reshape(-1)[0] * wider
+        valid = None
+        if (
+            domain.valid is not None
+        ):  # padding at the end of a line: as many outputs as the real points alone would have
+            last = (
+                domain.valid * torch.arange(1, domain.size + 1, device=domain.valid.device)
+            ).amax(-1, keepdim=True)
+            valid = torch.arange(sizes[0], device=last.device) < self.windows[0].size(last)
+        return Domain(positions, measure, valid, None, False, sizes, kind)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    @property
+    def image_windows(self) -> tuple[Window, ...]:
+        """Windows of the image that :func:`read_grid` makes."""
+        return self.windows if len(self.windows) > 1 else (Window(1), *self.windows)
+
+    def outputs(self, problem: Problem) -> list[Tensor]:
+        """Grid index of each query, one tensor (R,) an axis."""
+        extents = problem.layout.queries or ()
+        index = problem.index
+        if index is None:
+            index = torch.arange(problem.ux.shape[2], device=problem.x.device)
+        found = []
+        for n in reversed(extents):
+            found.append(index % n)
+            index = index.div(n, rounding_mode="floor")
+        return found[::-1]
+
+
+def _lattice(domain: Domain, axes: list[Tensor]) -> Tensor:
+    """Positions at fractional grid indices: the affine map that a regular grid is, (M, p) or (B, M,
+    p).
+    """
+    shape, x = domain.shape or (), domain.positions
+    if domain.valid is not None:
+        x = torch.where(domain.valid[..., None], x, 0.0)
+    places = x[..., :1, :]
+    for a, at in enumerate(axes):
+        jump = prod(shape[a + 1 :])
+        if shape[a] > 1:
+            step = x[..., jump : jump + 1, :] - x[..., :1, :]
+        else:  # one point has no spacing; a grid's cell has length 1
+            step = torch.zeros_like(x[..., :1, :])
+            step[..., min(a, x.shape[-1] - 1)] = 1.0
+        places = (
+            places[..., :, None, :] + at.to(x.dtype)[:, None] * step[..., None, :, :]
+        ).flatten(-3, -2)
+    return places
+
+
+def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
+    """u times its masses as an image (B, H·d_in, *grid); a line is an image of one row.
+
+    torch's 2-D code takes channels last as they are, and its 1-D code copies: the image is a view
+    of u where masses are one.
+    """
+    u, grid = problem.uy, problem.layout.keys or ()
+    if masses and problem.layout.measure != "counting":
+        u = u * problem.quadrature.mass[:, None, :, None].to(u.dtype)
+    flat = u.squeeze(1) if u.shape[1] == 1 else merge_heads(u)
+    return flat.mT.unflatten(-1, grid if len(grid) > 1 else (1, *grid))
+
+
+def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:
+    """(B, H·d_out, *grid) as (B, H, M, d_out)."""
+    return image.flatten(2).unflatten(1, (heads, -1)).transpose(2, 3)

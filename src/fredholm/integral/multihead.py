@@ -1,0 +1,117 @@
+"""An operator where a torch.nn.MultiheadAttention is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import OptionError, ShapeError
+from .operator import IntegralOperator
+
+
+class MultiheadAdapter(nn.Module):
+    """Any operator behind the call of :class:`torch.nn.MultiheadAttention`: self and cross
+    attention, padding, causal masks.
+
+    Args:
+        operator: from ``dim`` to any width; it serves lines, and for causal masks causal lines.
+        batch_first: (B, N, dim) rather than torch's (N, B, dim).
+
+    Shape: query (B, Nq, dim) and key (B, Nk, dim) to (B, Nq, out_dim). Outputs at padded queries
+    are zero in self attention.
+
+    Raises:
+        OptionError: values that are not the keys; a mask that is not the causal one; weights of an
+            operator without any.
+        ShapeError: masks that do not fit.
+
+    Example:
+        >>> from fredholm.operators import LunaAttention
+        >>> layer, u = MultiheadAdapter(LunaAttention(8, 2)), torch.randn(1, 5, 8)
+        >>> out, weights = layer(u, u, u)
+        >>> out.shape, weights.shape
+        (torch.Size([1, 5, 8]), torch.Size([1, 5, 5]))
+    """
+
+    in_proj_bias = None  # what torch's own layers look at before they take a fused path that is not this operator's
+    _qkv_same_embed_dim = False
+
+    def __init__(self, operator: IntegralOperator, *, batch_first: bool = True):
+        super().__init__()
+        self.operator, self.batch_first = operator, batch_first
+        self.embed_dim, self.num_heads = operator.dim, operator.heads
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if key is not value:
+            raise OptionError(
+                "an operator integrates one signal: pass the same tensor as key and value"
+            )
+        own = query is key
+        if not self.batch_first:
+            query, key = query.transpose(0, 1), key.transpose(0, 1)
+        causal = is_causal or self._is_causal(attn_mask, query.shape[1], key.shape[1])
+        call = self._call(query, key, key_padding_mask, causal, own)
+        out = self.operator(key, **call)
+        out = out if self.batch_first else out.transpose(0, 1)
+        if not need_weights:
+            return out, None
+        weights = self.operator.weights(key, **call)
+        return out, weights.mean(1) if average_attn_weights else weights
+
+    def _call(
+        self, query: Tensor, key: Tensor, padding: Tensor | None, causal: bool, own: bool
+    ) -> dict[str, Any]:
+        """The domain, and the queries where they are other points."""
+        dtype = torch.promote_types(key.dtype, torch.float32)
+        options = {"causal": causal, "length": 1.0, "device": key.device, "dtype": dtype}
+        domain = Domain.line(key.shape[1], **options)
+        if padding is not None:
+            domain = domain.replace(valid=self._valid(padding, key))
+        if own:
+            return {"domain": domain}
+        return {
+            "domain": domain,
+            "query": query,
+            "query_domain": Domain.line(query.shape[1], **options),
+        }
+
+    @staticmethod
+    def _valid(padding: Tensor, key: Tensor) -> Tensor:
+        """Real keys, from torch's mask of padded ones: True or -inf."""
+        if padding.shape != key.shape[:2]:
+            raise ShapeError(
+                f"key_padding_mask must be {tuple(key.shape[:2])}, got {tuple(padding.shape)}"
+            )
+        return ~padding if padding.dtype == torch.bool else padding == 0
+
+    @staticmethod
+    def _is_causal(mask: Tensor | None, queries: int, keys: int) -> bool:
+        """Whether a mask is the causal one, True or -inf above the diagonal; OptionError for any
+        other.
+        """
+        if mask is None:
+            return False
+        hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
+        future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu(1)
+        plain = mask.dtype == torch.bool or not mask.masked_fill(hidden, 0.0).any()
+        if mask.shape != future.shape or not plain or not torch.equal(hidden, future):
+            raise OptionError(
+                "attn_mask must be None or the causal mask, True or -inf above the diagonal and "
+                "nothing else: linear attention "
+                "forms no pairs. Give other masks to the operator itself, as Domain(pairs=...), "
+                "which costs O(N²)"
+            )
+        return True

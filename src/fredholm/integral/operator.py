@@ -1,0 +1,370 @@
+"""The generic integral operator: one class for every kernel and every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import DomainError, OptionError, ShapeError
+from ..ops.dense import dense_apply, kernel_norm
+from ..quadrature import Quadrature, Rows
+from .capabilities import WeightedValue
+from .choose import choose
+from .forms import Form, Memory
+from .inputs import batched, check_fit, clean, positions
+from .kernel import Kernel, head_width, merge_heads, split_heads
+from .problem import Facts, Layout, Problem
+from .strategy import Plan, Strategy, read_strategy
+
+
+@dataclass(frozen=True, eq=False)
+class CausalState:
+    """What a causal operator remembers of a prefix.
+
+    Attributes:
+        domain: all points, those to come included.
+        quadrature: their weights.
+        seen: how many points came.
+        keys: the form's memory of them, tensors with the batch on dimension 0.
+        form: the algorithm that the state began with and keeps.
+    """
+
+    domain: Domain
+    quadrature: Quadrature
+    seen: int
+    keys: Memory
+    form: Form
+
+
+class IntegralOperator(nn.Module):
+    r"""A kernel bound to a strategy:
+    :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
+
+    Args:
+        dim: width of u.
+        heads: H; a kernel that is not ``whole`` reads and writes a slice of width dim / H a head.
+        kernel: K, a :class:`fredholm.kernels.Kernel` for the same number of heads.
+        strategy: ``"auto"``, a name, ``{"name": ..., option: ...}`` as in a recipe, or a
+            :class:`Strategy`. It has no parameters and may be replaced: ``op.strategy = ...``.
+        out_dim: width of the output, default ``dim``.
+        residual: the pointwise term W, initialised to the identity (Xavier-uniform where widths
+            differ).
+        projection: the output projection P: a layer of your own, or True for one with bias,
+            Xavier-uniform; without it the heads are concatenated.
+
+    Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With
+    ``query_domain`` the output lives there; ``query`` (B, Nq, dim) are the features at those
+    points, needed by W and by kernels that read u(x). Padded points may hold anything, NaN
+    included; outputs at padded queries are zero.
+
+    Raises:
+        ShapeError: shapes, dtypes or devices that do not fit.
+        OptionError: kernel, heads and widths that do not fit one another.
+
+    Reference: ITNet Eq. 1.
+
+    Example:
+        >>> from fredholm.kernels import MLPKernel
+        >>> op = IntegralOperator(8, heads=2, kernel=MLPKernel(2, 4, width=16))
+        >>> op(torch.randn(3, 7, 8), Domain.line(7, causal=True)).shape
+        torch.Size([3, 7, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        kernel: Kernel,
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
+        out_dim: int | None = None,
+        residual: bool = True,
+        projection: bool | nn.Linear = True,
+    ):
+        super().__init__()
+        need = dim if kernel.whole else head_width(dim, heads)
+        if kernel.heads != heads or kernel.d_in != need:
+            got, want = f"{kernel.heads} heads of {kernel.d_in}", f"{heads} heads of {need}"
+            raise OptionError(
+                f"{type(kernel).__name__} has {got} features, the operator needs {want}"
+            )
+        self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
+        self.kernel = kernel
+        self.strategy = strategy
+        width = heads * kernel.d_out
+        if isinstance(projection, nn.Linear):
+            if (projection.in_features, projection.out_features) != (width, self.out_dim):
+                got = f"{projection.in_features} to {projection.out_features}"
+                raise OptionError(
+                    f"the projection must map {width} to {self.out_dim} features, it maps {got}"
+                )
+            self.projection = projection
+        elif not projection and width != self.out_dim:
+            raise OptionError(
+                f"without projection the output has width {width}, but out_dim={self.out_dim}"
+            )
+        else:
+            self.projection = nn.Linear(width, self.out_dim) if projection else None
+        self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
+        self._reset_parameters(projection is True)
+
+    def reset_parameters(self) -> None:
+        """P Xavier-uniform with zero bias; W the identity where it can be. The kernel initialises
+        itself.
+        """
+        self._reset_parameters(True)
+
+    def _reset_parameters(self, projection: bool) -> None:
+        if projection and self.projection is not None:
+            nn.init.xavier_uniform_(self.projection.weight)
+            if self.projection.bias is not None:
+                nn.init.zeros_(self.projection.bias)
+        if self.residual is not None:
+            if self.dim == self.out_dim:
+                nn.init.eye_(self.residual.weight)
+            else:
+                nn.init.xavier_uniform_(self.residual.weight)
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain | None = None,
+        *,
+        query: Float[Tensor, "b q d"] | None = None,
+        query_domain: Domain | None = None,
+    ) -> Float[Tensor, "b m o"]:
+        problem, query, valid = self._problem(u, domain, query, query_domain)
+        form = choose(self._strategy, self.kernel, self._facts(problem))
+        return self._finish(form.respond(self.kernel, problem), query, valid)
+
+    def dense(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain | None = None,
+        *,
+        query: Float[Tensor, "b q d"] | None = None,
+        query_domain: Domain | None = None,
+    ) -> Float[Tensor, "b m o"]:
+        """The output through the dense kernel matrix: the definition that ``forward`` is held to.
+        O(N²·d²) memory.
+        """
+        problem, query, valid = self._problem(u, domain, query, query_domain)
+        weights = problem.quadrature.weights().to(problem.uy.dtype)
+        response, offset = (
+            dense_apply(self.kernel.matrix(problem), weights, problem.uy),
+            self.kernel.offset(problem),
+        )
+        return self._finish(response if offset is None else response + offset, query, valid)
+
+    def kernel_matrix(
+        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+    ) -> Tensor:
+        """K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output
+        projection. ``rows`` picks queries.
+
+        Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
+        """
+        problem, _, _ = self._problem(u, domain, query, query_domain)
+        return self.kernel.matrix(problem.rows(rows))
+
+    def weights(
+        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+    ) -> Tensor:
+        """How much a query takes from a key, (B, H, Nq, Nk): for pictures.
+
+        Scalar-weight kernels: weight times measure (softmax: the attention probabilities). Others:
+        ‖K‖_F times measure.
+        """
+        problem, _, _ = self._problem(u, domain, query, query_domain)
+        problem = problem.rows(rows)
+        quadrature = problem.quadrature.weights().to(problem.uy.dtype)
+        if isinstance(self.kernel, WeightedValue):
+            return self.kernel.weights(problem) * quadrature
+        return kernel_norm(self.kernel.matrix(problem), quadrature)
+
+    def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
+        """Which strategy and form ``forward`` takes on this domain, and why."""
+        given = query_domain is not None
+        if query_domain is None:
+            query_domain = self.kernel.output_domain(domain)
+        layout = Layout.of(domain, query_domain, given=given)
+        self.kernel.check(layout)
+        return choose(self._strategy, self.kernel, self._facts_on(domain, layout)).plan()
+
+    @property
+    def strategy(self) -> Strategy | str:
+        """``"auto"``, or the strategy with its options. May be set to anything that the constructor
+        takes.
+        """
+        return self._strategy
+
+    @strategy.setter
+    def strategy(self, strategy: Strategy | str | Mapping[str, Any]) -> None:
+        self._strategy = read_strategy(strategy)
+
+    def _facts(self, problem: Problem) -> Facts:
+        return Facts.of(problem.layout, problem.ux, problem.uy, self.kernel.training)
+
+    def _facts_on(self, domain: Domain, layout: Layout) -> Facts:
+        """The facts of a call that is not made yet."""
+        where = domain.positions
+        return Facts(
+            layout, dtype=where.dtype, device=where.device.type, training=self.kernel.training
+        )
+
+    # --- causal step ------------------------------------------------------------------------------
+
+    def init_state(self, batch: int, domain: Domain) -> CausalState:
+        """State before the first point of a causal ``domain``, which fixes positions, measure and
+        masks of all points to come.
+        """
+        if not domain.causal:
+            raise DomainError("init_state needs a causal domain; build it with causal=True")
+        if domain.batch not in (None, batch):
+            raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
+        layout = Layout.of(domain, stepping=True)
+        self.kernel.check(layout)
+        form = choose(self._strategy, self.kernel, self._facts_on(domain, layout))
+        return CausalState(domain, domain.quadrature(), 0, {}, form)
+
+    def step(
+        self, u_t: Float[Tensor, "b d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b o"], CausalState]:
+        """One point of a causal domain: features (B, dim) at the next index to the output there and
+        the state after it.
+
+        O(1) time and memory where the state has a fixed size (a moment, a transition); otherwise
+        keys are computed once and cached, O(t) at point t.
+        """
+        if u_t.dim() != 2 or u_t.shape[-1] != self.dim:
+            raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
+        out, state = self._advance(u_t[:, None], state, state.form.step)
+        return out[:, 0], state
+
+    def prefill(
+        self, u: Float[Tensor, "b n d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b n o"], CausalState]:
+        """A stretch at once: features (B, n, dim) of the next n points to their outputs and the
+        state after the last. Any split of a sequence into stretches and steps gives what
+        ``forward`` gives on the whole of it.
+
+        Example:
+            >>> from fredholm import SoftmaxAttention
+            >>> op, u, line = SoftmaxAttention(8), torch.randn(1, 5, 8), Domain.line(5, causal=True)
+            >>> _, state = op.prefill(u[:, :4], op.init_state(1, line))
+            >>> torch.allclose(op.step(u[:, 4], state)[0], op(u, line)[:, 4], atol=1e-6)
+            True
+        """
+        if u.dim() != 3 or u.shape[-1] != self.dim or u.shape[1] == 0:
+            need = f"(B, n, {self.dim}) with n of at least 1"
+            raise ShapeError(f"u must have shape {need}, got {tuple(u.shape)}")
+        return self._advance(u, state, state.form.prefill)
+
+    def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
+        """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
+        t, n, domain = state.seen, u.shape[1], state.domain
+        if t + n > domain.size:
+            raise DomainError(
+                f"the state's domain has {domain.size} points and "
+                f"{'all' if t == domain.size else t} were seen; build a longer domain"
+            )
+        part = slice(t, t + n)
+        valid = None if domain.valid is None else domain.valid[:, part]
+        u = clean(u, valid)
+        heads = self._split(u)
+        x = batched(clean(domain.positions[..., part, :], valid), 2)
+        x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
+        memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
+        response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
+        return self._finish(response, u, valid), replace(state, seen=t + n, keys=memory)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _problem(
+        self, u, domain, query, query_domain
+    ) -> tuple[Problem, Tensor | None, Tensor | None]:
+        """Checked inputs, padding cleaned, heads split: (problem, query features or None, validity
+        of the queries).
+        """
+        if u.dim() != 3 or u.shape[-1] != self.dim:
+            raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
+        if domain is None:
+            dtype = torch.promote_types(u.dtype, torch.float32)
+            domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+        check_fit(u, domain, "u", "domain")
+        if query is not None and query_domain is None:
+            query_domain = Domain.line(
+                query.shape[1], device=query.device, dtype=domain.positions.dtype
+            )
+        given = query_domain is not None
+        if query_domain is None:
+            query_domain = self.kernel.output_domain(domain)
+        layout = Layout.of(domain, query_domain, given=given)
+        self.kernel.check(layout)
+        cross, target = query_domain is not None, query_domain or domain
+        if query is None and not cross:
+            query = u
+        if query is None and (self.residual is not None or self.kernel.reads_query):
+            what = "W" if self.residual is not None else type(self.kernel).__name__
+            raise ShapeError(
+                f"{what} reads features at the queries: pass query=(B, {target.size}, {self.dim})"
+            )
+        if cross and query is not None:
+            if query.shape[-1] != self.dim:
+                raise ShapeError(
+                    f"query must have shape (B, {target.size}, {self.dim}), got "
+                    f"{tuple(query.shape)}"
+                )
+            check_fit(query, target, "query", "query_domain")
+            if query.shape[0] != u.shape[0]:
+                raise ShapeError(
+                    f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
+                )
+        if cross and target.dim != domain.dim:
+            raise ShapeError(
+                f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
+            )
+        u = clean(u, domain.valid)
+        query = u if not cross else None if query is None else clean(query, target.valid)
+        if query is None:  # nothing reads these values
+            heads = self.heads if not self.kernel.whole else 1
+            ux = u.new_zeros(()).expand(u.shape[0], heads, target.size, self.kernel.d_in)
+        else:
+            ux = self._split(query)
+        dtype = torch.promote_types(u.dtype, domain.positions.dtype)
+        problem = Problem(
+            x=positions(target).to(dtype),
+            y=positions(domain).to(dtype),
+            ux=ux,
+            uy=self._split(u),
+            quadrature=domain.quadrature(query_domain).to(u.dtype),
+            layout=layout,
+            real=target.valid,
+        )
+        return problem, query, target.valid
+
+    def _split(self, u: Tensor) -> Tensor:
+        return u[:, None] if self.kernel.whole else split_heads(u, self.heads)
+
+    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+        """Concatenation, projection, residual; zero at padded queries."""
+        out = merge_heads(response)
+        if self.projection is not None:
+            out = self.projection(out)
+        if self.residual is not None:
+            assert query is not None
+            out = out + self.residual(query)
+        return clean(out, valid)
+
+    def extra_repr(self) -> str:
+        return (
+            f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
+        )

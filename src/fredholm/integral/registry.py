@@ -1,0 +1,125 @@
+"""Operators by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import OptionError, suggest
+from ..registry import Registry
+
+OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+def register_operator(name: str) -> Callable[[Factory], Factory]:
+    """Decorator that makes an operator class or factory ``f(dim, heads=1, **options)`` known by
+    name.
+
+    Raises:
+        OptionError: the name is taken by something else.
+    """
+
+    return OPERATORS.register(name)
+
+
+def list_operators() -> list[str]:
+    """Names of all registered operators, sorted.
+
+    Example:
+        >>> "softmax" in list_operators()
+        True
+    """
+    return OPERATORS.names()
+
+
+def operator_factory(name: str) -> Callable[..., Any]:
+    """What ``create_operator`` calls for a name; OptionError for an unknown one."""
+    return OPERATORS[name]
+
+
+def create_operator(name: str, dim: int, heads: int = 1, **options):
+    """An operator by its registered name.
+
+    Example:
+        >>> create_operator("softmax", 16, heads=2).dim
+        16
+
+    Raises:
+        OptionError: an unknown name, or an option the operator does not have.
+    """
+    factory = operator_factory(name)
+    try:
+        return factory(dim, heads, **options)
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[1] not in options:
+            raise
+        known = operator_options(name)
+        raise OptionError(
+            f"operator {name!r} has no option {unknown[1]!r}{suggest(unknown[1], known)}"
+        ) from error
+
+
+def operator_options(name: str) -> list[str]:
+    """Names of an operator's options: its own, and those it passes on to its kernel
+    (``kernel_class``) and the kernel's bases.
+
+    Example:
+        >>> {"norm", "decay", "strategy"} <= set(operator_options("infsa"))
+        True
+    """
+    factory = operator_factory(name)
+    kernel = getattr(factory, "kernel_class", None)
+    found = [
+        p
+        for place in (factory, *_passed_on(kernel))
+        for p in inspect.signature(place).parameters.values()
+    ]
+    return sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY})
+
+
+def _passed_on(kernel: type | None) -> list[Any]:
+    """The constructors that a kernel's options reach: up to the first that takes no others."""
+    reached = []
+    for base in () if kernel is None else kernel.__mro__:
+        if "__init__" in vars(base):
+            reached.append(base.__init__)
+            if all(
+                p.kind is not p.VAR_KEYWORD
+                for p in inspect.signature(base.__init__).parameters.values()
+            ):
+                break
+    return reached
+
+
+def import_file(path: str | Path):
+    """Import a user's Python file, so that the operators it registers are known. Importing runs its
+    code.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise OptionError(
+            f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the "
+            "working folder"
+        )
+    name = f"fredholm_user_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+        return known
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:  # a half-run file must not pass for an imported one next time
+        del sys.modules[name]
+        raise
+    return module

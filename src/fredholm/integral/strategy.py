@@ -1,0 +1,201 @@
+"""How an integral is computed, in the user's words: a strategy names a class of algorithms and
+holds their options. The algorithms themselves are forms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..errors import OptionError, suggest
+from ..ops.backend import check_backend
+from ..registry import Registry
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way of computing ∫ K u dμ. Subclasses are frozen dataclasses without parameters.
+
+    Attributes:
+        exact: whether the result equals the definition.
+        needs: what a kernel must have for it, for people.
+        instead: what to take where a kernel has not.
+    """
+
+    exact: ClassVar[bool] = True
+    needs: ClassVar[str] = "a form of this strategy among the kernel's forms"
+    instead: ClassVar[str] = "'auto'"
+
+    def stepping(self) -> Strategy:
+        """The strategy of a causal step, one point at a time."""
+        return self
+
+
+@dataclass(frozen=True)
+class Exact(Strategy):
+    """Every pair is evaluated, in the best form that the kernel has.
+
+    Args:
+        memory: working-set budget of one tile or query block, in bytes; None lets the op choose for
+            the device.
+        backend: of the tiled forms, ``"auto"``, ``"torch"`` or ``"triton"`` (see
+            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses ``"triton"``.
+
+    Cost O(N²) time in all but a layer's own forms; blocks of queries are recomputed in the
+    backward, so memory stays O(N).
+
+    Example:
+        >>> Exact(memory=1 << 20).backend
+        'auto'
+    """
+
+    memory: int | None = None
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend)
+
+
+@dataclass(frozen=True)
+class Linear(Strategy):
+    """Separable kernels in O(N), exactly: sums over all keys, chunked prefix sums in causal order,
+    O(1) steps.
+
+    Args:
+        chunk: points per causal chunk, whose pairs are formed.
+        piece: points whose features a processor makes at a time, in inference without an order.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's
+            kernels make the features of a bank (``Banked``) in registers, and serve sums and
+            chunks.
+
+    Pairs, and an order across two domains, take the quadratic form.
+
+    Example:
+        >>> Linear(chunk=32).piece
+        16384
+    """
+
+    needs: ClassVar[str] = "a separable kernel: query_features, key_features and values (Separable)"
+    instead: ClassVar[str] = "Exact"
+    chunk: int = 64
+    piece: int = 16384
+    backend: str = "auto"
+
+    def __post_init__(self):
+        check_backend(self.backend)
+        for name in ("chunk", "piece"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"a {name} has at least one point, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class FFT(Strategy):
+    """O(N log N): the kernel's taps, or its hidden units, convolved with the signal by FFT, padded
+    so that nothing wraps around. A causal step is the kernel's own.
+
+    For kernels with ``LagTaps`` on causal domains where lags are whole steps, and kernels with
+    ``LagFeatures`` on regular grids, causal ones with one axis.
+
+    Args:
+        backend: of the product of hidden units' spectra, see :mod:`fredholm.ops.backend`.
+
+    Example:
+        >>> FFT().backend
+        'auto'
+    """
+
+    needs: ClassVar[str] = (
+        "taps at whole lags (LagTaps) or hidden units of the displacement on a regular grid "
+        "(LagFeatures)"
+    )
+    instead: ClassVar[str] = "Exact()"
+    backend: str = "auto"
+
+    def __post_init__(self):
+        check_backend(self.backend)
+
+    def stepping(self) -> Strategy:
+        return EXACT
+
+
+@dataclass(frozen=True)
+class Scan(Strategy):
+    """O(N): all states of the kernel's recurrence, then the outputs. A causal step is the kernel's
+    own.
+
+    For kernels with ``StateScan``: state space models, selective or not, on causal domains.
+
+    Example:
+        >>> Scan().exact
+        True
+    """
+
+    needs: ClassVar[str] = "a state of fixed size on a causal domain (StateScan)"
+    instead: ClassVar[str] = "Exact()"
+
+    def stepping(self) -> Strategy:
+        return EXACT
+
+
+EXACT = Exact()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which strategy and which form of it will run, and why: what ``operator.plan(domain)`` answers.
+
+    Attributes:
+        strategy: the strategy with its options.
+        path: the form's name.
+        reason: why this form.
+    """
+
+    strategy: str
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.strategy} by {self.path}: {self.reason}"
+
+
+STRATEGIES: Registry[type[Strategy]] = Registry("strategy")
+"""Strategies by name, as recipes write them."""
+
+register_strategy = STRATEGIES.register
+
+for _name, _kind in {"exact": Exact, "linear": Linear, "fft": FFT, "scan": Scan}.items():
+    STRATEGIES.add(_name, _kind)
+
+
+def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | str:
+    """A strategy as a recipe writes it: ``"auto"``, a name, a mapping of the name and the
+    strategy's options, or the strategy itself. ``"auto"`` stays a word: it chooses at each call.
+
+    Raises:
+        OptionError: an unknown name or option, or an option's impossible value.
+
+    Example:
+        >>> read_strategy({"name": "monte_carlo", "samples": 32}).samples
+        32
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if isinstance(strategy, str):
+        if strategy == "auto":
+            return strategy
+        if strategy not in STRATEGIES:
+            known = suggest(strategy, ("auto", *STRATEGIES))
+            raise OptionError(f"unknown strategy {strategy!r}{known}, or pass a Strategy object")
+        return STRATEGIES[strategy]()
+    options = dict(strategy)
+    name = options.pop("name", None)
+    if name not in STRATEGIES:
+        close = suggest(str(name), STRATEGIES)
+        raise OptionError(f"strategy: received {dict(strategy)!r}; needs a name{close}")
+    fields = [f.name for f in dataclasses.fields(STRATEGIES[name])]
+    for key in options:
+        if key not in fields:
+            raise OptionError(f"strategy {name!r} has no option {key!r}{suggest(key, fields)}")
+    return STRATEGIES[name](**options)

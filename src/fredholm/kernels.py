@@ -1,0 +1,143 @@
+"""K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
+
+from .families.ckconv.finite_horizon import FiniteHorizonKernel
+from .families.ckconv.kernel import ContinuousConvolutionKernel
+from .families.ckconv.position_network import PositionNetwork
+from .families.classical.continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
+from .families.classical.convolution import StencilKernel
+from .families.classical.graph import AdditiveAttentionKernel, AdjacencyKernel
+from .families.classical.linear import PointwiseKernel
+from .families.classical.mamba import MambaKernel
+from .families.classical.pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
+from .families.classical.recurrence import RecurrentKernel
+from .families.classical.selective import SelectiveKernel
+from .families.classical.spectral import PeriodicKernel
+from .families.classical.state_space import DiagonalStateSpaceKernel, StateSpaceKernel
+from .families.infsa.centres import CentreKernel, StreamingCentreKernel
+from .families.infsa.kernel import CentralityKernel, GraphKernel
+from .families.itnet.kernel import GROUPS, MLPKernel, ablations
+from .families.itnet.low_rank import LowRankKernel
+from .families.luna.kernel import LunaKernel, LunaMap
+from .families.softmax.feature_maps import (
+    FourierRandomFeatures,
+    HedgehogFeatures,
+    PositiveRandomFeatures,
+    T2RFeatures,
+)
+from .families.softmax.kernel import SoftmaxKernel
+from .families.softmax.linear import LinearAttentionKernel
+from .integral import (
+    FEATURE_MAPS,
+    AttentionKernel,
+    Banked,
+    CausalTransition,
+    Expanded,
+    FeatureMap,
+    FourierFeatures,
+    GraphDiffusion,
+    HiddenKernel,
+    HiddenReadout,
+    JointScores,
+    Kernel,
+    LagFeatures,
+    LagTaps,
+    LatticeKernel,
+    Layout,
+    MatrixKernel,
+    OwnForm,
+    PairKernel,
+    Point,
+    Pooled,
+    Problem,
+    Proposal,
+    Rotary,
+    Separable,
+    SeparableKernel,
+    SoftmaxScores,
+    SplitHidden,
+    Stabilised,
+    StateScan,
+    TransposedLinear,
+    WeightedKernel,
+    WeightedValue,
+    Window,
+    add_proposal,
+    auxiliary_loss,
+    has_trait,
+    register_feature_map,
+)
+
+__all__ = [
+    "FEATURE_MAPS",
+    "GROUPS",
+    "AdaptivePoolKernel",
+    "AdditiveAttentionKernel",
+    "AdjacencyKernel",
+    "AffineSystemKernel",
+    "AttentionKernel",
+    "AveragePoolKernel",
+    "Banked",
+    "CausalTransition",
+    "CentralityKernel",
+    "CentreKernel",
+    "ContinuousConvolutionKernel",
+    "ContinuousStateSpaceKernel",
+    "DiagonalStateSpaceKernel",
+    "Expanded",
+    "FeatureMap",
+    "FiniteHorizonKernel",
+    "FourierFeatures",
+    "FourierRandomFeatures",
+    "GraphDiffusion",
+    "GraphKernel",
+    "HedgehogFeatures",
+    "HiddenKernel",
+    "HiddenReadout",
+    "JointScores",
+    "Kernel",
+    "LagFeatures",
+    "LagTaps",
+    "LatticeKernel",
+    "Layout",
+    "LinearAttentionKernel",
+    "LowRankKernel",
+    "LunaKernel",
+    "LunaMap",
+    "MLPKernel",
+    "MambaKernel",
+    "MatrixKernel",
+    "MaxPoolKernel",
+    "OwnForm",
+    "PairKernel",
+    "PeriodicKernel",
+    "Point",
+    "PointwiseKernel",
+    "Pooled",
+    "PositionNetwork",
+    "PositiveRandomFeatures",
+    "Problem",
+    "Proposal",
+    "RecurrentKernel",
+    "Rotary",
+    "SelectiveKernel",
+    "Separable",
+    "SeparableKernel",
+    "SoftmaxKernel",
+    "SoftmaxScores",
+    "SplitHidden",
+    "Stabilised",
+    "StateScan",
+    "StateSpaceKernel",
+    "StencilKernel",
+    "StreamingCentreKernel",
+    "T2RFeatures",
+    "TransposedLinear",
+    "WeightedKernel",
+    "WeightedValue",
+    "Window",
+    "ablations",
+    "add_proposal",
+    "auxiliary_loss",
+    "has_trait",
+    "register_feature_map",
+]

@@ -1,0 +1,58 @@
+"""Operators: a kernel bound to a strategy. What users stack."""
+
+from .families.ckconv.operator import CKConv
+from .families.infsa.hops import Neumann
+from .families.infsa.linear_operator import LinearInfSA
+from .families.infsa.operator import InfSA
+from .families.infsa.resolvent import Resolvent
+from .families.itnet.compress import CompressionReport, compress
+from .families.itnet.low_rank_operator import LowRankITNetOperator
+from .families.itnet.operator import ITNetOperator
+from .families.luna.operator import LunaAttention
+from .families.softmax.linear_operator import LinearAttention
+from .families.softmax.operator import SoftmaxAttention
+from .integral import (
+    Anchors,
+    CausalState,
+    Exact,
+    IntegralOperator,
+    Linear,
+    MonteCarlo,
+    Plan,
+    Strategy,
+    create_operator,
+    import_file,
+    list_operators,
+    operator_factory,
+    register_operator,
+)
+from .integral.multihead import MultiheadAdapter
+
+__all__ = [
+    "Anchors",
+    "CKConv",
+    "CausalState",
+    "CompressionReport",
+    "Exact",
+    "ITNetOperator",
+    "InfSA",
+    "IntegralOperator",
+    "Linear",
+    "LinearAttention",
+    "LinearInfSA",
+    "LowRankITNetOperator",
+    "LunaAttention",
+    "MonteCarlo",
+    "MultiheadAdapter",
+    "Neumann",
+    "Plan",
+    "Resolvent",
+    "SoftmaxAttention",
+    "Strategy",
+    "compress",
+    "create_operator",
+    "import_file",
+    "list_operators",
+    "operator_factory",
+    "register_operator",
+]

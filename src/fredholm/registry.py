@@ -1,0 +1,92 @@
+"""What is known by name: one table for operators, strategies, feature maps, models and converters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+from .errors import OptionError, suggest
+
+Entry = TypeVar("Entry")
+Registered = TypeVar("Registered")
+
+
+class Registry(Mapping[str, Entry]):
+    """A table of names that fills itself: the library's own entries are registered by the modules
+    that define them, which are imported at the first look-up, so that importing a lower room never
+    needs a higher one.
+
+    Args:
+        what: what is registered, for errors: ``"operator"``.
+        home: module whose import registers the library's own entries, or None.
+
+    Raises:
+        OptionError: an unknown name, or one that is taken by something else.
+
+    Example:
+        >>> colours: Registry[int] = Registry("colour")
+        >>> colours.add("red", 1)
+        1
+        >>> colours.names(), colours["red"]
+        (['red'], 1)
+    """
+
+    def __init__(self, what: str, home: str | None = "fredholm.families"):
+        self.what, self.home = what, home
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, name: str, entry: Entry) -> Entry:
+        """Make ``entry`` known as ``name``. The same definition may come twice (a file imported
+        again); another one may not.
+        """
+        known = self._entries.get(name)
+        if known is not None and _identity(known) != _identity(entry):
+            raise OptionError(f"{self.what} name {name!r} is taken by {known}; choose another name")
+        self._entries[name] = entry
+        return entry
+
+    def register(self, name: str) -> Callable[[Registered], Registered]:
+        """Decorator form of :meth:`add`."""
+
+        def decorate(entry: Registered) -> Registered:
+            self.add(name, entry)  # type: ignore[arg-type]
+            return entry
+
+        return decorate
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self:
+            known = suggest(str(name), self._entries)
+            raise OptionError(f"unknown {self.what} {name!r}{known}")
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The entry, or ``default`` where there is none."""
+        return self[name] if name in self else default  # noqa: SIM401
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        self._load()
+        return sorted(self._entries)
+
+    def _load(self) -> None:
+        if self.home is not None:
+            home, self.home = self.home, None
+            import_module(home)
+
+
+def _identity(entry: object) -> object:
+    """What makes two definitions the same: the qualified name where there is one."""
+    return getattr(entry, "__qualname__", entry)
