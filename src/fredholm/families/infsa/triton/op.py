@@ -110,7 +110,7 @@ def _prepared(x: Inputs) -> tuple[Inputs, str]:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """:func:`fredholm.families.infsa.graph.affinity_product` by Triton kernels; o and r in float32."""
+    """:func:`fredholm.families.infsa.graph.affinity_product` by Triton; o and r in float32."""
     x, options = Inputs(*arguments[:5]), arguments[5:]
     out, row = _results(x)
     if 0 in (*x.query.shape[:3], x.key.shape[2]):

@@ -74,8 +74,8 @@ def mlp_kernel_naive(
     """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float
     dtype.
 
-    Arguments and result are those of :func:`~fredholm.families.itnet.hidden_first.mlp_kernel`, where the formula
-    stands; ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
+    Arguments and result are those of :func:`.tiled.mlp_kernel`, where the formula stands;
+    ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
 
     Raises:
         OptionError: for an unknown activation or tensor.
