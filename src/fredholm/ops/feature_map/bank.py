@@ -26,7 +26,7 @@ def scalar_bank(
     backward.
 
     Args:
-        u: scalars, (R, S, T); set s of the bank serves ``u[:, s]``.
+        u: scalars, (R, S, T); set s of the bank is evaluated at ``u[:, s]``.
         bank: see :class:`Bank`.
         activation: σ, a name in ``fredholm.ops.activations.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
@@ -45,7 +45,8 @@ def scalar_bank(
 
     Example:
         >>> one = torch.ones(1, 1, 1)
-        >>> scalar_bank(torch.tensor([[[-1.0, 0.0, 2.0]]]), Bank(one, -one, one[None], 0 * one)).tolist()
+        >>> u, bank = torch.tensor([[[-1.0, 0.0, 2.0]]]), Bank(one, -one, one[None], 0 * one)
+        >>> scalar_bank(u, bank).tolist()
         [[[[0.0, 0.0, 1.0]]]]
     """
     find_activation(activation)

@@ -77,7 +77,8 @@ def scalars(base, at, count, M: tl.constexpr, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def _unit(
-    weight, bias, readout, j, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr, SHARED: tl.constexpr
+    weight, bias, readout, j, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    BLOCK_L: tl.constexpr, SHARED: tl.constexpr
 ):  # fmt: skip
     """Hidden unit j of the networks: w and b (1, 1 | L, 1), and its share R of every channel (1, L,
     1).
@@ -97,8 +98,8 @@ def _unit(
 
 @triton.jit
 def channels(
-    u, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr,
-    SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
+    u, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    BLOCK_L: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """ψ before a last ReLU, (points, BLOCK_L, BLOCK_M), of scalars u (points, 1, BLOCK_M)."""
     channel = tl.arange(0, BLOCK_L)
@@ -114,15 +115,16 @@ def channels(
 def known(
     at, count, L: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr
 ):
-    """Whether an entry of (points, BLOCK_L, BLOCK_M) is one of a point, a channel and a direction."""
+    """Whether an entry of (points, BLOCK_L, BLOCK_M) is a point, a channel and a direction."""
     columns = (tl.arange(0, BLOCK_L) < L)[:, None] & (tl.arange(0, BLOCK_M) < M)[None, :]
     return (at < count)[:, None, None] & columns[None, :, :]
 
 
 @triton.jit
 def features(
-    base, at, count, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
-    BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
+    base, at, count, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+    SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
 ):  # fmt: skip
     """φ of the points ``at``, (points, BLOCK_L·BLOCK_M), zero outside."""
     u = scalars(base, at, count, M, BLOCK_M)
@@ -135,9 +137,10 @@ def features(
 
 @triton.jit
 def features_backward(
-    grad, base, at, count, weight, bias, readout, shift, base_grad, weight_grad, bias_grad, readout_grad, shift_grad,
-    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
-    SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
+    grad, base, at, count, weight, bias, readout, shift, base_grad, weight_grad, bias_grad,
+    readout_grad, shift_grad, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
+    NONNEG: tl.constexpr,
 ):  # fmt: skip
     """From φ's gradient (points, BLOCK_L·BLOCK_M), the scalars' at ``base_grad`` (M, count) and
     this block's share of the bank's: w and b (1 | L, H), R (L, H) and c (L) of its own. Hidden

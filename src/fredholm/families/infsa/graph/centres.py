@@ -80,23 +80,23 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
     (·, ·, Nk, Nk) are its views.
     """
     score = tokens.energy
-    own = past = None
+    present = past = None
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
         sums = [
             (w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True)
             for w in (weights, all_weights)
         ]
-        own = tokens.share(score[:, :, :, None], sums[0], own)
+        present = tokens.share(score[:, :, :, None], sums[0], present)
         if level == tokens.steps:
             break
         past = tokens.share(score[:, :, :, None], sums[1], past)
-        centre = (weights[:, :, None] * own) @ tokens.query[:, :, None]
+        centre = (weights[:, :, None] * present) @ tokens.query[:, :, None]
         centres = (all_weights[:, :, None] * past) @ tokens.query[:, :, None]
         score = affinity((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
-    assert own is not None
+    assert present is not None
     mixture = tokens.mixture(query, centre)
-    return own[:, :, 0] if mixture is None else (mixture[..., None] * own).sum(2)
+    return present[:, :, 0] if mixture is None else (mixture[..., None] * present).sum(2)
 
 
 # --- the fast forms -------------------------------------------------------------------------------

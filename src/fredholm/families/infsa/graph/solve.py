@@ -51,7 +51,7 @@ def diffuse(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
 def resolvent(
     graph: TokenGraph, value: Tensor, *, tol: float, max_iterations: int, method: str
 ) -> tuple[Tensor, Convergence]:
-    r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was found.
+    r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was solved.
 
     Without order :math:`z = v + Mz` is iterated; in causal order M is triangular and z follows by
     substitution. The backward solves the transposed system, so memory does not grow with the number
@@ -103,7 +103,7 @@ def conjugate_solution(
 def solve(
     apply: Map, right: Tensor, tol: float, max_iterations: int, method: str
 ) -> tuple[Tensor, Convergence]:
-    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was found.
+    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was solved.
 
     Raises:
         ConvergenceError: the residual stays above ``tol``.
@@ -123,30 +123,34 @@ def solve(
 def substitute(
     graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False
 ) -> Tensor:
-    """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the triangle."""
+    """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the
+    triangle.
+    """
     n = value.shape[2]
     z = torch.zeros_like(value)
     weighted = factor.expand(*factor.shape[:2], n)[..., None]
     mass = graph.mass[:, None, :, None]
     for start in range(0, n, BLOCK) if not transposed else reversed(range(0, n, BLOCK)):
-        own = slice(start, min(start + BLOCK, n))
-        known = slice(own.stop, n) if transposed else slice(0, start)
+        rows = slice(start, min(start + BLOCK, n))
+        known = slice(rows.stop, n) if transposed else slice(0, start)
         ends = (graph.key, graph.query) if transposed else (graph.query, graph.key)
         into, outof = (mass, weighted) if transposed else (weighted, mass)
-        right = value[:, :, own]
+        right = value[:, :, rows]
         if known.stop > known.start:
-            density = _part(graph.density, own, known, transposed)
+            density = _part(graph.density, rows, known, transposed)
             product, _ = affinity_product(
-                ends[0][:, :, own], ends[1][:, :, known], (z * outof)[:, :, known], graph.mass[:, :1], density,
-                activation=graph.activation, statistic="none", memory=graph.memory, backend=graph.backend,
+                ends[0][:, :, rows], ends[1][:, :, known], (z * outof)[:, :, known],
+                graph.mass[:, :1], density, activation=graph.activation, statistic="none",
+                memory=graph.memory, backend=graph.backend,
             )  # fmt: skip
-            right = right + into[:, :, own] * product
-        block = affinity(graph.query[:, :, own] @ graph.key[:, :, own].mT, graph.activation).tril()
-        density = _part(graph.density, own, own, False)
+            right = right + into[:, :, rows] * product
+        scores = graph.query[:, :, rows] @ graph.key[:, :, rows].mT
+        block = affinity(scores, graph.activation).tril()
+        density = _part(graph.density, rows, rows, False)
         block = block if density is None else block * density
         system = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        system = system - weighted[:, :, own] * block * mass[:, :, own].mT
-        z[:, :, own] = torch.linalg.solve_triangular(
+        system = system - weighted[:, :, rows] * block * mass[:, :, rows].mT
+        z[:, :, rows] = torch.linalg.solve_triangular(
             system.mT if transposed else system, right, upper=transposed
         )
     return z
@@ -174,7 +178,7 @@ def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
 def neumann(
     apply: Map, right: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, int, float]:
-    """z = b + Az by its own iteration: (z, products, spectral radius estimate). Stops early where
+    """z = b + Az by its rows iteration: (z, products, spectral radius estimate). Stops early where
     it diverges.
     """
     z, before, radius = right, None, 0.0

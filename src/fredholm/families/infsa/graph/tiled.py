@@ -79,8 +79,8 @@ class Tile:
 
     def mass(self) -> Tensor:
         """Masses in the row statistic, (b | 1, 1, 1, Tk | 1)."""
-        own = cut(self.x.mass, self.chunk[0], slice(None))
-        return (own if own.shape[1] == 1 else own[:, self.k])[:, None, None, :]
+        mass = cut(self.x.mass, self.chunk[0], slice(None))
+        return (mass if mass.shape[1] == 1 else mass[:, self.k])[:, None, None, :]
 
     def hide(self, pairs: Tensor) -> None:
         """Multiply (b, h, Tq, Tk) with the density, and zero what comes after the query."""
@@ -95,7 +95,10 @@ class Tile:
 
 
 def tiles(x: Inputs, causal: bool, plan: Plan):
-    """All tiles but those wholly after their queries: groups outermost, then queries, then keys."""
+    """All tiles but those wholly after their queries: groups outermost, then queries, then keys.
+
+    Keys innermost keep one block of results in the cache while it is added to.
+    """
     b, h, nq, _ = x.query.shape
     for chunk in groups(b, h, plan.group, b):
         for q in spans(0, nq, plan.queries):
@@ -155,7 +158,7 @@ def backward(
     needs: list[bool],
 ) -> list[Tensor]:
     """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
-    found = [
+    gradients = [
         torch.zeros_like(t, memory_format=torch.contiguous_format) if n and t is not None else None
         for n, t in zip(needs, x)
     ]
@@ -163,8 +166,8 @@ def backward(
         x, grad, plan = _contiguous(x), grad.contiguous(), Plan.make(x, memory)
         scratch = [Scratch(x.value, plan.size) for _ in range(3)]
         for tile in tiles(x, causal, plan):
-            _gradients(tile, grad, row_grad, activation, statistic, Inputs(*found), scratch)  # type: ignore[arg-type]
-    return [g for g in found if g is not None]
+            _gradients(tile, grad, row_grad, activation, statistic, Inputs(*gradients), scratch)  # type: ignore[arg-type]
+    return [g for g in gradients if g is not None]
 
 
 def _gradients(
@@ -224,8 +227,8 @@ def _statistic_gradient(
     )
     if mass_grad is not None:
         share = (size * rate).sum((1, 2))  # (b, Tk)
-        own = cut(mass_grad, tile.chunk[0], slice(None))
-        target = own if own.shape[1] == 1 else own[:, tile.k]
+        total = cut(mass_grad, tile.chunk[0], slice(None))
+        target = total if total.shape[1] == 1 else total[:, tile.k]
         shared = [i for i in (0, 1) if target.shape[i] == 1 and share.shape[i] != 1]
         target.add_(share.sum(shared, keepdim=True) if shared else share)
 

@@ -48,7 +48,8 @@ class TokenGraph:
     r"""The operator :math:`(Mv)_i = \sum_j M_{ij} v_j` of a decayed, normalised graph on one set of
     tokens,
 
-    .. math:: M_{ij} = \frac{\gamma\, s_i\, P_{ij}\, m_j}{s_i n_i + \varepsilon}, \qquad P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j)
+    .. math:: M_{ij} = \frac{\gamma\, s_i\, P_{ij}\, m_j}{s_i n_i + \varepsilon}, \qquad
+        P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j)
 
     with masses m, the measure's normalisation s and the norm n of :func:`total_norm`; s cancels but
     for ε, so that with equal masses and no ε M is γ P / ‖P‖.
@@ -158,5 +159,10 @@ class TokenGraph:
 
     @property
     def _options(self) -> dict:
-        own = {"memory": self.memory, "backend": self.backend, "half": self.half}
-        return {"causal": self.causal, "activation": self.activation, **own}
+        return {
+            "causal": self.causal,
+            "activation": self.activation,
+            "memory": self.memory,
+            "backend": self.backend,
+            "half": self.half,
+        }

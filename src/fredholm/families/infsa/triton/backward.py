@@ -26,11 +26,11 @@ def _upstream(up, p, rate, m, STATISTIC: tl.constexpr):
 
 @triton.jit
 def backward_queries(
-    grad, rate, query, key, value, mass, density, query_grad,
-    heads, queries, keys, mass_b, mass_k, density_b, density_h, density_q, density_k,
-    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
-    DENSITY: tl.constexpr, PRECISION: tl.constexpr,
+    grad, rate, query, key, value, mass, density, query_grad, heads, queries, keys, mass_b, mass_k,
+    density_b, density_h, density_q, density_k, E: tl.constexpr, D: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr, DENSITY: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
@@ -59,9 +59,9 @@ def backward_queries(
 
 @triton.jit
 def backward_keys(
-    grad, rate, query, key, value, mass, density, key_grad, value_grad, mass_grad,
-    heads, queries, keys, mass_b, mass_k, density_b, density_h, density_q, density_k,
-    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
+    grad, rate, query, key, value, mass, density, key_grad, value_grad, mass_grad, heads, queries,
+    keys, mass_b, mass_k, density_b, density_h, density_q, density_k, E: tl.constexpr,
+    D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
     DENSITY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -103,9 +103,9 @@ def backward_keys(
 
 @triton.jit
 def backward_density(
-    grad, rate, query, key, value, mass, density, density_grad,
-    heads, queries, keys, shared_b, shared_h, mass_b, mass_k, density_b, density_h, density_q, density_k,
-    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
+    grad, rate, query, key, value, mass, density, density_grad, heads, queries, keys, shared_b,
+    shared_h, mass_b, mass_k, density_b, density_h, density_q, density_k, E: tl.constexpr,
+    D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
