@@ -322,7 +322,9 @@ class AffineSystemKernel(MatrixKernel):
         return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
 
 
-def interpolate(times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]) -> Callable[[Tensor], Tensor]:
+def interpolate(
+    times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
+) -> Callable[[Tensor], Tensor]:
     """u between its points, linearly: (B, d_in) at a time.
 
     Example:

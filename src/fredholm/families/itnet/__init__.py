@@ -4,9 +4,8 @@ from .compress import CompressionReport, compress
 from .config import PRESETS, ITNetConfig
 from .kernel import GROUPS, MLPKernel, ablations
 from .low_rank import LowRankKernel
-from .low_rank_operator import LowRankITNetOperator
 from .model import ITNet
-from .operator import ITNetOperator
+from .operator import ITNetOperator, LowRankITNetOperator
 
 __all__ = [
     "GROUPS",

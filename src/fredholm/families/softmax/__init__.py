@@ -9,8 +9,7 @@ from .feature_maps import (
 )
 from .kernel import SoftmaxKernel
 from .linear import LinearAttentionKernel
-from .linear_operator import LinearAttention
-from .operator import SoftmaxAttention
+from .operator import LinearAttention, SoftmaxAttention
 
 __all__ = [
     "FourierRandomFeatures",
