@@ -13,8 +13,8 @@ import torch
 from .. import models
 from ..errors import ConversionError, OptionError
 from ..families.itnet import compress
-from ..families.itnet.low_rank_operator import LowRankITNetOperator
 from ..families.itnet.model import ITNet
+from ..families.itnet.operator import LowRankITNetOperator
 from .callbacks import write_json
 from .evaluation import evaluate, load_run, run_dataset
 from .folder import RunFolder, portable
