@@ -7,9 +7,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fredholm import kernels
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.kernels import CentralityKernel, CentreKernel, StreamingCentreKernel
+from fredholm.kernels import CentreKernel, HopKernel, StreamingCentreKernel, has_trait
 from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent
 
 from ..tolerances import assert_close
@@ -167,7 +168,14 @@ def test_released_and_paper_presets_differ_where_documented():
     assert (paper.gamma, paper.scale, paper.tied) == (0.7, 1.0, True)
     assert (released.gamma, released.scale, released.tied) == (0.95, 1 / WIDTH, False)
     assert "key.weight" not in paper.state_dict()
-    assert CentralityKernel(DIM, HEADS, preset="released", decay=0.5).gamma == 0.5
+    assert HopKernel(DIM, HEADS, preset="released", decay=0.5).gamma == 0.5
+
+
+def test_names_of_the_first_release_are_the_same_classes():
+    assert kernels.CentralityKernel is HopKernel
+    assert kernels.GraphKernel is kernels.TokenGraphKernel
+    assert has_trait(HopKernel(DIM, HEADS), kernels.GraphDiffusion)
+    assert not has_trait(CentreKernel(DIM, HEADS), kernels.GraphDiffusion)
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -176,7 +184,7 @@ def test_released_and_paper_presets_differ_where_documented():
 @pytest.mark.parametrize("decay", [1.0, 1.5, 0.0, -0.2, float("nan")])
 def test_a_decay_outside_its_interval_is_refused(decay):
     with pytest.raises(OptionError, match=r"γ in \(0, 1\), got"):
-        CentralityKernel(DIM, HEADS, decay=decay)
+        HopKernel(DIM, HEADS, decay=decay)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +205,7 @@ def test_a_decay_outside_its_interval_is_refused(decay):
 )
 def test_bad_options_are_named(options, message):
     with pytest.raises(OptionError, match=message):
-        CentralityKernel(DIM, HEADS, **options)
+        HopKernel(DIM, HEADS, **options)
     for bad in ({"steps": 0}, {"centres": 0}):
         with pytest.raises(OptionError, match="at least 1"):
             CentreKernel(DIM, HEADS, **bad)
@@ -261,7 +269,7 @@ def test_degenerate_tokens(name, causal, eps):
             mean = merged(0.7 * heads(op.kernel.value, same), op)
         assert_close(negative, mean, "fallback", torch.float32 if eps else None)
     else:
-        assert_close(negative, bias.expand(1, N, DIM), "no affinity at all")
+        assert_close(negative, bias.expand(1, N, DIM), "no edge at all")
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -3,7 +3,7 @@
 from .centres import CentreKernel, StreamingCentreKernel
 from .config import PRESETS, InfViTConfig
 from .hops import Neumann
-from .kernel import CentralityKernel, GraphKernel
+from .kernel import HopKernel, TokenGraphKernel
 from .linear_operator import LinearInfSA
 from .model import InfViT
 from .operator import InfSA
@@ -11,9 +11,8 @@ from .resolvent import Resolvent
 
 __all__ = [
     "PRESETS",
-    "CentralityKernel",
     "CentreKernel",
-    "GraphKernel",
+    "HopKernel",
     "InfSA",
     "InfViT",
     "InfViTConfig",
@@ -21,4 +20,5 @@ __all__ = [
     "Neumann",
     "Resolvent",
     "StreamingCentreKernel",
+    "TokenGraphKernel",
 ]

@@ -1,4 +1,4 @@
-"""Attention by a central query: the linear form of diffusion on a graph of tokens."""
+"""Attention by a central query: the linear form of hops on a token graph."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .graph import (
     stream_weights,
     streamed_centres,
 )
-from .kernel import PRESETS, GraphKernel
+from .kernel import PRESETS, TokenGraphKernel
 
 
-class CentreKernel(GraphKernel, OwnForm):
+class CentreKernel(TokenGraphKernel, OwnForm):
     r"""Keys count by their likeness to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
@@ -38,7 +38,7 @@ class CentreKernel(GraphKernel, OwnForm):
             :math:`|Q u|\,\sigma(\langle p_c, Q u\rangle)` with learned p, and a query mixes the C
             responses by a softmax of :math:`\langle \bar q_c, Q u(x)\rangle / \sqrt{d_h}`: rank C,
             not 1.
-        options: see :class:`GraphKernel`.
+        options: see :class:`TokenGraphKernel`.
 
     Reference: InfSA Eqs. 16-21; steps and centres are two of its future directions, order and
     masses are ours.

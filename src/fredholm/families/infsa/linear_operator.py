@@ -34,7 +34,7 @@ class LinearInfSA(IntegralOperator):
         strategy, out_dim: see :class:`IntegralOperator`.
         kernel_options: ``steps``, ``centres``, ``tied`` of :class:`fredholm.kernels.CentreKernel`
             and the options of
-            :class:`fredholm.kernels.GraphKernel`.
+            :class:`fredholm.kernels.TokenGraphKernel`.
 
     Shape: (B, N, dim) to (B, N, out_dim). Queries on another domain are refused.
 

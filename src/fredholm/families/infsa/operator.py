@@ -1,4 +1,4 @@
-"""Pure InfSA: attention as diffusion on a graph of tokens."""
+"""Pure InfSA: attention as hops on a token graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...domain import Domain
 from ...errors import StrategyError
 from ...integral import IntegralOperator, Strategy, register_operator
 from .graph import Convergence
-from .kernel import CentralityKernel
+from .kernel import HopKernel
 from .resolvent import Iterations, Resolvent
 
 
@@ -30,7 +30,7 @@ class InfSA(IntegralOperator):
         heads: H, must divide ``dim``.
         norm: ``"frobenius"`` or ``"rows"``.
         strategy, out_dim: see :class:`IntegralOperator`.
-        kernel_options: further options of :class:`fredholm.kernels.GraphKernel`: ``preset``,
+        kernel_options: further options of :class:`fredholm.kernels.TokenGraphKernel`: ``preset``,
             ``decay``, ``learned_decay``, ``power``, ``activation``, ``scale``, ``tied``, ``eps``,
             ``bias``, ``projections``.
 
@@ -44,7 +44,7 @@ class InfSA(IntegralOperator):
         torch.Size([2, 5, 16])
     """
 
-    kernel_class = CentralityKernel
+    kernel_class = HopKernel
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class InfSA(IntegralOperator):
         out_dim: int | None = None,
         **kernel_options,
     ):
-        kernel = CentralityKernel(dim, heads, norm=norm, **kernel_options)
+        kernel = HopKernel(dim, heads, norm=norm, **kernel_options)
         super().__init__(
             dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
         )

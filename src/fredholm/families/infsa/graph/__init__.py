@@ -1,8 +1,5 @@
-"""Attention as diffusion on a graph of tokens: affinities of inner products, their norm, walks of
-many hops, centres.
-"""
+"""The token graph: activated inner products as edges, their norm, one hop and many, centres."""
 
-from .affinity import affinity_product
 from .centres import (
     Tokens,
     advance_stream,
@@ -12,8 +9,9 @@ from .centres import (
     stream_weights,
     streamed_centres,
 )
-from .naive import ACTIVATIONS, affinity, affinity_naive
-from .solve import Convergence, diffuse, resolvent, solve
+from .naive import ACTIVATIONS, activated, edge_product_naive
+from .product import edge_product
+from .solve import Convergence, resolvent, solve, sum_of_hops
 from .token_graph import NORMS, TokenGraph
 
 __all__ = [
@@ -22,16 +20,16 @@ __all__ = [
     "Convergence",
     "TokenGraph",
     "Tokens",
+    "activated",
     "advance_stream",
-    "affinity",
-    "affinity_naive",
-    "affinity_product",
     "centre_weights",
-    "diffuse",
+    "edge_product",
+    "edge_product_naive",
     "resolvent",
     "rows_of_centres",
     "shared_centres",
     "solve",
     "stream_weights",
     "streamed_centres",
+    "sum_of_hops",
 ]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ....quadrature import Quadrature
-from .affinity import affinity_product
-from .naive import affinity
+from .naive import activated
+from .product import edge_product
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
     for step in range(tokens.steps):
         if step:
             centre = (w * a) @ tokens.query[:, :, None]
-        score = affinity(centre @ tokens.key[:, :, None].mT, tokens.activation)
+        score = activated(centre @ tokens.key[:, :, None].mT, tokens.activation)
         a = tokens.share(score, (w * score.abs()).sum(-1, keepdim=True), a)
     mixture = tokens.mixture(query, centre)
     return a[:, :, 0] if mixture is None else (mixture[..., None] * a).sum(2)
@@ -93,7 +93,7 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
         past = tokens.share(score[:, :, :, None], sums[1], past)
         centre = (weights[:, :, None] * own) @ tokens.query[:, :, None]
         centres = (all_weights[:, :, None] * past) @ tokens.query[:, :, None]
-        score = affinity((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
+        score = activated((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
     assert own is not None
     mixture = tokens.mixture(query, centre)
     return own[:, :, 0] if mixture is None else (mixture[..., None] * own).sum(2)
@@ -112,7 +112,7 @@ def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
     for step in range(tokens.steps):
         if step:
             centre = (m * a) @ tokens.query
-        score = affinity(centre @ tokens.key.mT, tokens.activation)
+        score = activated(centre @ tokens.key.mT, tokens.activation)
         a = tokens.share(score, (m * score.abs()).sum(-1, keepdim=True), a)
     return m * a, centre
 
@@ -147,9 +147,7 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
         if step == tokens.steps - 1:
             both, pool = value, pool[..., e:]
         massive = (q.mass[:, None, :, None] * both)[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
-        product, row = affinity_product(
-            centre.flatten(1, 2), key, massive, q.mass, density, **options
-        )
+        product, row = edge_product(centre.flatten(1, 2), key, massive, q.mass, density, **options)
         product, row = product.unflatten(1, (h, c)), row.unflatten(1, (h, c))[..., None]
         pool = tokens.share(scale * product, scale * row, pool)
     mixture = tokens.mixture(tokens.query, centre)
@@ -183,7 +181,7 @@ def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> T
         pool = tokens.share(scale * (weighted * both).cumsum(3), total, pool)
         if level < tokens.steps:
             centre = pool[..., :e]
-            score = affinity((centre * tokens.key[:, :, None]).sum(-1), tokens.activation)
+            score = activated((centre * tokens.key[:, :, None]).sum(-1), tokens.activation)
     assert pool is not None
     pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre)
     return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
@@ -214,7 +212,7 @@ def advance_stream(
         pool = tokens.share(s * new_sums[-1], s * new_totals[-1][..., None], pool)
         if level < tokens.steps:
             centre = pool[..., :e]
-            score = affinity((centre * tokens.key).sum(-1, keepdim=True), tokens.activation)
+            score = activated((centre * tokens.key).sum(-1, keepdim=True), tokens.activation)
     assert pool is not None
     pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre[..., None, :])
     out = pool[:, :, 0] if mixture is None else (mixture * pool).sum(2)

@@ -1,4 +1,4 @@
-"""Which affinity products the Triton kernels serve."""
+"""Which edge products the Triton kernels can compute."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ....ops.launch import grid_refusal
 WIDEST = 256  # columns of a query or a value that the registers of a program hold
 
 
-def affinity_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
-    """Why the kernels do not serve a product of these tensors in the precision of the computation,
+def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
+    """Why the kernels cannot compute a product of these tensors in the precision of the computation,
     or None.
     """
     if dtype == torch.float64:

@@ -1,4 +1,4 @@
-"""The product with a graph of affinities in its plainest form: what the tiled op must equal."""
+"""The edge product in its plainest form: what the tiled op must equal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ACTIVATIONS: dict[str, Activation] = {
 STATISTICS = ("squares", "sums", "none")
 
 
-def affinity(scores: Tensor, activation: str) -> Tensor:
+def activated(scores: Tensor, activation: str) -> Tensor:
     """φ(scores) for an activation of :data:`ACTIVATIONS`.
 
     Raises:
         OptionError: an unknown activation.
 
     Example:
-        >>> affinity(torch.tensor([-1.0, 2.0]), "abs").tolist()
+        >>> activated(torch.tensor([-1.0, 2.0]), "abs").tolist()
         [1.0, 2.0]
     """
     return find_activation(activation).function(scores)
@@ -38,7 +38,7 @@ def find_activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def affinity_naive(
+def edge_product_naive(
     query: Float[Tensor, "b h q e"],
     key: Float[Tensor, "b h k e"],
     value: Float[Tensor, "b h k d"],
@@ -49,15 +49,15 @@ def affinity_naive(
     activation: str = "relu",
     statistic: str = "squares",
 ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h q"]]:
-    """:func:`affinity_product` with every pair held at once: the definition. O(Nq·Nk) memory.
+    """:func:`edge_product` with every pair held at once: the definition. O(Nq·Nk) memory.
 
     Example:
         >>> one = torch.ones(1, 1, 2, 1)
-        >>> out, row = affinity_naive(one, one, one, torch.ones(1, 2), causal=True)
+        >>> out, row = edge_product_naive(one, one, one, torch.ones(1, 2), causal=True)
         >>> out.flatten().tolist(), row.flatten().tolist()
         ([1.0, 2.0], [1.0, 2.0])
     """
-    pairs = affinity(query @ key.mT, activation)
+    pairs = activated(query @ key.mT, activation)
     if density is not None:
         pairs = pairs * density
     if causal:

@@ -1,4 +1,4 @@
-"""Walks of many hops on a graph of tokens: the truncated Neumann series, and the resolvent with its
+"""Many hops on a token graph: the truncated Neumann series, and the resolvent with its
 convergence checked.
 """
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ....errors import ConvergenceError
-from .affinity import affinity_product
-from .naive import affinity
+from .naive import activated
+from .product import edge_product
 from .token_graph import TokenGraph
 
 Map = Callable[[Tensor], Tensor]
@@ -38,7 +38,7 @@ class Convergence:
     radius: float
 
 
-def diffuse(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
+def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
     r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
     O(hops·N) memory with gradients.
     """
@@ -136,12 +136,12 @@ def substitute(
         right = value[:, :, own]
         if known.stop > known.start:
             density = _part(graph.density, own, known, transposed)
-            product, _ = affinity_product(
+            product, _ = edge_product(
                 ends[0][:, :, own], ends[1][:, :, known], (z * outof)[:, :, known], graph.mass[:, :1], density,
                 activation=graph.activation, statistic="none", memory=graph.memory, backend=graph.backend,
             )  # fmt: skip
             right = right + into[:, :, own] * product
-        block = affinity(graph.query[:, :, own] @ graph.key[:, :, own].mT, graph.activation).tril()
+        block = activated(graph.query[:, :, own] @ graph.key[:, :, own].mT, graph.activation).tril()
         density = _part(graph.density, own, own, False)
         block = block if density is None else block * density
         system = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
@@ -161,7 +161,9 @@ def _part(density: Tensor | None, rows: slice, columns: slice, transposed: bool)
 def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
     """The spectral radius of a causal graph's M: its largest diagonal entry."""
     diagonal = (
-        affinity((graph.query * graph.key).sum(-1), graph.activation) * factor * graph.mass[:, None]
+        activated((graph.query * graph.key).sum(-1), graph.activation)
+        * factor
+        * graph.mass[:, None]
     )
     if graph.density is not None:
         diagonal = diagonal * graph.density.diagonal(dim1=-2, dim2=-1)

@@ -1,8 +1,8 @@
-"""The affinity product as Triton kernels: custom ops, their shapes and autograd, and the launches.
+"""The edge product as Triton kernels: custom ops, their shapes and autograd, and the launches.
 
 One program owns a block of queries, or of keys, and walks over the other side: no atomics, the same
 bits every time. bfloat16 multiplies as it is and is added in float32; float32 multiplies in TF32
-where torch's ``float32_matmul_precision`` lets it; float16, whose range affinities may exceed,
+where torch's ``float32_matmul_precision`` lets it; float16, whose range edges may exceed,
 always does: TF32 holds it exactly.
 """
 
@@ -109,7 +109,7 @@ def _prepared(x: Inputs) -> tuple[Inputs, str]:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """:func:`fredholm.families.infsa.graph.affinity_product` by Triton kernels; o and r in float32."""
+    """:func:`fredholm.families.infsa.graph.edge_product` by Triton kernels; o and r in float32."""
     x, options = Inputs(*arguments[:5]), arguments[5:]
     out, row = _results(x)
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
@@ -197,7 +197,8 @@ def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
     return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
 
 
-affinity_product_triton = differentiable_op(
+# The registered name is the first release's, as in :mod:`..graph.registration`.
+edge_product_triton = differentiable_op(
     "affinity_product_triton",
     tensors=TENSORS,
     options="bool causal, str activation, str statistic",
