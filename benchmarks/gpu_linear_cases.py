@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fredholm.families.ckconv.grid_convolution import grid_convolution, grid_convolution_naive
-from fredholm.families.infsa.graph import edge_product, edge_product_naive
+from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.naive import edge_product_naive
 from fredholm.ops.feature_map import Bank, scalar_bank_naive
 from fredholm.ops.linear_attention import banked_attention, linear_attention, linear_attention_naive
 from fredholm.quadrature import Quadrature

@@ -13,7 +13,7 @@ from .families.classical.recurrence import RecurrentKernel
 from .families.classical.selective import SelectiveKernel
 from .families.classical.spectral import PeriodicKernel
 from .families.classical.state_space import DiagonalStateSpaceKernel, StateSpaceKernel
-from .families.infsa.centres import CentreKernel, StreamingCentreKernel
+from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
 from .families.itnet.low_rank import LowRankKernel

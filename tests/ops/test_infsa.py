@@ -15,10 +15,10 @@ from fredholm.families.infsa.graph import (
     ACTIVATIONS,
     TokenGraph,
     edge_product,
-    edge_product_naive,
     resolvent,
     sum_of_hops,
 )
+from fredholm.families.infsa.naive import edge_product_naive
 
 from ..tolerances import assert_close
 

@@ -9,7 +9,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import BackendError
-from fredholm.families.infsa.graph import edge_product, edge_product_naive
+from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.naive import edge_product_naive
 
 from ..tolerances import assert_close
 from .triton_device import devices, poisoned  # noqa: F401

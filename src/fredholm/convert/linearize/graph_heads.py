@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, OptionError, suggest
-from ...families.infsa.graph import (
-    TokenGraph,
-    Tokens,
-    activated,
-    centre_weights,
-    rows_of_centres,
-    shared_centres,
-    sum_of_hops,
-)
+from ...families.infsa.centres import Tokens, centre_weights, rows_of_centres, shared_centres
+from ...families.infsa.graph import TokenGraph, activated, sum_of_hops
 from .heads import Heads, Seen
 
 GRAPHS = ("infsa", "linear_infsa")

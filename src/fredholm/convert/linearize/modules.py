@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError
-from ...families.infsa.centres import CentreKernel
+from ...families.infsa.centre_kernel import CentreKernel
 from ...families.infsa.kernel import HopKernel, TokenGraphKernel
 from ...families.softmax.kernel import SoftmaxKernel
 from ...families.softmax.linear import LinearAttentionKernel

@@ -15,7 +15,7 @@ from .resolvent import Iterations, Substitution, WalkRows
 
 # What the paper says, and what its authors' code does where that differs. "tied" concerns the
 # linear form.
-PRESETS: dict[str, dict[str, object]] = {
+CONSTANTS: dict[str, dict[str, object]] = {
     "paper": {"decay": 0.7, "scale": 1.0, "tied": True},
     "released": {"decay": 0.95, "scale": "width", "tied": False},
 }
@@ -60,10 +60,10 @@ class TokenGraphKernel(AttentionKernel):
         tied: bool = False,
         eps: float = 1e-6,
     ):
-        if preset not in PRESETS:
-            raise OptionError(f"unknown preset {preset!r}{suggest(preset, PRESETS)}")
-        gamma = PRESETS[preset]["decay"] if decay is None else decay
-        scale = PRESETS[preset]["scale"] if scale is None else scale  # type: ignore[assignment]
+        if preset not in CONSTANTS:
+            raise OptionError(f"unknown preset {preset!r}{suggest(preset, CONSTANTS)}")
+        gamma = CONSTANTS[preset]["decay"] if decay is None else decay
+        scale = CONSTANTS[preset]["scale"] if scale is None else scale  # type: ignore[assignment]
         _check_options(gamma, learned_decay, power, activation, scale, eps)
         if tied and isinstance(projections, nn.Linear):
             raise OptionError(

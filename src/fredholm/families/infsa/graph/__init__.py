@@ -1,15 +1,13 @@
-"""The token graph: activated inner products as edges, their norm, one hop and many, centres."""
+"""The token graph as an operator that is never stored: one product over tiles, many hops by it.
 
-from .centres import (
-    Tokens,
-    advance_stream,
-    centre_weights,
-    rows_of_centres,
-    shared_centres,
-    stream_weights,
-    streamed_centres,
-)
-from .naive import ACTIVATIONS, activated, edge_product_naive
+- :mod:`.token_graph`: :class:`TokenGraph`, the norm and one hop.
+- :mod:`.solve`: the truncated series and the resolvent, by hops.
+- :mod:`.product`: the product with the edges, which every hop is.
+- :mod:`.tiled`, :mod:`.registration`: its tiles on a CPU, forward and backward, as a custom op.
+- :mod:`.activations`: φ.
+"""
+
+from .activations import ACTIVATIONS, activated
 from .product import edge_product
 from .solve import Convergence, resolvent, solve, sum_of_hops
 from .token_graph import NORMS, TokenGraph
@@ -19,17 +17,9 @@ __all__ = [
     "NORMS",
     "Convergence",
     "TokenGraph",
-    "Tokens",
     "activated",
-    "advance_stream",
-    "centre_weights",
     "edge_product",
-    "edge_product_naive",
     "resolvent",
-    "rows_of_centres",
-    "shared_centres",
     "solve",
-    "stream_weights",
-    "streamed_centres",
     "sum_of_hops",
 ]

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
 from ....ops.backend import choose_backend
-from .limits import triton_refusal
-from .naive import STATISTICS, find_activation
+from ....ops.launch import grid_refusal
+from .activations import find_activation
 from .registration import edge_product_op
 
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
+WIDEST = 256  # columns of a query or a value that the registers of a Triton program can hold
+STATISTICS = ("squares", "sums", "none")
 
 
 def edge_product(
@@ -107,3 +109,17 @@ def edge_product(
         low = [x if half is None else x.to(half) for x in (query, key, value)]
         return edge_product_triton(*low, *parts[3:], causal, activation, statistic)
     return edge_product_op(*parts, causal, activation, statistic, memory)
+
+
+def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
+    """Why the Triton kernels cannot compute a product of these tensors in the precision of the
+    computation, or None.
+    """
+    if dtype == torch.float64:
+        return "its sums are in float32, and the tensors are in float64"
+    if max(query.shape[3], value.shape[3]) > WIDEST:
+        return (
+            f"it holds up to {WIDEST} columns of a query or a value, got {query.shape[3]} and "
+            f"{value.shape[3]}"
+        )
+    return grid_refusal(value.shape[0] * value.shape[1])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ....errors import ConvergenceError
-from .naive import activated
+from .activations import activated
 from .product import edge_product
 from .token_graph import TokenGraph
 

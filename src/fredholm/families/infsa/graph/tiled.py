@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ....ops.tiles import Scratch, Span, cut, groups, spans
-from .naive import find_activation
+from .activations import find_activation
 
 KEY_TILE = 512
 

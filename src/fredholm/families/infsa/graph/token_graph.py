@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ....ops.distance import root_of
 from ....quadrature import Quadrature
-from .naive import activated
+from .activations import activated
 from .product import edge_product
 
 NORMS = {"frobenius": "squares", "rows": "sums"}
