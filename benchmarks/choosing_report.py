@@ -41,7 +41,7 @@ WHAT = {
     "gru": "a state from point to point, in the order of their index",
     "lstm": "the same, with a memory",
     "ckconv": "a learned function of the displacement: one kernel as long as the signal",
-    "infsa": "one hop of diffusion over a graph of affinities, normalised as a whole",
+    "infsa": "one hop over a token graph, normalised as a whole",
     "itnet": "a matrix for every pair of points, a network of positions and features",
     "itnet_low_rank": "the same, factored: two networks, one a point",
     "linear_attention": "a fixed feature map in the place of the exponential",

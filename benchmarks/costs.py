@@ -59,7 +59,7 @@ def infsa(n: int, d: int, heads: int, **_: object) -> Cost:
 
 
 def linear_infsa(n: int, d: int, heads: int, **_: object) -> Cost:
-    """Queries at every point; their mean, its affinities, and each head's sum of u. Values and
+    """Queries at every point; their mean, its edges, and each head's sum of u. Values and
     projection act on sums only.
     """
     flops, moved = _linears(n, d, 1)

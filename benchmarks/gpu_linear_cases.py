@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fredholm.families.ckconv.grid_convolution import grid_convolution, grid_convolution_naive
-from fredholm.families.infsa.graph import affinity_naive, affinity_product
+from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.naive import edge_product_naive
 from fredholm.ops.feature_map import Bank, scalar_bank_naive
 from fredholm.ops.linear_attention import banked_attention, linear_attention, linear_attention_naive
 from fredholm.quadrature import Quadrature
@@ -159,15 +160,14 @@ def _infsa(x: Inputs, backend: str) -> Tensor:
     causal, dtype = "time" in x, x["query"].dtype
     half = None if dtype == torch.float32 else dtype
     tensors = x["query"], x["key"], x["value"], x["mass"][:, :1]
-    return _normalised(
-        *affinity_product(*tensors, causal=causal, half=half, backend=backend), causal
-    )
+    return _normalised(*edge_product(*tensors, causal=causal, half=half, backend=backend), causal)
 
 
 def _infsa_exact(x: Inputs) -> Tensor:
     causal = "time" in x
     return _normalised(
-        *affinity_naive(x["query"], x["key"], x["value"], x["mass"][:, :1], causal=causal), causal
+        *edge_product_naive(x["query"], x["key"], x["value"], x["mass"][:, :1], causal=causal),
+        causal,
     )
 
 

@@ -25,9 +25,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from fredholm.families.ckconv.triton import op as spectra
-from fredholm.families.infsa.triton import backward as affinity_backward
-from fredholm.families.infsa.triton import forward as affinity_forward
-from fredholm.families.infsa.triton import op as affinity
+from fredholm.families.infsa.triton import backward as graph_backward
+from fredholm.families.infsa.triton import forward as graph_forward
+from fredholm.families.infsa.triton import op as graph_op
 from fredholm.ops.linear_attention import triton as linear
 from fredholm.ops.linear_attention import triton_backward as linear_backward
 from fredholm.ops.linear_attention import triton_forward as linear_forward
@@ -69,17 +69,17 @@ Case = tuple[
 ]  # label, kernel, pointers in half precision, constants, tiles
 
 
-def affinity_cases() -> Iterator[Case]:
+def graph_cases() -> Iterator[Case]:
     """Widths 64 and 128, bfloat16 and float32, causal with a density."""
-    kernels = [("forward", affinity_forward.forward)]
+    kernels = [("forward", graph_forward.forward)]
     kernels += [
-        ("backward", getattr(affinity_backward, f"backward_{name}"))
+        ("backward", getattr(graph_backward, f"backward_{name}"))
         for name in ("queries", "keys", "density")
     ]
     for dtype, itemsize, precision in (("bf16", 2, "tf32"), ("fp32", 4, "tf32x3")):
         for width in (64, 128):
             for direction, kernel in kernels:
-                tiles = affinity.default_tiles(direction, width, itemsize)
+                tiles = graph_op.default_tiles(direction, width, itemsize)
                 constants = {
                     "E": width, "D": width, "BLOCK_E": width, "BLOCK_D": width, "BLOCK_Q": tiles["rows"],
                     "BLOCK_K": tiles["keys"], "ACTIVATION": "relu", "STATISTIC": "squares", "CAUSAL": True, "DENSITY": True,
@@ -168,7 +168,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for label, kernel, half, constants, tiles in [
-        *affinity_cases(),
+        *graph_cases(),
         *linear_cases(),
         *spectrum_cases(),
     ]:

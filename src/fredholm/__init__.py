@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .convert import as_operator as as_operator
     from .domain import Domain as Domain
     from .families.ckconv.operator import CKConv as CKConv
-    from .families.infsa.linear_operator import LinearInfSA as LinearInfSA
     from .families.infsa.operator import InfSA as InfSA
+    from .families.infsa.operator import LinearInfSA as LinearInfSA
     from .families.itnet.operator import ITNetOperator as ITNetOperator
     from .families.itnet.operator import LowRankITNetOperator as LowRankITNetOperator
     from .families.luna.operator import LunaAttention as LunaAttention

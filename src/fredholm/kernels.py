@@ -13,11 +13,12 @@ from .families.classical.recurrence import RecurrentKernel
 from .families.classical.selective import SelectiveKernel
 from .families.classical.spectral import PeriodicKernel
 from .families.classical.state_space import DiagonalStateSpaceKernel, StateSpaceKernel
-from .families.infsa.centres import CentreKernel, StreamingCentreKernel
-from .families.infsa.kernel import CentralityKernel, GraphKernel
+from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
+from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
 from .families.itnet.low_rank import LowRankKernel
-from .families.luna.kernel import LunaKernel, LunaMap
+from .families.luna.feature_map import LunaMap
+from .families.luna.kernel import LunaKernel
 from .families.softmax.feature_maps import (
     FourierRandomFeatures,
     HedgehogFeatures,
@@ -34,7 +35,6 @@ from .integral import (
     Expanded,
     FeatureMap,
     FourierFeatures,
-    GraphDiffusion,
     HiddenKernel,
     HiddenReadout,
     JointScores,
@@ -57,6 +57,7 @@ from .integral import (
     SplitHidden,
     Stabilised,
     StateScan,
+    TokenGraphWeights,
     TransposedLinear,
     WeightedKernel,
     WeightedValue,
@@ -66,6 +67,11 @@ from .integral import (
     has_trait,
     register_feature_map,
 )
+
+# Names of the first release, which users' files import: one object had several words, and is now
+# called a token graph everywhere.
+GraphKernel, CentralityKernel = TokenGraphKernel, HopKernel
+GraphDiffusion = TokenGraphWeights
 
 __all__ = [
     "FEATURE_MAPS",
@@ -93,6 +99,7 @@ __all__ = [
     "HedgehogFeatures",
     "HiddenKernel",
     "HiddenReadout",
+    "HopKernel",
     "JointScores",
     "Kernel",
     "LagFeatures",
@@ -131,6 +138,8 @@ __all__ = [
     "StencilKernel",
     "StreamingCentreKernel",
     "T2RFeatures",
+    "TokenGraphKernel",
+    "TokenGraphWeights",
     "TransposedLinear",
     "WeightedKernel",
     "WeightedValue",

@@ -2,8 +2,7 @@
 
 from .families.ckconv.operator import CKConv
 from .families.infsa.hops import Neumann
-from .families.infsa.linear_operator import LinearInfSA
-from .families.infsa.operator import InfSA
+from .families.infsa.operator import InfSA, LinearInfSA
 from .families.infsa.resolvent import Resolvent
 from .families.itnet.compress import CompressionReport, compress
 from .families.itnet.operator import ITNetOperator, LowRankITNetOperator

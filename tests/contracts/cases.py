@@ -152,7 +152,7 @@ class CKConvCase(OperatorCase):
 
 
 class GraphCase(OperatorCase):
-    """A graph of tokens: no queries on another domain."""
+    """A token graph: no queries on another domain."""
 
     cross = False
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from fredholm.errors import OptionError
-from fredholm.families.luna.kernel import PRESETS
+from fredholm.families.luna import naive
+from fredholm.families.luna.feature_map import PRESETS
 from fredholm.integral import build_feature_map, orthogonal_draws
 from fredholm.kernels import (
     FEATURE_MAPS,
@@ -52,36 +53,38 @@ def luna(**options):
 
 
 def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
-    """Eq. 11 by loops over heads, directions and channels; no cap."""
+    """Eq. 11, head by head; no cap. Columns as the layer's: all directions of the first channel."""
     columns = []
     for h in range(x.shape[1]):
         s = h if layer.weight.shape[0] > 1 else 0
-        found = []
-        for channel in range(layer.channels):
-            groups = layer.bank.weight.shape[1]
-            g, c = (channel, 0) if groups == layer.channels else (0, channel)
-            for i in range(layer.directions):
-                u = x[:, h] @ layer.weight[s, i] + layer.bias[s, i]
-                act = torch.relu if layer.activation == "relu" else nn.functional.gelu
-                y = (
-                    act(u[..., None] * layer.bank.weight[s, g] + layer.bank.bias[s, g])
-                    @ layer.bank.readout[s, g, c]
-                )
-                y = y + layer.bank.shift[s, g, c]
-                y = torch.relu(y) if layer.nonneg else y
-                if layer.coefficient is not None:
-                    y = y * layer.coefficient[channel].abs()
-                if layer.envelope:
-                    gate = x[:, h] @ layer.gate[s].T + layer.gate_bias[s]
-                    one = layer.envelope == "scalar"
-                    y = y * (
-                        nn.functional.softplus(gate[..., 0])
-                        if one
-                        else gate[..., channel].sigmoid()
-                    )
-                found.append(y / math.sqrt(layer.directions))
-        columns.append(torch.stack(found, -1))
-    return torch.stack(columns, 1)
+        rows = [
+            part.expand(layer.channels, -1) for part in (layer.bank.weight[s], layer.bank.bias[s])
+        ]
+        networks = naive.Networks(
+            *rows, layer.bank.readout[s].flatten(0, 1), layer.bank.shift[s].flatten()
+        )
+        y = naive.feature_map(
+            x[:, h : h + 1],
+            layer.weight[s],
+            layer.bias[s],
+            networks,
+            envelope=envelope(layer, x[:, h : h + 1], s),
+            activation=layer.activation,
+            nonneg=layer.nonneg,
+        )
+        y = y.unflatten(-1, (layer.directions, layer.channels))
+        if layer.coefficient is not None:
+            y = y * layer.coefficient.abs()
+        columns.append(y.mT.flatten(-2))
+    return torch.cat(columns, 1)
+
+
+def envelope(layer: LunaMap, x: torch.Tensor, s: int) -> torch.Tensor | None:
+    """h(x): a softplus (one number) or a sigmoid (one per channel) of a linear map."""
+    if layer.envelope is None:
+        return None
+    gate = x @ layer.gate[s].T + layer.gate_bias[s]
+    return nn.functional.softplus(gate) if layer.envelope == "scalar" else gate.sigmoid()
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "cap" not in v])

@@ -96,7 +96,7 @@ def test_kernels_without_a_graph_are_refused(strategy):
         SoftmaxAttention(DIM, HEADS, strategy=strategy),
         LinearInfSA(DIM, HEADS, strategy=strategy),
     ):
-        with pytest.raises(StrategyError, match="a graph of tokens"):
+        with pytest.raises(StrategyError, match="a token graph"):
             op(features().float())
 
 

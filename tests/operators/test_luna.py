@@ -10,6 +10,7 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
+from fredholm.families.luna import naive
 from fredholm.kernels import FEATURE_MAPS
 from fredholm.operators import (
     LinearAttention,
@@ -32,6 +33,35 @@ def luna(**options):
 
 def signal(n: int = N) -> torch.Tensor:
     return torch.randn(2, n, DIM, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "exact"])
+@pytest.mark.parametrize("options", [{}, {"nonneg": False, "activation": "gelu"}])
+@pytest.mark.parametrize("equal", [False, True])
+def test_it_is_equations_9_to_11(strategy, options, equal):
+    """Values, and gradients of u and every weight, with keys that are queries and that are not."""
+    torch.manual_seed(2)
+    operator = luna(bias=False, floor=1e-12, strategy=strategy, **options)
+    kernel, phi = operator.kernel, operator.kernel.feature_map
+    with torch.no_grad():
+        phi.bias.normal_()
+        phi.bank_shift.add_(2.0)  # denominators away from zero, also without the last ReLU
+        if equal:
+            kernel.key.weight.copy_(kernel.query.weight)
+    leaves = [kernel.query.weight, kernel.key.weight, kernel.value.weight, phi.weight, phi.bias]
+    leaves += [phi.bank_weight, phi.bank_bias, phi.bank_readout, phi.bank_shift]
+    u = signal().requires_grad_()
+    query, key, value = (x.unflatten(0, (HEADS, -1)) for x in leaves[:3])
+    weight, bias, readout, shift = (x[0] for x in leaves[5:])
+    networks = naive.Networks(weight, bias, readout[:, 0], shift[:, 0])
+    response = naive.luna(u, query, key, value, phi.weight[0], phi.bias[0], networks, **options)
+    expected = operator.projection(response.transpose(1, 2).flatten(2))
+    found = operator(u, Domain.line(N, dtype=torch.float64))
+    assert_close(found, expected)
+    direction = torch.randn_like(expected)
+    both = (torch.autograd.grad(y, [u, *leaves], direction) for y in (found, expected))
+    for a, b in zip(*both, strict=True):
+        assert_close(a, b, "gradient")
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,4 +1,4 @@
-"""The tiled affinity product equals its definition; walks on its graph equal dense linear algebra;
+"""The tiled edge product equals its definition; walks on its graph equal dense linear algebra;
 solvers check themselves.
 """
 
@@ -14,11 +14,11 @@ from fredholm.errors import ConvergenceError, OptionError, ShapeError
 from fredholm.families.infsa.graph import (
     ACTIVATIONS,
     TokenGraph,
-    affinity_naive,
-    affinity_product,
-    diffuse,
+    edge_product,
     resolvent,
+    sum_of_hops,
 )
+from fredholm.families.infsa.naive import edge_product_naive
 
 from ..tolerances import assert_close
 
@@ -49,8 +49,8 @@ def test_tiles_are_the_definition(activation, causal, density, memory):
         for equal in (False, True):
             x = inputs(density, equal)
             options = {"causal": causal, "activation": activation, "statistic": statistic}
-            found = affinity_product(*x, memory=memory, **options)
-            expected = affinity_naive(*x, **options)
+            found = edge_product(*x, memory=memory, **options)
+            expected = edge_product_naive(*x, **options)
             weight = [torch.randn_like(y) for y in expected]
             both = [
                 torch.autograd.grad(
@@ -78,7 +78,7 @@ def test_nothing_quadratic_is_saved_for_the_backward():
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: saved.append(t.numel()) or t, lambda t: t
     ):
-        out, row = affinity_product(*inputs(n=64))
+        out, row = edge_product(*inputs(n=64))
     assert max(saved) <= B * H * 64 * D < 64 * 64 * B * H
     assert out.isfinite().all()
     assert row.isfinite().all()
@@ -87,7 +87,7 @@ def test_nothing_quadratic_is_saved_for_the_backward():
 def test_flops_are_counted():
     x = inputs()
     with FlopCounterMode(display=False) as counter:
-        out, _ = affinity_product(*x)
+        out, _ = edge_product(*x)
     assert counter.get_total_flops() == 2 * B * H * N * N * (E + D)
     with FlopCounterMode(display=False) as counter:
         out.sum().backward()
@@ -97,17 +97,15 @@ def test_flops_are_counted():
 def test_bad_arguments_are_named():
     q, k, v, m = inputs()
     with pytest.raises(OptionError, match="did you mean 'relu'"):
-        affinity_product(q, k, v, m, activation="rellu")
+        edge_product(q, k, v, m, activation="rellu")
     with pytest.raises(OptionError, match="statistic"):
-        affinity_product(q, k, v, m, statistic="cubes")
+        edge_product(q, k, v, m, statistic="cubes")
     with pytest.raises(OptionError, match="at least 1, got 0"):
-        affinity_product(q, k, v, m, memory=0)
+        edge_product(q, k, v, m, memory=0)
     with pytest.raises(ShapeError, match="as many queries as keys, got 3 and 7"):
-        affinity_product(q[:, :, :3], k, v, m, causal=True)
+        edge_product(q[:, :, :3], k, v, m, causal=True)
     with pytest.raises(ShapeError, match="needs query"):
-        inspect.unwrap(affinity_product)(
-            q, k[..., :2], v, m
-        )  # without the tests' own check of shapes
+        inspect.unwrap(edge_product)(q, k[..., :2], v, m)  # without the tests' own check of shapes
 
 
 # --- walks ----------------------------------------------------------------------------------------
@@ -121,7 +119,7 @@ def graph(causal=False, density="none", norm="frobenius", decay=0.9, n=N, **opti
 
 
 def dense(g: TokenGraph) -> torch.Tensor:
-    pairs, mass = g.affinities(), g.mass[:, None, None]
+    pairs, mass = g.edges(), g.mass[:, None, None]
     row = ((pairs.square() if g.norm == "frobenius" else pairs.abs()) * mass).sum(-1)
     return g.factor(row)[..., None] * pairs * mass
 
@@ -156,7 +154,7 @@ def test_transposed_product_and_hops(causal, density):
     assert_close(out, matrix @ v, "one hop")
     assert_close(g.apply(v, factor), matrix @ v, "one more hop")
     assert_close(g.apply_transposed(v, factor), matrix.mT @ v, "transposed")
-    assert_close(diffuse(g, v, 3), matrix @ (v + matrix @ (v + matrix @ v)), "three hops")
+    assert_close(sum_of_hops(g, v, 3), matrix @ (v + matrix @ (v + matrix @ v)), "three hops")
 
 
 @pytest.mark.parametrize("n", [N, 150])

@@ -1,4 +1,4 @@
-"""The affinity product's Triton kernels equal its definition: values, row statistics and every
+"""The edge product's Triton kernels equal its definition: values, row statistics and every
 gradient.
 """
 
@@ -9,7 +9,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import BackendError
-from fredholm.families.infsa.graph import affinity_naive, affinity_product
+from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.naive import edge_product_naive
 
 from ..tolerances import assert_close
 from .triton_device import devices, poisoned  # noqa: F401
@@ -37,8 +38,8 @@ def assert_same(x, dtype=torch.float32, **options):
     """Values and gradients against the definition in float64."""
     exact = [t.detach().double().requires_grad_() for t in x]
     found, expected = (
-        affinity_product(*x, backend="triton", **options),
-        affinity_naive(*exact, **options),
+        edge_product(*x, backend="triton", **options),
+        edge_product_naive(*exact, **options),
     )
     assert all(y.dtype == torch.float32 for y in found)
     weight = [torch.randn_like(y) for y in expected]
@@ -76,17 +77,17 @@ def test_blocks_of_other_sizes_than_the_tiles(device):
 
 def test_rows_alone(device):
     q, k, v, m = inputs(device)
-    out, row = affinity_product(q, k, v[..., :0], m, backend="triton")
+    out, row = edge_product(q, k, v[..., :0], m, backend="triton")
     assert out.shape == (B, H, 37, 0)
-    assert_close(row, affinity_naive(q, k, v, m)[1])
+    assert_close(row, edge_product_naive(q, k, v, m)[1])
 
 
 def test_one_gradient_at_a_time(device):
     x = inputs(device, "own")
-    whole = torch.autograd.grad(affinity_product(*x, backend="triton")[0].square().sum(), x[:3])
+    whole = torch.autograd.grad(edge_product(*x, backend="triton")[0].square().sum(), x[:3])
     for i, expected in enumerate(whole):
         alone = [t if i == j else t.detach() for j, t in enumerate(x)]
-        out = affinity_product(*alone, backend="triton")[0].square().sum()
+        out = edge_product(*alone, backend="triton")[0].square().sum()
         assert torch.equal(torch.autograd.grad(out, alone[i])[0], expected)
 
 
@@ -100,8 +101,8 @@ def test_custom_op_is_registered_soundly(device):
 def test_tensors_of_any_strides(device):
     x = inputs(device)
     turned = [t.detach().transpose(1, 2).contiguous().transpose(1, 2) for t in x[:3]]
-    expected = affinity_product(*x, backend="triton")
-    for a, b in zip(affinity_product(*turned, x[3].expand(B, 37), backend="triton"), expected):
+    expected = edge_product(*x, backend="triton")
+    for a, b in zip(edge_product(*turned, x[3].expand(B, 37), backend="triton"), expected):
         assert torch.equal(a, b)
 
 
@@ -110,7 +111,7 @@ def test_flops_are_counted(device):
 
     x = inputs(device)
     with FlopCounterMode(display=False) as counter:
-        out, row = affinity_product(*x, backend="triton")
+        out, row = edge_product(*x, backend="triton")
     assert counter.get_total_flops() == 2 * B * H * 37 * 37 * (E + D)
     with FlopCounterMode(display=False) as counter:
         (out.sum() + row.sum()).backward()
@@ -118,11 +119,11 @@ def test_flops_are_counted(device):
 
 
 def test_what_it_does_not_serve_is_refused(device):
-    with pytest.raises(BackendError, match="affinity product: its sums are in float32"):
-        affinity_product(*inputs(device, dtype=torch.float64), backend="triton")
+    with pytest.raises(BackendError, match="edge product: its sums are in float32"):
+        edge_product(*inputs(device, dtype=torch.float64), backend="triton")
     wide = torch.zeros(1, 1, 2, 300, device=device)
     with pytest.raises(BackendError, match=r"up to 256 columns .* got 300 and 300"):
-        affinity_product(wide, wide, wide, torch.ones(1, 1, device=device), backend="triton")
+        edge_product(wide, wide, wide, torch.ones(1, 1, device=device), backend="triton")
 
 
 @pytest.mark.gpu
@@ -132,6 +133,6 @@ def test_half_precisions(device, dtype):
         pytest.skip("the interpreter's bfloat16 is wrong")
     x = inputs(device, queries=133, keys=133)
     q, k, v, m = (t.detach().to(dtype).float() for t in x)
-    found = affinity_product(q, k, v, m, causal=True, half=dtype, backend="triton")
-    for a, b in zip(found, affinity_naive(*(t.double() for t in (q, k, v, m)), causal=True)):
+    found = edge_product(q, k, v, m, causal=True, half=dtype, backend="triton")
+    for a, b in zip(found, edge_product_naive(*(t.double() for t in (q, k, v, m)), causal=True)):
         assert_close(a.double(), b, dtype=torch.bfloat16)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError
-from ..families.infsa.graph import affinity_product
+from ..families.infsa.graph import edge_product
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check
@@ -80,7 +80,7 @@ def eigenvector_alignment(
 def _centred_weights(
     operator: Any, u: Tensor, domain: Domain, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """The weights of a LinearInfSA (B, H, N), and the Perron vector of its affinities."""
+    """The weights of a LinearInfSA (B, H, N), and the Perron vector of its token graph."""
     kernel = operator.kernel
     problem, _, _ = operator._problem(u, domain, None, None)
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
@@ -88,7 +88,7 @@ def _centred_weights(
     vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)
     for _ in range(iterations):
         options = {"activation": kernel.activation, "statistic": "none"}
-        vector, _ = affinity_product(key, query, mass * vector, mass[:, 0, :1, 0], **options)
+        vector, _ = edge_product(key, query, mass * vector, mass[:, 0, :1, 0], **options)
         vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
     return kernel.weights(problem.rows([0]))[:, :, 0].double(), vector[..., 0]
 

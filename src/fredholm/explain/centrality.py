@@ -19,7 +19,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
 from ..families.infsa.graph import TokenGraph, solve
-from ..integral import GraphDiffusion, has_trait
+from ..integral import TokenGraphWeights, has_trait
 from .kernels import BUDGET, check
 
 DENSE = 1024  # points up to which the matrix is held
@@ -236,13 +236,13 @@ def token_chain(
 def _graph_products(
     operator, u: Tensor, domain: Domain, real: Tensor
 ) -> tuple[Product, Product] | None:
-    """Products with a graph of tokens, by tiles; None for other operators, and for GELU, whose
+    """Products with a token graph, by tiles; None for other operators, and for GELU, whose
     weights may be negative.
     """
     kernel: Any = getattr(operator, "kernel", None)
     if (
         kernel is None
-        or not has_trait(kernel, GraphDiffusion)
+        or not has_trait(kernel, TokenGraphWeights)
         or kernel.rules()["activation"] == "gelu"
     ):
         return None

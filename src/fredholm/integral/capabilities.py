@@ -174,9 +174,9 @@ class Pooled(Expanded):
         """∫ K u dμ, (B, H, Nq, d_out)."""
 
 
-class GraphDiffusion(WeightedValue):
-    """The weight is an affinity of inner products over one norm of the whole graph: a product that
-    may be applied again.
+class TokenGraphWeights(WeightedValue):
+    """The weights are the edges of a token graph, activated inner products over one norm of the whole
+    graph: one hop, which may be taken again.
     """
 
     @abstractmethod
@@ -275,7 +275,7 @@ CAPABILITIES: tuple[type, ...] = (
     Stabilised,
     Expanded,
     Pooled,
-    GraphDiffusion,
+    TokenGraphWeights,
     OwnForm,
     LagTaps,
     LagFeatures,

@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, OptionError, suggest
-from ...families.infsa.graph import (
-    TokenGraph,
-    Tokens,
-    affinity,
-    centre_weights,
-    diffuse,
-    rows_of_centres,
-    shared_centres,
-)
+from ...families.infsa.centres import Tokens, centre_weights, rows_of_centres, shared_centres
+from ...families.infsa.graph import TokenGraph, activated, sum_of_hops
 from .heads import Heads, Seen
 
 GRAPHS = ("infsa", "linear_infsa")
@@ -26,7 +19,7 @@ EPS = 1e-6
 
 
 class GraphHeads(Heads):
-    r"""One hop of diffusion on a graph of tokens, :math:`\gamma_h \hat A_h V_h`, or its linear
+    r"""One hop on a token graph, :math:`\gamma_h \hat A_h V_h`, or its linear
     form; γ of each head is learned.
 
     The weights of a row do not sum to one, and γ is all there is to learn, so that nothing is
@@ -70,7 +63,7 @@ class GraphHeads(Heads):
         if self.name == "linear_infsa":
             raw = centre_weights(self._tokens(query, key), query.float(), weights)
         else:
-            raw = affinity(query.float() @ key.float().mT, self.options.get("activation", "relu"))
+            raw = activated(query.float() @ key.float().mT, self.options.get("activation", "relu"))
         raw = raw * weights
         return raw / raw.sum(-1, keepdim=True).clamp(min=EPS)
 
@@ -82,7 +75,7 @@ class GraphHeads(Heads):
         with torch.autocast(query.device.type, enabled=False):
             if self.name == "infsa":
                 graph = TokenGraph.of(query, key, quadrature, decay, **self.options)
-                return diffuse(graph, value.to(graph.query.dtype), 1).to(value.dtype)
+                return sum_of_hops(graph, value.to(graph.query.dtype), 1).to(value.dtype)
             tokens, wide = self._tokens(query, key), value.float()
             if quadrature.query_time is None and quadrature.density is None:
                 weights, _ = shared_centres(tokens, quadrature.mass)

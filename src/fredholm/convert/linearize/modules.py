@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError
-from ...families.infsa.centres import CentreKernel
-from ...families.infsa.kernel import CentralityKernel, GraphKernel
+from ...families.infsa.centre_kernel import CentreKernel
+from ...families.infsa.kernel import HopKernel, TokenGraphKernel
 from ...families.softmax.kernel import SoftmaxKernel
 from ...families.softmax.linear import LinearAttentionKernel
 from ...integral import AttentionKernel, IntegralOperator
@@ -59,7 +59,7 @@ class LinearizedOperator(IntegralOperator):
     def __init__(self, teacher: IntegralOperator, kernel: AttentionKernel):
         projection = False if teacher.projection is None else teacher.projection
         options = {"out_dim": teacher.out_dim, "residual": False, "projection": projection}
-        self._graph = isinstance(kernel, GraphKernel)
+        self._graph = isinstance(kernel, TokenGraphKernel)
         super().__init__(kernel.d_in, kernel.heads, kernel=kernel, **options)  # type: ignore[arg-type]
         self._teacher = (teacher,)  # in a tuple, so that it is no part of the state
         self.mode = "linear"
@@ -311,7 +311,7 @@ def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> Atten
         else (teacher.query, teacher.key, teacher.value)
     )
     if to in GRAPHS:
-        kind = CentralityKernel if to == "infsa" else CentreKernel
+        kind = HopKernel if to == "infsa" else CentreKernel
         return kind(teacher.d_in, teacher.heads, projections=projections, **_graph_options(options))
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
     return LinearAttentionKernel(

@@ -1,197 +1,218 @@
-"""Attention by a central query: the linear form of diffusion on a graph of tokens."""
+"""Weights by a central query: one step (or some) towards the leading eigenvector of the graph, in
+O(N).
+
+Every form starts from energies e and repeats, for a query's weights w over what it sees,
+
+    a = e / (Σ w e + ε),      c = Σ w a Q,      a = φ(c·K) / (Σ w |φ(c·K)| + ε)     where that sum
+    is not zero.
+
+Shapes: Q, K (B, H, N, e), V (B, H, N, d), energies (B, H, C, N) for C centres a head.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...errors import DomainError, OptionError
-from ...integral import CausalTransition, Layout, OwnForm, Point, Problem
-from .graph import (
-    Tokens,
-    advance_stream,
-    centre_weights,
-    rows_of_centres,
-    shared_centres,
-    stream_weights,
-    streamed_centres,
-)
-from .kernel import PRESETS, GraphKernel
+from ...quadrature import Quadrature
+from .graph import activated, edge_product
 
 
-class CentreKernel(GraphKernel, OwnForm):
-    r"""Keys count by their likeness to a centre of all queries:
-    :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
-
-    .. math:: e = |Q u|, \quad \alpha = \frac{e}{\int e\,d\mu + \varepsilon}, \quad \bar q = \int \alpha\,Q u\,d\mu, \quad
-              S(y) = \phi(\langle \bar q, K u(y)\rangle), \quad a = \frac{S}{\int |S|\,d\mu +
-              \varepsilon}
-
-    and a = α where the last integral is zero. Further ``steps`` repeat the last two with
-    :math:`\bar q = \int a\,Q u\,d\mu`. An order or pairs give each query integrals over what it
-    sees, so that the weights depend on x and cost O(N²) time (tiled).
-
-    Args:
-        tied: keys are the queries, as in the paper; the default is the preset's.
-        steps: power steps, at least 1.
-        centres: C central queries a head; the energies of centre c are
-            :math:`|Q u|\,\sigma(\langle p_c, Q u\rangle)` with learned p, and a query mixes the C
-            responses by a softmax of :math:`\langle \bar q_c, Q u(x)\rangle / \sqrt{d_h}`: rank C,
-            not 1.
-        options: see :class:`GraphKernel`.
-
-    Reference: InfSA Eqs. 16-21; steps and centres are two of its future directions, order and
-    masses are ours.
-
-    Example:
-        >>> CentreKernel(8, 2, steps=2).tied
-        True
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What the centres are made of, and how: Q, K, the energies, and the options of
+    :class:`fredholm.kernels.CentreKernel`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        tied: bool | None = None,
-        steps: int = 1,
-        centres: int = 1,
-        **options,
-    ):
-        if steps < 1 or centres < 1:
-            raise OptionError(f"steps and centres are at least 1, got {steps} and {centres}")
-        if tied is None:
-            tied = bool(PRESETS.get(options.get("preset", "paper"), {}).get("tied", True))
-        super().__init__(dim, heads, tied=tied, **options)
-        self.steps, self.centres = steps, centres
-        probes = torch.randn(heads, centres, self.width) * self.width**-0.5
-        self.probes = nn.Parameter(probes) if centres > 1 else None
+    query: Tensor
+    key: Tensor
+    energy: Tensor
+    steps: int = 1
+    activation: str = "relu"
+    eps: float = 1e-6
 
-    # --- the definition ---------------------------------------------------------------------------
-
-    def weights(self, problem: Problem) -> Tensor:
-        tokens = self._centred(problem.uy)
-        density = centre_weights(
-            tokens, self._queries(problem.ux), problem.quadrature.weights().to(tokens.energy.dtype)
+    def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
+        """amount / (total + ε), and ``before`` where the total is zero."""
+        quotient = amount / torch.where(total > 0, total + self.eps, 1.0)
+        return torch.where(
+            total > 0, quotient, torch.zeros_like(quotient) if before is None else before
         )
-        density = density * self._factor().to(density.dtype)
-        return density.expand(-1, -1, problem.ux.shape[2], -1).to(problem.uy.dtype)
 
-    # --- the fast forms ---------------------------------------------------------------------------
-
-    def evaluates(self, layout: Layout) -> bool:
-        return True
-
-    def evaluate(self, problem: Problem) -> Tensor:
-        """The response (B, H, Nq, d_out), or (B, H, 1, d_out) where it is the same for every query."""
-        u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
-        shared = q.query_time is None and q.density is None
-        value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
-        with torch.autocast(u.device.type, enabled=False):
-            out = (
-                self._shared(tokens, u, q.mass)
-                if value is None
-                else self._apart(tokens, value, problem)
-            )
-            return (out * self._factor().to(out.dtype)).to(u.dtype)
-
-    def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
-        """Where order or pairs give each query centres of its own."""
-        return rows_of_centres(tokens, value, problem.quadrature)
-
-    def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor) -> Tensor:
-        """All queries see all keys. Features are pooled before they become values: N·H·C·dim
-        multiply-adds for N·dim².
+    def mixture(self, query: Tensor, centre: Tensor) -> Tensor | None:
+        """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C,
+        Nq), or None for one.
         """
-        weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
-        pooled = (weights.flatten(1, 2) @ u.squeeze(1).to(weights.dtype)).unflatten(
-            1, weights.shape[1:3]
-        )
-        out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
-        bias = self._map(2)[1]
-        if bias is not None:
-            out = out + weights.sum(-1, keepdim=True) * self._share(
-                bias.view(1, self.groups, 1, self.d_out)
-            )
-        mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
-        return out if mixture is None else mixture.mT @ out
-
-    # --- parts ------------------------------------------------------------------------------------
-
-    def _centred(self, u: Tensor) -> Tokens:
-        """What the centres are made of, in float32 at least."""
-        query = self._queries(u)
-        key = query if self.tied and self.scale == 1.0 else self._precise(self._heads(u, 1))
-        with torch.autocast(u.device.type, enabled=False):
-            energy = torch.linalg.vector_norm(query, dim=-1)[:, :, None]
-            if self.probes is not None:
-                energy = energy * torch.sigmoid(self.probes.to(query.dtype) @ query.mT)
-        return Tokens(query, key, energy, self.steps, self.activation, self.eps)
-
-    def _queries(self, u: Tensor) -> Tensor:
-        query = self._precise(self._heads(u, 0))
-        return query if self.scale == 1.0 else query * self.scale
-
-    def _precise(self, x: Tensor) -> Tensor:
-        return x.to(torch.promote_types(x.dtype, torch.float32))
-
-    def _factor(self) -> Tensor:
-        return (self.decay() ** self.power)[:, None, None]
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, steps={self.steps}, centres={self.centres}"
+        count = centre.shape[2]
+        if count == 1:
+            return None
+        if centre.shape[3] == 1:
+            score = centre[..., 0, :] @ query.mT
+        else:
+            score = (centre * query[:, :, None]).sum(-1)
+        return torch.softmax(score * query.shape[-1] ** -0.5, 2)
 
 
-class StreamingCentreKernel(CentreKernel, CausalTransition):
-    r"""The linear form with a causal state of fixed size: a key is scored once, against the centre
-    at its own time,
-    :math:`S_j = \phi(\langle \bar q_j, K u_j\rangle)`; sums of S and S·V run on.
+# --- the definitions: every pair held at once -----------------------------------------------------
 
-    Without order it is :class:`CentreKernel`. In causal order it is another function: the exact
-    form scores all keys anew for each query, which is not separable and costs O(N²). The state is
-    O(C·steps·(e + d)) a head.
 
-    Raises:
-        DomainError: pairs in causal order, which no state of fixed size can serve.
-
-    Reference: ours; InfSA Eqs. 16-21 at a prefix.
+def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
+    """Densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w (B | 1, 1
+    | H, Nq, Nk). O(Nq·Nk).
     """
+    w = weights[:, :, None]
+    total = (w * tokens.energy[:, :, :, None]).sum(-1, keepdim=True)
+    a = tokens.share(tokens.energy[:, :, :, None], total, None)
+    centre = (w * a) @ tokens.query[:, :, None]
+    for step in range(tokens.steps):
+        if step:
+            centre = (w * a) @ tokens.query[:, :, None]
+        score = activated(centre @ tokens.key[:, :, None].mT, tokens.activation)
+        a = tokens.share(score, (w * score.abs()).sum(-1, keepdim=True), a)
+    mixture = tokens.mixture(query, centre)
+    return a[:, :, 0] if mixture is None else (mixture[..., None] * a).sum(2)
 
-    def check(self, layout: Layout) -> None:
-        super().check(layout)
-        if layout.pairs and layout.causal:
-            raise DomainError(
-                "the streaming form keeps sums over all earlier points and cannot serve pair masks "
-                "or biases in causal order; "
-                "use causal='exact', or a domain without pairs"
-            )
 
-    def weights(self, problem: Problem) -> Tensor:
-        if problem.quadrature.query_time is None:
-            return super().weights(problem)
-        whole = problem if problem.whole is None else problem.whole
-        tokens = self._centred(problem.uy)
-        views = [p.quadrature.weights().to(tokens.energy.dtype) for p in (problem, whole)]
-        density = stream_weights(tokens, self._queries(problem.ux), *views)
-        return (density * self._factor().to(density.dtype)).to(problem.uy.dtype)
+def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: Tensor) -> Tensor:
+    """The same where each key is scored once, against the centre at its own time: ``all_weights``
+    (·, ·, Nk, Nk) are its views.
+    """
+    score = tokens.energy
+    own = past = None
+    centre = torch.zeros_like(query[:, :, None])
+    for level in range(tokens.steps + 1):
+        sums = [
+            (w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True)
+            for w in (weights, all_weights)
+        ]
+        own = tokens.share(score[:, :, :, None], sums[0], own)
+        if level == tokens.steps:
+            break
+        past = tokens.share(score[:, :, :, None], sums[1], past)
+        centre = (weights[:, :, None] * own) @ tokens.query[:, :, None]
+        centres = (all_weights[:, :, None] * past) @ tokens.query[:, :, None]
+        score = activated((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
+    assert own is not None
+    mixture = tokens.mixture(query, centre)
+    return own[:, :, 0] if mixture is None else (mixture[..., None] * own).sum(2)
 
-    def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
-        if problem.quadrature.query_time is None:
-            return super()._apart(tokens, value, problem)
-        return streamed_centres(tokens, value, problem.quadrature)
 
-    def start(self, u: Tensor) -> dict[str, Tensor]:
-        shape = (u.shape[0], self.heads, self.centres, self.steps + 1)
-        dtype = torch.promote_types(u.dtype, torch.float32)
-        sums = torch.zeros(*shape, self.width + self.d_out, dtype=dtype, device=u.device)
-        return {"sums": sums, "totals": torch.zeros(shape, dtype=dtype, device=u.device)}
+# --- the fast forms -------------------------------------------------------------------------------
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        u = point.u[:, :, None]
-        value, tokens = self._precise(self._with_bias(self._heads(u, 2))), self._centred(u)
-        with torch.autocast(u.device.type, enabled=False):
-            out, sums, totals = advance_stream(
-                tokens, value, point.mass, point.scale, memory["sums"], memory["totals"]
-            )
-            out = out * self._factor()[..., 0].to(out.dtype)
-        return out.to(u.dtype), {"sums": sums, "totals": totals}
+
+def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
+    """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and
+    centres (B, H, C, e). O(N).
+    """
+    m = mass[:, None, None]
+    a = tokens.share(tokens.energy, (m * tokens.energy).sum(-1, keepdim=True), None)
+    centre = (m * a) @ tokens.query
+    for step in range(tokens.steps):
+        if step:
+            centre = (m * a) @ tokens.query
+        score = activated(centre @ tokens.key.mT, tokens.activation)
+        a = tokens.share(score, (m * score.abs()).sum(-1, keepdim=True), a)
+    return m * a, centre
+
+
+def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
+    """Response (B, H, N, d) where an order or pairs give every query centres of its own. O(N²)
+    time, tiled, O(N) memory.
+    """
+    b, h, c, n = tokens.energy.shape
+    e, q = tokens.query.shape[-1], quadrature
+    both = torch.cat([tokens.query, value], -1)
+    scale = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if q.scale is None
+        else q.scale[:, :, None, :, None]
+    )
+    weighted = q.mass[:, None, None, :, None] * tokens.energy[..., None]
+    total = scale * _seen(q, weighted)
+    pool = tokens.share(scale * _seen(q, weighted * both[:, :, None]), total, None)
+    key = tokens.key[:, :, None].expand(b, h, c, n, e).flatten(1, 2)
+    density = q.density
+    if density is not None and density.shape[1] > 1 and c > 1:
+        density = density.repeat_interleave(c, 1)
+    options = {
+        "causal": q.query_time is not None,
+        "activation": tokens.activation,
+        "statistic": "sums",
+    }
+    centre = pool[..., :e]
+    for step in range(tokens.steps):
+        centre = pool[..., :e]
+        if step == tokens.steps - 1:
+            both, pool = value, pool[..., e:]
+        massive = (q.mass[:, None, :, None] * both)[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
+        product, row = edge_product(centre.flatten(1, 2), key, massive, q.mass, density, **options)
+        product, row = product.unflatten(1, (h, c)), row.unflatten(1, (h, c))[..., None]
+        pool = tokens.share(scale * product, scale * row, pool)
+    mixture = tokens.mixture(tokens.query, centre)
+    return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
+
+
+def _seen(quadrature: Quadrature, x: Tensor) -> Tensor:
+    """Sum of x (B, H, C, N, ·) over the keys each query sees, with the pair density."""
+    if quadrature.density is None:
+        return x.cumsum(3)
+    density = quadrature.density.tril() if quadrature.query_time is not None else quadrature.density
+    return density[:, :, None] @ x
+
+
+def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
+    """Causal response (B, H, N, d) where each key is scored once, at its own time: running sums,
+    O(N).
+    """
+    e, q = tokens.query.shape[-1], quadrature
+    both = torch.cat([tokens.query, value], -1)[:, :, None]
+    scale = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if q.scale is None
+        else q.scale[:, :, None, :, None]
+    )
+    score, pool = tokens.energy, None
+    centre = tokens.query[:, :, None]
+    for level in range(tokens.steps + 1):
+        weighted = (q.mass[:, None, None] * score)[..., None]
+        total = scale * weighted.abs().cumsum(3)
+        pool = tokens.share(scale * (weighted * both).cumsum(3), total, pool)
+        if level < tokens.steps:
+            centre = pool[..., :e]
+            score = activated((centre * tokens.key[:, :, None]).sum(-1), tokens.activation)
+    assert pool is not None
+    pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre)
+    return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
+
+
+def advance_stream(
+    tokens: Tokens, value: Tensor, mass: Tensor, scale: Tensor | None, sums: Tensor, totals: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass (B | 1,)
+    and scale (B | 1, 1 | H).
+
+    Sums (B, H, C, steps + 1, e + d) and totals (B, H, C, steps + 1) are the state; returns the
+    response (B, H, d) and the state after it.
+    """
+    e = tokens.query.shape[-1]
+    both = torch.cat([tokens.query, value], -1)
+    s = (
+        torch.ones((), dtype=value.dtype, device=value.device)
+        if scale is None
+        else scale[:, :, None, None]
+    )
+    score, pool, new_sums, new_totals = tokens.energy, None, [], []
+    centre = tokens.query[:, :, None, 0]
+    for level in range(tokens.steps + 1):
+        weighted = mass[:, None, None, None] * score  # (B, H, C, 1)
+        new_sums.append(sums[..., level, :] + weighted * both)
+        new_totals.append(totals[..., level] + weighted[..., 0].abs())
+        pool = tokens.share(s * new_sums[-1], s * new_totals[-1][..., None], pool)
+        if level < tokens.steps:
+            centre = pool[..., :e]
+            score = activated((centre * tokens.key).sum(-1, keepdim=True), tokens.activation)
+    assert pool is not None
+    pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre[..., None, :])
+    out = pool[:, :, 0] if mixture is None else (mixture * pool).sum(2)
+    return out, torch.stack(new_sums, -2), torch.stack(new_totals, -1)

@@ -1,4 +1,4 @@
-"""Hops on a graph of tokens: one, as the kernel is defined, or the truncated Neumann series."""
+"""Hops on a token graph: one, as the kernel is defined, or the truncated Neumann series."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...errors import OptionError
 from ...integral import Exact, Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
 from ...ops.backend import check_backend
 from ...quadrature import Quadrature
-from .graph import NORMS, TokenGraph, affinity, diffuse
+from .graph import NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import root_of, row_factor
 
-NEEDS = "a graph of tokens: weights, value_map, tokens, rules and gain (GraphDiffusion)"
+NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
 
 
 @register_strategy("neumann")
 @dataclass(frozen=True)
 class Neumann(Strategy):
-    r"""Walks of up to ``hops`` steps on a graph of tokens, :math:`\sum_{t=1}^{hops} M^t V u` with M
+    r"""Walks of up to ``hops`` hops on a token graph, :math:`\sum_{t=1}^{hops} M^t V u` with M
     of :class:`TokenGraph`.
 
     One hop is the kernel's definition; more are another response, the truncation of
@@ -66,7 +66,7 @@ class OneHop(Form):
         graph, value = graph_of(
             kernel, problem, memory=options.memory, backend=options.backend, half=True
         )
-        return gained(kernel, diffuse(graph, value, 1), value)
+        return gained(kernel, sum_of_hops(graph, value, 1), value)
 
     def step(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
@@ -91,7 +91,7 @@ class Hops(Form):
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend, half=True)
-        return gained(kernel, diffuse(graph, value, options.hops), value)
+        return gained(kernel, sum_of_hops(graph, value, options.hops), value)
 
 
 class HopRows(Form):
@@ -157,7 +157,7 @@ def graph_row(
     rules, view = kernel.rules(), quadrature.row(t)
     with torch.autocast(u.device.type, enabled=False):
         keys = _append(memory, "key", key)
-        pairs = affinity(query @ keys.mT, rules["activation"])
+        pairs = activated(query @ keys.mT, rules["activation"])
         pairs = pairs if view.density is None else pairs * view.density.to(dtype)
         mass = view.mass.to(dtype)[:, None, None]
         size = ((pairs.square() if NORMS[rules["norm"]] == "squares" else pairs.abs()) * mass).sum(

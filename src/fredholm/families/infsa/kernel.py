@@ -1,4 +1,4 @@
-"""Attention as diffusion on a graph of tokens: affinities divided by one norm of the whole graph."""
+"""Attention as hops on a token graph: activated inner products over one norm of the whole graph."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError, suggest
-from ...integral import AttentionKernel, GraphDiffusion, Layout, Problem, Projections
-from .graph import ACTIVATIONS, NORMS, TokenGraph, affinity
+from ...integral import AttentionKernel, Layout, Problem, Projections, TokenGraphWeights
+from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
 from .resolvent import Iterations, Substitution, WalkRows
 
 # What the paper says, and what its authors' code does where that differs. "tied" concerns the
 # linear form.
-PRESETS: dict[str, dict[str, object]] = {
+CONSTANTS: dict[str, dict[str, object]] = {
     "paper": {"decay": 0.7, "scale": 1.0, "tied": True},
     "released": {"decay": 0.95, "scale": "width", "tied": False},
 }
 
 
-class GraphKernel(AttentionKernel):
-    r"""Base of kernels on a graph of tokens: queries, keys and values, a decay γ, an activation φ.
+class TokenGraphKernel(AttentionKernel):
+    r"""Base of kernels on a token graph: queries, keys and values, a decay γ, an activation φ.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
@@ -60,10 +60,10 @@ class GraphKernel(AttentionKernel):
         tied: bool = False,
         eps: float = 1e-6,
     ):
-        if preset not in PRESETS:
-            raise OptionError(f"unknown preset {preset!r}{suggest(preset, PRESETS)}")
-        gamma = PRESETS[preset]["decay"] if decay is None else decay
-        scale = PRESETS[preset]["scale"] if scale is None else scale  # type: ignore[assignment]
+        if preset not in CONSTANTS:
+            raise OptionError(f"unknown preset {preset!r}{suggest(preset, CONSTANTS)}")
+        gamma = CONSTANTS[preset]["decay"] if decay is None else decay
+        scale = CONSTANTS[preset]["scale"] if scale is None else scale  # type: ignore[assignment]
         _check_options(gamma, learned_decay, power, activation, scale, eps)
         if tied and isinstance(projections, nn.Linear):
             raise OptionError(
@@ -143,8 +143,8 @@ class GraphKernel(AttentionKernel):
         return f"{super().extra_repr()}, {own}"
 
 
-class CentralityKernel(GraphKernel, GraphDiffusion):
-    r"""One hop of diffusion:
+class HopKernel(TokenGraphKernel, TokenGraphWeights):
+    r"""One hop on the token graph:
     :math:`K_h(x, y; u) = \gamma_h^l\,\frac{\phi(\langle Q_h u(x), K_h u(y)\rangle)}{n_h(x) + \varepsilon}\,V_h`.
 
     The norm n is one number a head and sample, :math:`n^2 = \iint \phi^2\,d\mu\,d\mu`; in causal
@@ -156,12 +156,12 @@ class CentralityKernel(GraphKernel, GraphDiffusion):
         norm: ``"frobenius"``, the paper's, bounds the spectral radius by 1 and not the row sums,
             which reach √N; ``"rows"`` divides by the largest row sum, so that γÂ is the transition
             matrix of an absorbing chain as it is.
-        options: see :class:`GraphKernel`.
+        options: see :class:`TokenGraphKernel`.
 
     Reference: InfSA Eqs. 11, 12; masses, order and ``"rows"`` are ours.
 
     Example:
-        >>> CentralityKernel(8, 2, decay=0.5).decay().tolist()
+        >>> HopKernel(8, 2, decay=0.5).decay().tolist()
         [0.5, 0.5]
     """
 
@@ -187,7 +187,7 @@ class CentralityKernel(GraphKernel, GraphDiffusion):
         query, key, value = self.tokens(whole.uy)
         graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())  # type: ignore[arg-type]
         if problem.index is None:
-            pairs, weight = graph.affinities(), graph.mass[:, None, None]
+            pairs, weight = graph.edges(), graph.mass[:, None, None]
             row = pairs.square() if self.norm == "frobenius" else pairs.abs()
             factor = graph.factor((row * weight).sum(-1))
         else:
@@ -200,7 +200,7 @@ class CentralityKernel(GraphKernel, GraphDiffusion):
         if problem.index is not None:
             rows = rows.index_select(2, problem.index)
             factor = factor if factor.shape[-1] == 1 else factor.index_select(2, problem.index)
-        density = affinity(rows @ graph.key.mT, self.activation) * factor[..., None]
+        density = activated(rows @ graph.key.mT, self.activation) * factor[..., None]
         return (density * self.gain()[:, None, None]).to(value.dtype)
 
 

@@ -16,7 +16,8 @@ from ...models.decay import weight_decay_groups
 from ...models.operators import make_operator
 from ...models.pretrained import PretrainedMixin
 from ...models.registry import register_family, register_model
-from .config import PRESETS, InfViTConfig
+from .config import InfViTConfig
+from .presets import PRESETS
 
 
 class InfViT(nn.Module, PretrainedMixin):

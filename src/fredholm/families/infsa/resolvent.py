@@ -1,4 +1,4 @@
-"""Hops without end: the resolvent of a graph of tokens, solved matrix-free and checked."""
+"""Hops without end: the resolvent of a token graph, solved matrix-free and checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .hops import NEEDS, HopRows, gained, graph_of, graph_row
 @register_strategy("resolvent")
 @dataclass(frozen=True)
 class Resolvent(Strategy):
-    r"""Walks of every length on a graph of tokens,
+    r"""Walks of every length on a token graph,
     :math:`((I - M)^{-1} - I) V u = \sum_{t \ge 1} M^t V u`, within a tolerance.
 
     In causal order M is triangular and the answer follows by substitution; otherwise it is

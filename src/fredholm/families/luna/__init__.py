@@ -1,6 +1,24 @@
-"""LUNA: Linear Universal Neural Attention with Generalization Guarantees."""
+"""LUNA: Linear Universal Neural Attention with Generalization Guarantees.
 
-from .kernel import LunaKernel, LunaMap
+Ashkan Shahbazi, Ping He, Ali Abbasi, Yikun Bai, Xinran Liu, Elaheh Akbari, Darian Salehi,
+Navid NaderiAlizadeh and Soheil Kolouri, "LUNA: Linear Universal Neural Attention with
+Generalization Guarantees".
+
+Linear attention whose kernel is learned: features are scalar networks on learned projections. What
+is where, in the order to read it:
+
+- :mod:`.naive`: the paper's definitions in plain einsums.
+- :mod:`.feature_map`: ``LunaMap``, the map with all its options; :mod:`.initial`: how it starts.
+- :mod:`.kernel`: ``LunaKernel``, attention by the map's inner products.
+- :mod:`.operator`: ``LunaAttention``.
+
+Its sums, causal chunks and steps are those of every separable kernel, in
+:mod:`fredholm.integral.forms`; the fast forms of the scalar networks are in
+:mod:`fredholm.ops.feature_map`.
+"""
+
+from .feature_map import LunaMap
+from .kernel import LunaKernel
 from .operator import LunaAttention
 
 __all__ = ["LunaAttention", "LunaKernel", "LunaMap"]

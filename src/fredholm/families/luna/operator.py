@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...integral import IntegralOperator, Strategy, register_operator
-from .kernel import LunaKernel, LunaMap
+from .feature_map import LunaMap
+from .kernel import LunaKernel
 
 
 @register_operator("luna")

@@ -1,19 +1,15 @@
-"""Attention as diffusion on a graph of tokens: affinities of inner products, their norm, walks of
-many hops, centres.
+"""The token graph as an operator that is never stored: one product over tiles, many hops by it.
+
+- :mod:`.token_graph`: :class:`TokenGraph`, the norm and one hop.
+- :mod:`.solve`: the truncated series and the resolvent, by hops.
+- :mod:`.product`: the product with the edges, which every hop is.
+- :mod:`.tiled`, :mod:`.registration`: its tiles on a CPU, forward and backward, as a custom op.
+- :mod:`.activations`: φ.
 """
 
-from .affinity import affinity_product
-from .centres import (
-    Tokens,
-    advance_stream,
-    centre_weights,
-    rows_of_centres,
-    shared_centres,
-    stream_weights,
-    streamed_centres,
-)
-from .naive import ACTIVATIONS, affinity, affinity_naive
-from .solve import Convergence, diffuse, resolvent, solve
+from .activations import ACTIVATIONS, activated
+from .product import edge_product
+from .solve import Convergence, resolvent, solve, sum_of_hops
 from .token_graph import NORMS, TokenGraph
 
 __all__ = [
@@ -21,17 +17,9 @@ __all__ = [
     "NORMS",
     "Convergence",
     "TokenGraph",
-    "Tokens",
-    "advance_stream",
-    "affinity",
-    "affinity_naive",
-    "affinity_product",
-    "centre_weights",
-    "diffuse",
+    "activated",
+    "edge_product",
     "resolvent",
-    "rows_of_centres",
-    "shared_centres",
     "solve",
-    "stream_weights",
-    "streamed_centres",
+    "sum_of_hops",
 ]

@@ -1,4 +1,4 @@
-"""Registration of the affinity product and its backward as custom ops."""
+"""Registration of the edge product and its backward as custom ops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
     return 2 * pairs * (e * (1 + query + key) + d * (value + scores))
 
 
-affinity_product_op = differentiable_op(
+# The registered name is the first release's: exported programs and FLOP tables contain it.
+edge_product_op = differentiable_op(
     "affinity_product",
     tensors=TENSORS,
     options=OPTIONS,

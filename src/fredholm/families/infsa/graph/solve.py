@@ -1,4 +1,4 @@
-"""Walks of many hops on a graph of tokens: the truncated Neumann series, and the resolvent with its
+"""Many hops on a token graph: the truncated Neumann series, and the resolvent with its
 convergence checked.
 """
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ....errors import ConvergenceError
-from .affinity import affinity_product
-from .naive import affinity
+from .activations import activated
+from .product import edge_product
 from .token_graph import TokenGraph
 
 Map = Callable[[Tensor], Tensor]
@@ -38,7 +38,7 @@ class Convergence:
     radius: float
 
 
-def diffuse(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
+def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
     r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
     O(hops·N) memory with gradients.
     """
@@ -51,7 +51,7 @@ def diffuse(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
 def resolvent(
     graph: TokenGraph, value: Tensor, *, tol: float, max_iterations: int, method: str
 ) -> tuple[Tensor, Convergence]:
-    r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was solved.
+    r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was found.
 
     Without order :math:`z = v + Mz` is iterated; in causal order M is triangular and z follows by
     substitution. The backward solves the transposed system, so memory does not grow with the number
@@ -103,7 +103,7 @@ def conjugate_solution(
 def solve(
     apply: Map, right: Tensor, tol: float, max_iterations: int, method: str
 ) -> tuple[Tensor, Convergence]:
-    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was solved.
+    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was found.
 
     Raises:
         ConvergenceError: the residual stays above ``tol``.
@@ -123,34 +123,30 @@ def solve(
 def substitute(
     graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False
 ) -> Tensor:
-    """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the
-    triangle.
-    """
+    """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the triangle."""
     n = value.shape[2]
     z = torch.zeros_like(value)
     weighted = factor.expand(*factor.shape[:2], n)[..., None]
     mass = graph.mass[:, None, :, None]
     for start in range(0, n, BLOCK) if not transposed else reversed(range(0, n, BLOCK)):
-        rows = slice(start, min(start + BLOCK, n))
-        known = slice(rows.stop, n) if transposed else slice(0, start)
+        own = slice(start, min(start + BLOCK, n))
+        known = slice(own.stop, n) if transposed else slice(0, start)
         ends = (graph.key, graph.query) if transposed else (graph.query, graph.key)
         into, outof = (mass, weighted) if transposed else (weighted, mass)
-        right = value[:, :, rows]
+        right = value[:, :, own]
         if known.stop > known.start:
-            density = _part(graph.density, rows, known, transposed)
-            product, _ = affinity_product(
-                ends[0][:, :, rows], ends[1][:, :, known], (z * outof)[:, :, known],
-                graph.mass[:, :1], density, activation=graph.activation, statistic="none",
-                memory=graph.memory, backend=graph.backend,
+            density = _part(graph.density, own, known, transposed)
+            product, _ = edge_product(
+                ends[0][:, :, own], ends[1][:, :, known], (z * outof)[:, :, known], graph.mass[:, :1], density,
+                activation=graph.activation, statistic="none", memory=graph.memory, backend=graph.backend,
             )  # fmt: skip
-            right = right + into[:, :, rows] * product
-        scores = graph.query[:, :, rows] @ graph.key[:, :, rows].mT
-        block = affinity(scores, graph.activation).tril()
-        density = _part(graph.density, rows, rows, False)
+            right = right + into[:, :, own] * product
+        block = activated(graph.query[:, :, own] @ graph.key[:, :, own].mT, graph.activation).tril()
+        density = _part(graph.density, own, own, False)
         block = block if density is None else block * density
         system = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        system = system - weighted[:, :, rows] * block * mass[:, :, rows].mT
-        z[:, :, rows] = torch.linalg.solve_triangular(
+        system = system - weighted[:, :, own] * block * mass[:, :, own].mT
+        z[:, :, own] = torch.linalg.solve_triangular(
             system.mT if transposed else system, right, upper=transposed
         )
     return z
@@ -165,7 +161,9 @@ def _part(density: Tensor | None, rows: slice, columns: slice, transposed: bool)
 def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
     """The spectral radius of a causal graph's M: its largest diagonal entry."""
     diagonal = (
-        affinity((graph.query * graph.key).sum(-1), graph.activation) * factor * graph.mass[:, None]
+        activated((graph.query * graph.key).sum(-1), graph.activation)
+        * factor
+        * graph.mass[:, None]
     )
     if graph.density is not None:
         diagonal = diagonal * graph.density.diagonal(dim1=-2, dim2=-1)
@@ -178,7 +176,7 @@ def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
 def neumann(
     apply: Map, right: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, int, float]:
-    """z = b + Az by its rows iteration: (z, products, spectral radius estimate). Stops early where
+    """z = b + Az by its own iteration: (z, products, spectral radius estimate). Stops early where
     it diverges.
     """
     z, before, radius = right, None, 0.0

@@ -1,4 +1,4 @@
-"""The product with a graph of affinities, tile by tile, forward and backward: nothing of size Nq ×
+"""The product with the edges of a token graph, tile by tile, forward and backward: nothing of size Nq ×
 Nk is kept.
 
 With S = q·k, P = ρ φ(S) (zero after the query in causal order), G the gradient of the product, g
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ....ops.tiles import Scratch, Span, cut, groups, spans
-from .naive import find_activation
+from .activations import find_activation
 
 KEY_TILE = 512
 
@@ -109,7 +109,7 @@ def tiles(x: Inputs, causal: bool, plan: Plan):
 def forward(
     x: Inputs, causal: bool, activation: str, statistic: str, memory: int
 ) -> tuple[Tensor, Tensor]:
-    """Product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`affinity_product`."""
+    """Product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`edge_product`."""
     b, h, nq, _ = x.query.shape
     out, row = x.value.new_zeros(b, h, nq, x.value.shape[3]), x.value.new_zeros(b, h, nq)
     if 0 in (b, h, nq, x.key.shape[2]):

@@ -1,4 +1,4 @@
-"""A graph of tokens: affinities over one norm a head, as a product that is never stored."""
+"""The token graph: edges over one norm per head, as a product that is never stored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ....ops.distance import root_of
 from ....quadrature import Quadrature
-from .affinity import affinity_product
-from .naive import affinity
+from .activations import activated
+from .product import edge_product
 
 NORMS = {"frobenius": "squares", "rows": "sums"}
 
@@ -59,8 +59,8 @@ class TokenGraph:
         mass: (B | 1, N). ``equal``: all of them are the same.
         scale: s (B | 1, 1 | H, N) or None. density: ρ (B | 1, H | 1, N, N) or None.
         decay: γ, (H,).
-        causal, activation, norm, eps: see :class:`fredholm.kernels.CentralityKernel`.
-        memory, backend, half: of one product, see :func:`affinity_product`.
+        causal, activation, norm, eps: see :class:`fredholm.kernels.HopKernel`.
+        memory, backend, half: of one product, see :func:`edge_product`.
     """
 
     query: Tensor
@@ -101,7 +101,7 @@ class TokenGraph:
     def start(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """M v and the rows' factors (B, H, N | 1), in one pass. O(N²) time, O(N) memory."""
         mass = self.mass[:, :1] if self.equal else self.mass
-        product, row = affinity_product(
+        product, row = edge_product(
             self.query,
             self.key,
             self._weighted(value),
@@ -124,9 +124,7 @@ class TokenGraph:
         none = {"statistic": "none", **self._options}
         mass = self.mass[:, :1]
         return (
-            affinity_product(
-                self.query, self.key, self._weighted(value), mass, self.density, **none
-            )[0]
+            edge_product(self.query, self.key, self._weighted(value), mass, self.density, **none)[0]
             * factor[..., None]
         )
 
@@ -145,12 +143,12 @@ class TokenGraph:
             parts[3] = None if parts[3] is None else parts[3].flip(3)
         query, key, weighted, density = parts
         options = {"statistic": "none", **self._options}
-        product, _ = affinity_product(query, key, weighted, self.mass[:, :1], density, **options)  # type: ignore[arg-type]
+        product, _ = edge_product(query, key, weighted, self.mass[:, :1], density, **options)  # type: ignore[arg-type]
         return self._weighted(product.flip(2) if self.causal else product)
 
-    def affinities(self) -> Tensor:
+    def edges(self) -> Tensor:
         """P with every pair held at once, (B, H, N, N)."""
-        pairs = affinity(self.query @ self.key.mT, self.activation)
+        pairs = activated(self.query @ self.key.mT, self.activation)
         pairs = pairs if self.density is None else pairs * self.density
         return pairs.tril() if self.causal else pairs
 

@@ -1,4 +1,4 @@
-"""Gradients of the affinity product, whose tiles are made again: formulas in :mod:`.tiled`.
+"""Gradients of the edge product, whose tiles are made again: formulas in :mod:`.tiled`.
 
 A program owns a block of queries, or of keys, or a tile of the density, and walks over the rest:
 every sum has one owner.

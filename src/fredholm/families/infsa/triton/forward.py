@@ -1,4 +1,4 @@
-"""The product with a graph of affinities, and the size of its rows, in one pass: a program a block
+"""The product with the edges of a token graph, and the size of its rows, in one pass: a program a block
 of queries.
 """
 

@@ -1,8 +1,8 @@
-"""The affinity product as Triton kernels: custom ops, their shapes and autograd, and the launches.
+"""The edge product as Triton kernels: custom ops, their shapes and autograd, and the launches.
 
 One program owns a block of queries, or of keys, and walks over the other side: no atomics, the same
 bits every time. bfloat16 multiplies as it is and is added in float32; float32 multiplies in TF32
-where torch's ``float32_matmul_precision`` lets it; float16, whose range affinities may exceed,
+where torch's ``float32_matmul_precision`` lets it; float16, whose range edges may exceed,
 always does: TF32 holds it exactly.
 """
 
@@ -79,9 +79,8 @@ class _Launch:
         self.strides = (batch, keys, *density)
         self.shape = {
             "E": e, "D": d, "BLOCK_E": block_e, "BLOCK_D": block_d, "BLOCK_Q": self.tiles["rows"],
-            "BLOCK_K": self.tiles["keys"], "ACTIVATION": activation, "STATISTIC": statistic,
-            "CAUSAL": causal, "PRECISION": precision, "num_warps": self.tiles["warps"],
-            "num_stages": self.tiles["stages"],
+            "BLOCK_K": self.tiles["keys"], "ACTIVATION": activation, "STATISTIC": statistic, "CAUSAL": causal,
+            "PRECISION": precision, "num_warps": self.tiles["warps"], "num_stages": self.tiles["stages"],
         }  # fmt: skip
 
     def blocks(self, side: str) -> int:
@@ -110,7 +109,7 @@ def _prepared(x: Inputs) -> tuple[Inputs, str]:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """:func:`fredholm.families.infsa.graph.affinity_product` by Triton; o and r in float32."""
+    """:func:`fredholm.families.infsa.graph.edge_product` by Triton kernels; o and r in float32."""
     x, options = Inputs(*arguments[:5]), arguments[5:]
     out, row = _results(x)
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
@@ -145,7 +144,7 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
     x, options, needs = Inputs(*arguments[:5]), arguments[5:8], Inputs(*arguments[8])
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
         return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
-    gradients = [None if t is None else t.new_empty(t.shape) for t in x]
+    found = [None if t is None else t.new_empty(t.shape) for t in x]
     x, precision = _prepared(x)
     call = _Launch("backward", x, precision, *options)
     above = (grad.to(x.value.dtype).contiguous(), row_grad.contiguous())
@@ -157,7 +156,7 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
             backward_queries,
             grid,
             *tensors,
-            gradients[0],
+            found[0],
             *rest,
             DENSITY=x.density is not None,
             **call.shape,
@@ -169,35 +168,37 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
             backward_keys,
             grid,
             *tensors,
-            *gradients[1:3],
+            *found[1:3],
             masses,
             *rest,
             DENSITY=x.density is not None,
             **call.shape,
         )
-        gradients[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
+        found[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
     if needs.density and x.density is not None:
-        gradients[4] = _density_gradient(call, tensors, x.density)
-    return [t for t, needed in zip(gradients, needs) if needed and t is not None]
+        found[4] = _density_gradient(call, tensors, x.density)
+    return [t for t, needed in zip(found, needs) if needed and t is not None]
 
 
 def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
-    gradient = density.new_empty(density.shape)
+    found = density.new_empty(density.shape)
     shared = (call.batch // density.shape[0], call.heads // density.shape[1])
     grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
-    arguments = (*tensors, gradient, *call.counts, *shared, *call.strides)
-    launch(backward_density, grid, *arguments, **call.shape)
-    return gradient
+    launch(
+        backward_density, grid, *tensors, found, *call.counts, *shared, *call.strides, **call.shape
+    )
+    return found
 
 
 def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
-    """Scores and the product's gradient are made once for the queries, once for keys and values."""
+    """Scores and the product's gradient are made once for the queries and once for keys and values."""
     pairs, e, d = sizes(arguments)
     query, *others = arguments[-1][:4]
     return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
 
 
-affinity_product_triton = differentiable_op(
+# The registered name is the first release's, as in :mod:`..graph.registration`.
+edge_product_triton = differentiable_op(
     "affinity_product_triton",
     tensors=TENSORS,
     options="bool causal, str activation, str statistic",

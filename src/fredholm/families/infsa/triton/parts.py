@@ -1,4 +1,4 @@
-"""Pieces of the affinity kernels: activations, blocks of rows, what hides a pair."""
+"""Pieces of the edge product's kernels: activations, blocks of rows, what hides a pair."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The product with a graph of affinities: unnormalised, together with what its norm needs, in one
-pass.
+"""The product with the edges of a token graph: unnormalised, together with what its norm needs, in
+one pass.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
 from ....ops.backend import choose_backend
-from .limits import affinity_refusal
-from .naive import STATISTICS, find_activation
-from .registration import affinity_product_op
+from ....ops.launch import grid_refusal
+from .activations import find_activation
+from .registration import edge_product_op
 
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
+WIDEST = 256  # columns of a query or a value that the registers of a Triton program can hold
+STATISTICS = ("squares", "sums", "none")
 
 
-def affinity_product(
+def edge_product(
     query: Float[Tensor, "b h q e"],
     key: Float[Tensor, "b h k e"],
     value: Float[Tensor, "b h k d"],
@@ -32,7 +34,7 @@ def affinity_product(
     backend: str = "auto",
     half: torch.dtype | None = None,
 ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h q"]]:
-    r"""Affinities times values, and the size of every row, in one pass over tiles:
+    r"""Edges times values, and the size of every row, in one pass over tiles:
 
     .. math:: P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j), \qquad
         o_i = \sum_j P_{ij} v_j, \qquad
@@ -69,7 +71,7 @@ def affinity_product(
 
     Example:
         >>> one = torch.ones(1, 1, 2, 1)
-        >>> out, row = affinity_product(one, one, one, torch.ones(1, 1), causal=True)
+        >>> out, row = edge_product(one, one, one, torch.ones(1, 1), causal=True)
         >>> out.flatten().tolist(), row.round(decimals=4).flatten().tolist()
         ([1.0, 2.0], [1.0, 2.0])
     """
@@ -84,7 +86,7 @@ def affinity_product(
     if key.shape[:3] != (b, h, nk) or query.shape != (b, h, query.shape[2], key.shape[3]):
         shapes = f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         raise ShapeError(
-            "affinity_product needs query (B, H, Nq, e), key (B, H, Nk, e), value (B, H, Nk, d); "
+            "edge_product needs query (B, H, Nq, e), key (B, H, Nk, e), value (B, H, Nk, d); "
             f"got {shapes}"
         )
     if causal and query.shape[2] != nk:
@@ -97,14 +99,28 @@ def affinity_product(
     if (
         choose_backend(
             backend,
-            "the affinity product",
+            "the edge product",
             value.device,
-            lambda: affinity_refusal(dtype, query, value),
+            lambda: triton_refusal(dtype, query, value),
         )
         == "triton"
     ):
-        from ..triton.op import affinity_product_triton
+        from ..triton.op import edge_product_triton
 
         low = [x if half is None else x.to(half) for x in (query, key, value)]
-        return affinity_product_triton(*low, *parts[3:], causal, activation, statistic)
-    return affinity_product_op(*parts, causal, activation, statistic, memory)
+        return edge_product_triton(*low, *parts[3:], causal, activation, statistic)
+    return edge_product_op(*parts, causal, activation, statistic, memory)
+
+
+def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
+    """Why the Triton kernels cannot compute a product of these tensors in the precision of the
+    computation, or None.
+    """
+    if dtype == torch.float64:
+        return "its sums are in float32, and the tensors are in float64"
+    if max(query.shape[3], value.shape[3]) > WIDEST:
+        return (
+            f"it holds up to {WIDEST} columns of a query or a value, got {query.shape[3]} and "
+            f"{value.shape[3]}"
+        )
+    return grid_refusal(value.shape[0] * value.shape[1])

@@ -1,4 +1,4 @@
-"""Graph kernels against the paper's formulas, written out; presets, options and input on which
+"""Token graphs' kernels against the paper's formulas, written out; presets, options and input on which
 others break.
 """
 
@@ -7,9 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fredholm import kernels
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.kernels import CentralityKernel, CentreKernel, StreamingCentreKernel
+from fredholm.families.infsa import naive
+from fredholm.kernels import CentreKernel, HopKernel, StreamingCentreKernel, has_trait
 from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent
 
 from ..tolerances import assert_close
@@ -38,51 +40,70 @@ def masses(n=N):
 # --- the formulas ---------------------------------------------------------------------------------
 
 
+def matrices(operator):
+    """The weight matrices (H, e, d) of queries, keys and values, as leaves."""
+    kernel = operator.kernel
+    layers = (kernel.query, kernel.query if kernel.tied else kernel.key, kernel.value)
+    return [x.weight.detach().unflatten(0, (HEADS, WIDTH)).requires_grad_() for x in layers]
+
+
+def assert_defined(operator, domain, definition, **options):
+    """The operator is W_O after the paper's definition: values, and gradients of u and weights."""
+    u = [features().requires_grad_() for _ in range(2)]
+    layers = matrices(operator)
+    scale = operator.kernel.scale  # of the inner products, which the paper does not have
+    response = definition(u[1], scale * layers[0], *layers[1:], **options)
+    found, expected = operator(u[0], domain), merged(response, operator)
+    assert_close(found, expected)
+    direction = torch.randn_like(expected)
+    kernel = operator.kernel
+    weights = [x.weight for x in (kernel.query, kernel.key, kernel.value) if x is not None]
+    by_operator = torch.autograd.grad(found, [u[0], *weights], direction)
+    by_definition = [*torch.autograd.grad(expected, [u[1], *layers], direction)]
+    if kernel.tied:  # one matrix, whose gradient is the sum of its two uses
+        by_definition[1] = by_definition[1] + by_definition.pop(2)
+    for a, b in zip(by_operator, by_definition, strict=True):
+        assert_close(a.reshape(b.shape), b, "gradient")
+
+
 @pytest.mark.parametrize("preset", ["paper", "released"])
 @pytest.mark.parametrize("power", [0, 1, 3])
 def test_pure_form_is_equation_12(preset, power):
     op = InfSA(DIM, HEADS, preset=preset, power=power).double()
-    u, gamma = features(), {"paper": 0.7, "released": 0.95}[preset]
-    scores = (
-        heads(op.kernel.query, u)
-        @ heads(op.kernel.key, u).mT
-        / (WIDTH if preset == "released" else 1)
-    )
-    graph = scores.relu()
-    graph = graph / (graph.norm(dim=(-2, -1), keepdim=True) + EPS)
-    expected = merged(gamma**power * graph @ heads(op.kernel.value, u), op)
-    assert_close(op(u, masses()), expected, "counting measure: the paper, ε included")
-    exact = InfSA(DIM, HEADS, preset=preset, power=power, eps=0.0).double()
+    gamma = {"paper": 0.7, "released": 0.95}[preset]
+    assert_defined(op, masses(), naive.hop, decay=gamma, layer=power)
+    exact, u = InfSA(DIM, HEADS, preset=preset, power=power, eps=0.0).double(), features()
     exact.load_state_dict(op.state_dict())
     assert_close(exact(u), exact(u, masses()), "without ε the measure's scale cancels")
 
 
-def test_causal_norm_is_the_prefixs():
-    op = InfSA(DIM, HEADS, eps=0.0).double()
-    u = features()
-    scores = (heads(op.kernel.query, u) @ heads(op.kernel.key, u).mT).relu().tril()
-    rows = [
-        0.7 * scores[:, :, t] / scores[:, :, : t + 1].norm(dim=(-2, -1), keepdim=False)[..., None]
-        for t in range(N)
-    ]
-    expected = merged(torch.nan_to_num(torch.stack(rows, 2)) @ heads(op.kernel.value, u), op)
-    assert_close(op(u, Domain.line(N, causal=True, dtype=torch.float64)), expected)
+@pytest.mark.parametrize("activation", list(naive.PHI))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "definition", "options"),
+    [
+        ("auto", naive.hop, {}),
+        (Neumann(1), naive.truncated_series, {"hops": 1}),
+        (Neumann(3), naive.truncated_series, {"hops": 3}),
+        (Resolvent(1e-13), naive.resolvent, {}),
+        (Resolvent(1e-13, method="gmres"), naive.resolvent, {}),
+    ],
+)
+def test_hops_are_the_papers_series(strategy, definition, options, causal, activation):
+    torch.manual_seed(0)
+    op = InfSA(DIM, HEADS, strategy=strategy, activation=activation, tied=causal).double()
+    domain = masses().replace(causal=causal)
+    assert_defined(op, domain, definition, activation=activation, causal=causal, **options)
 
 
+@pytest.mark.parametrize("activation", ["relu", "abs"])
 @pytest.mark.parametrize(("preset", "tied"), [("paper", True), ("released", False)])
-def test_linear_form_is_equations_16_to_21(preset, tied):
-    op = LinearInfSA(DIM, HEADS, preset=preset).double()
+def test_linear_form_is_equations_16_to_21(preset, tied, activation):
+    torch.manual_seed(0)
+    op = LinearInfSA(DIM, HEADS, preset=preset, activation=activation).double()
     assert op.kernel.tied == tied
-    u, gamma = features(), {"paper": 0.7, "released": 0.95}[preset]
-    q = heads(op.kernel.query, u) / (WIDTH if preset == "released" else 1)
-    k = q if tied else heads(op.kernel.key, u)
-    energy = q.norm(dim=-1)
-    alpha = energy / (energy.sum(-1, keepdim=True) + EPS)
-    centre = (alpha[..., None] * q).sum(2, keepdim=True)
-    score = (centre @ k.mT).relu()
-    a = score / (score.sum(-1, keepdim=True) + EPS)
-    expected = merged((gamma * a @ heads(op.kernel.value, u)).expand(-1, -1, N, -1), op)
-    assert_close(op(u, masses()), expected)
+    gamma = {"paper": 0.7, "released": 0.95}[preset]
+    assert_defined(op, masses(), naive.linear, decay=gamma, activation=activation)
 
 
 def test_power_steps_reach_the_perron_vector_of_positive_similarities():
@@ -167,7 +188,14 @@ def test_released_and_paper_presets_differ_where_documented():
     assert (paper.gamma, paper.scale, paper.tied) == (0.7, 1.0, True)
     assert (released.gamma, released.scale, released.tied) == (0.95, 1 / WIDTH, False)
     assert "key.weight" not in paper.state_dict()
-    assert CentralityKernel(DIM, HEADS, preset="released", decay=0.5).gamma == 0.5
+    assert HopKernel(DIM, HEADS, preset="released", decay=0.5).gamma == 0.5
+
+
+def test_names_of_the_first_release_are_the_same_classes():
+    assert kernels.CentralityKernel is HopKernel
+    assert kernels.GraphKernel is kernels.TokenGraphKernel
+    assert has_trait(HopKernel(DIM, HEADS), kernels.GraphDiffusion)
+    assert not has_trait(CentreKernel(DIM, HEADS), kernels.GraphDiffusion)
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -176,7 +204,7 @@ def test_released_and_paper_presets_differ_where_documented():
 @pytest.mark.parametrize("decay", [1.0, 1.5, 0.0, -0.2, float("nan")])
 def test_a_decay_outside_its_interval_is_refused(decay):
     with pytest.raises(OptionError, match=r"γ in \(0, 1\), got"):
-        CentralityKernel(DIM, HEADS, decay=decay)
+        HopKernel(DIM, HEADS, decay=decay)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +225,7 @@ def test_a_decay_outside_its_interval_is_refused(decay):
 )
 def test_bad_options_are_named(options, message):
     with pytest.raises(OptionError, match=message):
-        CentralityKernel(DIM, HEADS, **options)
+        HopKernel(DIM, HEADS, **options)
     for bad in ({"steps": 0}, {"centres": 0}):
         with pytest.raises(OptionError, match="at least 1"):
             CentreKernel(DIM, HEADS, **bad)
@@ -261,7 +289,7 @@ def test_degenerate_tokens(name, causal, eps):
             mean = merged(0.7 * heads(op.kernel.value, same), op)
         assert_close(negative, mean, "fallback", torch.float32 if eps else None)
     else:
-        assert_close(negative, bias.expand(1, N, DIM), "no affinity at all")
+        assert_close(negative, bias.expand(1, N, DIM), "no edge at all")
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,0 +1,95 @@
+"""Where LUNA's scalar networks and directions start."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...errors import OptionError
+from ...integral import orthogonal_draws
+from ...ops.feature_map import Bank, scalar_bank_naive
+
+REACH = 6.0  # how far from 0 an exponential is drawn
+
+
+def normal_grid(n: int = 256) -> Tensor:
+    """Quantiles of N(0, 1), which projections of features of variance 1 follow."""
+    return torch.special.ndtri((torch.arange(n) + 0.5) / n)
+
+
+def _sizes(channels: int, shared: bool) -> tuple[int, int]:
+    return (1, channels) if shared else (channels, 1)
+
+
+def _linear_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+    """torch's default for linear layers 1 → hidden → outputs."""
+    groups, outputs = _sizes(channels, shared)
+    shapes = (
+        (sets, groups, hidden),
+        (sets, groups, hidden),
+        (sets, groups, outputs, hidden),
+        (sets, groups, outputs),
+    )
+    bounds = 1.0, 1.0, hidden**-0.5, hidden**-0.5
+    return Bank(
+        *(torch.empty(shape).uniform_(-bound, bound) for shape, bound in zip(shapes, bounds))
+    )
+
+
+def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+    """Knots drawn from N(0, 1), slopes ±1, and readouts such that ψ has mean 0 and variance 1
+    there: no channel is dead.
+    """
+    groups, outputs = _sizes(channels, shared)
+    weight = torch.randint(0, 2, (sets, groups, hidden)) * 2.0 - 1.0
+    bias = -weight * torch.randn(sets, groups, hidden)
+    bank = Bank(
+        weight, bias, torch.randn(sets, groups, outputs, hidden), torch.zeros(sets, groups, outputs)
+    )
+    values = scalar_bank_naive(
+        normal_grid().expand(1, sets, -1), bank, activation=activation, nonneg=False
+    )[0]
+    std, mean = torch.std_mean(values.view(sets, groups, outputs, -1), -1)
+    return bank._replace(readout=bank.readout / std[..., None], shift=-mean / std)
+
+
+def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower
+    side, a line on the other.
+    """
+    if activation != "relu":
+        raise OptionError(
+            f'init="exponential" draws with ReLU units, got activation={activation!r}; use '
+            'init="knots"'
+        )
+    if hidden < 2:
+        raise OptionError(f'init="exponential" needs at least 2 hidden units, got {hidden}')
+    knots = torch.linspace(-REACH, REACH, hidden)
+    signs = 1.0 - 2.0 * (torch.arange(channels) % 2)
+    rates = 1.0 / (1 + torch.arange(channels) // 2)
+    # A network per channel takes its channel's sign into the hidden units, so that it rises to the
+    # right; a shared one has one set of knots for all signs.
+    drawn = ((rates * signs if shared else rates)[:, None] * knots).exp()
+    slopes = drawn.diff(dim=-1) / knots.diff()
+    readout = torch.cat([slopes[:, :1], slopes.diff(dim=-1), torch.zeros(channels, 1)], -1)
+    if shared:
+        parts = torch.ones(1, hidden), -knots[None], readout[None], drawn[None, :, 0]
+    else:
+        weight = signs[:, None].expand(-1, hidden)
+        parts = weight, -knots.expand(channels, -1), readout[:, None], drawn[:, :1]
+    return Bank(*(part.expand(sets, *part.shape).clone() for part in parts))
+
+
+def gaussian(sets: int, directions: int, width: int) -> Tensor:
+    return torch.randn(sets, directions, width) * width**-0.5
+
+
+def orthonormal(sets: int, directions: int, width: int) -> Tensor:
+    """The identity, or rows that are orthonormal within blocks of ``width``."""
+    if directions == width:
+        return torch.eye(width).repeat(sets, 1, 1)
+    rows = torch.stack([orthogonal_draws(directions, width) for _ in range(sets)])
+    return rows / rows.norm(dim=-1, keepdim=True)
+
+
+INITS = {"knots": _knot_bank, "linear": _linear_bank, "exponential": _exponential_bank}
