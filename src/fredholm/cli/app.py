@@ -96,7 +96,8 @@ def evaluate(
     """Measure a run on a split and write evaluation.json."""
     from fredholm import training
 
-    show.evaluation(training.evaluate(run, split, overrides or []), json)
+    result = training.evaluate(run, split, overrides or [], report=show.note)
+    show.evaluation(result, json)
 
 
 @app.command(epilog="fredholm predict runs/digits seven.png")

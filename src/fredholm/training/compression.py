@@ -12,9 +12,9 @@ import torch
 
 from fredholm import models
 from fredholm.errors import ConversionError, OptionError
+from fredholm.files import write_json
 from fredholm.models.itnet import ITNet
 from fredholm.operators import LowRankITNetOperator, compress
-from fredholm.training.callbacks import write_json
 from fredholm.training.evaluation import evaluate, load_run, run_dataset
 from fredholm.training.folder import RunFolder
 from fredholm.training.recipe_files import save_recipe

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from fredholm.data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
-from fredholm.errors import CheckpointError, DataError, OptionError, require
+from fredholm.errors import CheckpointError, DataError, OptionError, StorageError, require
+from fredholm.files import storing, write_json
 from fredholm.training.build import build_dataset
-from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
 from fredholm.training.metrics import spearman, two_classes
 from fredholm.training.recipe_files import apply_overrides, load_recipe
@@ -86,7 +88,11 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
 
 
 def evaluate(
-    run: str | Path, split: str = "test", overrides: list[str] | tuple[str, ...] = ()
+    run: str | Path,
+    split: str = "test",
+    overrides: list[str] | tuple[str, ...] = (),
+    *,
+    report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also
     as ``evaluation.json``.
@@ -95,7 +101,8 @@ def evaluate(
     examples of each with index, label, prediction and probability. Splits other than test are
     written to ``evaluation-SPLIT.json``, and a model changed by ``overrides`` (see
     :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the
-    data set instead, such as the resolution of its fields.
+    data set instead, such as the resolution of its fields. Where the folder cannot be written the
+    figures are returned all the same, and ``report`` (or a warning) says that no file holds them.
 
     Raises:
         OptionError: an unknown split, or an override that does not fit.
@@ -124,7 +131,11 @@ def evaluate(
         **({"overrides": list(overrides)} if overrides else {}),
         **numbers,
     }
-    write_json(_evaluation_file(place, split, overrides), result)
+    try:
+        write_json(_evaluation_file(place, split, overrides), result)
+    except StorageError as error:
+        line = f"the figures are not written: {error}"
+        (report or partial(warnings.warn, stacklevel=2))(line)
     return result
 
 
@@ -142,10 +153,13 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     Raises:
         CheckpointError: no run or no model there.
         MissingExtraError: matplotlib is not installed.
+        StorageError: the folder cannot be written.
     """
     from fredholm.explain import report_run
 
     model, place = load_run(run)
+    with storing(place.root):  # before the work: without it there is nowhere to put the result
+        (place.root / "report").mkdir(exist_ok=True)
     dataset = run_dataset(model, place, "test")
     if not place.evaluation.is_file():
         evaluate(run)
@@ -157,15 +171,16 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     task = task_of(dataset)
     where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
     texts = dataset.texts if isinstance(dataset, TextDataset) else None
-    return report_run(
-        place.root,
-        inputs,
-        labels if task.name == "classification" else None,
-        model=model,
-        texts=None if texts is None else texts[: len(inputs)],
-        counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
-        **where,
-    )
+    with storing(place.root):
+        return report_run(
+            place.root,
+            inputs,
+            labels if task.name == "classification" else None,
+            model=model,
+            texts=None if texts is None else texts[: len(inputs)],
+            counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
+            **where,
+        )
 
 
 def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:

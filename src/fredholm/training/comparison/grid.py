@@ -15,8 +15,8 @@ import torch
 
 from fredholm.errors import FredholmError, OptionError
 from fredholm.explain.results import read_history
+from fredholm.files import write_json
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.callbacks import write_json
 from fredholm.training.comparison import tables
 from fredholm.training.comparison.budgets import (
     BUDGETS,

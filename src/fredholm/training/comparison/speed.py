@@ -22,10 +22,10 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import FredholmError, OptionError
+from fredholm.files import write_json
 from fredholm.models.backbone.config import BackboneConfig
 from fredholm.models.backbone.model import make_layer, suited
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.callbacks import write_json
 from fredholm.training.comparison import tables
 from fredholm.training.comparison.budgets import REFERENCE, make_recipe
 from fredholm.training.comparison.tasks import Contender, find_task, options_of, read_contenders

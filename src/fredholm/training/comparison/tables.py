@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fredholm.errors import DataError, OptionError
-from fredholm.training.callbacks import write_json
+from fredholm.files import write_json
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
