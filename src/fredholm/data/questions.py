@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from fredholm.data.datasets import LabelledDataset, Transform
-from fredholm.data.texts import encode_texts
+from fredholm.data.texts import encode_rows
 from fredholm.data.vocabulary import PADDING, Vocabulary
 from fredholm.encoders import Inputs
 from fredholm.errors import DataError, ShapeError
@@ -88,9 +88,14 @@ class QuestionDataset(LabelledDataset):
         self.pictures, self.texts, self.shape, self.views = pictures, list(texts), shape, views
         self.vocabulary, self.max_length = vocabulary, max_length
         self.mean, self.std = tuple(mean), tuple(std)
-        self.numbers, self.truncated = encode_texts(
+        self.numbers, self.cut = encode_rows(
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
+
+    @property
+    def truncated(self) -> int:
+        """How many texts lost their end."""
+        return int(self.cut.sum())
 
     def raw(self, indices: Int[Tensor, "b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
         """Bytes and token numbers, and what is asked."""

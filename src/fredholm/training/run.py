@@ -97,6 +97,11 @@ def train(
             f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} "
             "tokens and lost their end"
         )
+    if recipe.warmup_epochs < recipe.schedule.warmup_epochs:
+        say(
+            f"schedule.warmup_epochs: {recipe.schedule.warmup_epochs:g} of "
+            f"{recipe.training.epochs} training.epochs; shortened to {recipe.warmup_epochs:g}"
+        )
     loaders = build_loaders(recipe, *data)
     model = build_model(recipe, data[0])
     with _owned(place, recipe, resume, overwrite, say):

@@ -55,8 +55,11 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     new = replaced.new_tensors()
     rest = {name: value for name, value in replaced.model.state_dict().items() if name not in new}
-    if replaced.ecosystem == "transformers":
+    checksums: dict[str, str] = {}
+    if replaced.ecosystem == "transformers":  # it writes no checksums itself, and empties ``rest``
+        checksums["weights"] = digest_tensors(rest)
         replaced.model.save_pretrained(folder, state_dict=rest)
+        checksums["configuration"] = digest_json(_json(folder / "config.json"))
     elif replaced.ecosystem == "fredholm":
         save_pretrained(replaced.model, folder)
     else:
@@ -72,11 +75,9 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
         "tied": replaced.tied,
         "layers": [dataclasses.asdict(layer) for layer in replaced.layers],
         "refused": replaced.refused,
+        **checksums,
         **replaced.extra,
     }
-    if replaced.ecosystem == "transformers":  # it writes no checksums itself
-        adapter["weights"] = digest_tensors(rest)
-        adapter["configuration"] = digest_json(_json(folder / "config.json"))
     adapter[CHECKSUM] = digest_json(adapter)
     text = json.dumps(adapter, indent=2) + "\n"
     with replacing(folder / ADAPTER) as temporary:
