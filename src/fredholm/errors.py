@@ -64,6 +64,12 @@ class CheckpointError(FredholmError, RuntimeError):
     """A checkpoint or pretrained folder cannot be used."""
 
 
+class StorageError(FredholmError, OSError):
+    """A file or folder cannot be read or written: a full disk, a missing permission, a file where a
+    folder is needed.
+    """
+
+
 class RecipeError(FredholmError, ValueError):
     """A recipe has an unknown key, a wrong type or an impossible combination."""
 

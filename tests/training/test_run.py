@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from fredholm.training.build import build_dataset, build_model
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.evaluation import summarise
+from fredholm.training.leases import read_holder
 from fredholm.training.module import Classifier, warmup_cosine
 
 
@@ -72,6 +76,41 @@ def test_the_kept_model_is_the_best_validated_one(finished):
     assert measured["accuracy"] == pytest.approx(result.metrics["val_accuracy"])
     assert measured["loss"] == pytest.approx(result.metrics["val_loss"], rel=1e-4)
     assert (folder / "evaluation-val.json").is_file()
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_warm_up_as_long_as_the_run_is_shortened_and_that_is_said(tmp_path, recipe, epochs):
+    lines: list[str] = []
+    chosen = recipe(f"training.epochs={epochs}", "schedule.warmup_epochs=2", "data.batch_size=100")
+    train(chosen, tmp_path / "run", report=lines.append)
+    assert lines[0] == (
+        f"schedule.warmup_epochs: 2 of {epochs} training.epochs; shortened to {epochs / 2:g}"
+    )
+    rates = [float(row["lr"]) for row in rows_of(tmp_path / "run")]
+    assert rates[-1] < 0.1 * chosen.optimizer.lr  # the cosine has come down again
+    lines.clear()
+    train(recipe("training.epochs=3"), tmp_path / "other", report=lines.append)
+    assert not any("warmup" in line for line in lines)
+
+
+def test_the_largest_seed_is_one_that_every_generator_takes(tmp_path, recipe):
+    options = ("data.augment={shift: 1, flip: true}", "data.mixup=0.4", "data.limit=800")
+    chosen = recipe(f"seed={2**63 - 1}", "model.dropout=0.1", *options)
+    assert train(chosen, tmp_path / "run").epochs == 3
+
+
+@pytest.mark.slow
+def test_several_processes_are_one_run(tmp_path, capfd):
+    """The second process finds a run in the folder, and a lock: both are its own run's."""
+    from tests.training.conftest import SMALL
+
+    command = [sys.executable, "-m", "fredholm.cli.main", "train", "digits", *SMALL]
+    command += ["training.devices=2", "training.strategy=ddp", "--runs", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert found.returncode == 0, found.stderr
+    assert [row["epoch"] for row in rows_of(tmp_path / "digits")] == ["1", "2", "3"]
+    assert read_holder(tmp_path / "digits") is None
 
 
 def test_evaluation_adds_up(finished):

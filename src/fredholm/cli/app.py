@@ -121,7 +121,8 @@ def evaluate(
         show.glue_scores(scores, json)
         return
     show.trusted_code(run, trust_code)
-    show.evaluation(training.evaluate(run, split, overrides or [], trust_code=trust_code), json)
+    result = training.evaluate(run, split, overrides or [], trust_code=trust_code, report=show.note)
+    show.evaluation(result, json)
 
 
 @app.command(epilog="fredholm predict runs/digits seven.png")

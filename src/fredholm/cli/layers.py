@@ -32,19 +32,20 @@ def read_options(given: list[str] | None) -> dict[str, Any]:
 
     Raises:
         OptionError: without an equals sign.
+        RecipeError: a value that is no YAML.
 
     Example:
         >>> read_options(["channels=16", "envelope=scalar"])
         {'channels': 16, 'envelope': 'scalar'}
     """
-    import yaml
+    from fredholm.training.recipe_text import parse, plain
 
     found = {}
     for text in given or []:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise OptionError(f"--option takes KEY=VALUE, got {text!r}")
-        found[key] = yaml.safe_load(value)
+        found[key] = plain(parse(value, f"--option {key}"))
     return found
 
 

@@ -47,6 +47,11 @@ def run_result(result: Any) -> None:
     typer.echo(f"next: fredholm evaluate {result.folder}   |   fredholm explain {result.folder}")
 
 
+def note(line: str) -> None:
+    """A remark beside the results, which it must not disturb: JSON goes to standard output."""
+    typer.echo(f"note: {line}", err=True)
+
+
 def evaluation(result: dict[str, Any], as_json: bool) -> None:
     """Accuracy, loss and per-class accuracy of an evaluation."""
     if as_json:

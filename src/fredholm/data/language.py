@@ -127,11 +127,12 @@ class HiddenTokens(LabelledDataset):
             )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
         self.source, self.share, self.notes = texts, share, texts.notes
-        self.vocabulary, self.max_length, self.truncated = (
-            texts.vocabulary,
-            texts.max_length,
-            texts.truncated,
-        )
+        self.vocabulary, self.max_length, self.cut = texts.vocabulary, texts.max_length, texts.cut
+
+    @property
+    def truncated(self) -> int:
+        """How many texts lost their end."""
+        return int(self.cut.sum())
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]

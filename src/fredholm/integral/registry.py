@@ -75,6 +75,11 @@ def operator_options(name: str) -> list[str]:
         >>> {"norm", "decay", "strategy"} <= set(operator_options("infsa"))
         True
     """
+    return sorted({parameter.name for parameter in operator_parameters(name)})
+
+
+def operator_parameters(name: str) -> list[inspect.Parameter]:
+    """The parameters behind :func:`operator_options`, with their annotations and defaults."""
     factory = operator_factory(name)
     kernel = getattr(factory, "kernel_class", None)
     found = [
@@ -82,7 +87,7 @@ def operator_options(name: str) -> list[str]:
         for place in (factory, *_passed_on(kernel))
         for p in inspect.signature(place).parameters.values()
     ]
-    return sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY})
+    return [p for p in found if p.kind is p.KEYWORD_ONLY]
 
 
 def _passed_on(kernel: type | None) -> list[Any]:

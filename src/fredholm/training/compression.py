@@ -15,7 +15,7 @@ from ..errors import ConversionError, OptionError
 from ..families.itnet import compress
 from ..families.itnet.model import ITNet
 from ..families.itnet.operator import LowRankITNetOperator
-from .callbacks import write_json
+from ..files import write_json
 from .evaluation import evaluate, load_run, run_dataset
 from .folder import RunFolder, portable
 from .recipe_files import save_recipe

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from ..data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
-from ..errors import CheckpointError, DataError, OptionError, require
+from ..errors import CheckpointError, DataError, OptionError, StorageError, require
+from ..files import storing, write_json
 from .build import build_dataset
-from .callbacks import write_json
 from .folder import RunFolder
 from .metrics import pearson, spearman, two_classes
 from .recipe_files import apply_overrides, load_recipe
@@ -99,6 +101,7 @@ def evaluate(
     overrides: list[str] | tuple[str, ...] = (),
     *,
     trust_code: bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also
     as ``evaluation.json``.
@@ -108,6 +111,8 @@ def evaluate(
     written to ``evaluation-SPLIT.json``, and a model changed by ``overrides`` (see
     :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the
     data set instead, such as the resolution of its fields. ``trust_code``: see :func:`load_run`.
+    Where the folder cannot be written the figures are returned all the same, and ``report`` (or a
+    warning) says that no file holds them.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -139,7 +144,11 @@ def evaluate(
         **numbers,
         **_judged(dataset, numbers),
     }
-    write_json(_evaluation_file(place, split, overrides), result)
+    try:
+        write_json(_evaluation_file(place, split, overrides), result)
+    except StorageError as error:
+        line = f"the figures are not written: {error}"
+        (report or partial(warnings.warn, stacklevel=2))(line)
     return result
 
 
@@ -166,10 +175,13 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         CheckpointError: no run or no model there.
         MissingExtraError: matplotlib is not installed.
+        StorageError: the folder cannot be written.
     """
     from ..explain import report_run
 
     model, place = load_run(run, trust_code=trust_code)
+    with storing(place.root):  # before the work: without it there is nowhere to put the result
+        (place.root / "report").mkdir(exist_ok=True)
     dataset = run_dataset(model, place, "test")
     if not place.evaluation.is_file():
         evaluate(run, trust_code=trust_code)
@@ -181,15 +193,16 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     task = task_of(dataset)
     where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
     texts = dataset.texts if isinstance(dataset, TextDataset) else None
-    return report_run(
-        place.root,
-        inputs,
-        labels if task.name == "classification" else None,
-        model=model,
-        texts=None if texts is None else texts[: len(inputs)],
-        counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
-        **where,
-    )
+    with storing(place.root):
+        return report_run(
+            place.root,
+            inputs,
+            labels if task.name == "classification" else None,
+            model=model,
+            texts=None if texts is None else texts[: len(inputs)],
+            counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
+            **where,
+        )
 
 
 def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:

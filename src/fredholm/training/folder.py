@@ -3,7 +3,8 @@
 ``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config,
 classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a
 continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once finished),
-``evaluation.json``.
+``evaluation.json``. ``lock.json`` names the process that trains there, see
+:mod:`fredholm.training.leases`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import os
 import shutil
 from pathlib import Path
 
-from ..errors import CheckpointError, OptionError, RecipeError
-from .callbacks import write_json
+from ..errors import CheckpointError, OptionError, RecipeError, StorageError
+from ..files import replacing, storing, write_json
+from .leases import HOLDER, LOCK
 from .recipe import Recipe
 from .recipe_files import differences, load_recipe, read_plain, save_recipe
 
@@ -69,45 +71,76 @@ class RunFolder:
     def write_result(self, result: RunResult) -> None:
         write_json(self.result, dataclasses.asdict(result))
 
-    def open(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be
-        resumed.
+    def check(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
+        """Refuse what :meth:`open` could not do; nothing is changed.
 
         Raises:
             OptionError: the folder holds a run and neither resume nor overwrite was asked for, or
                 it is no run folder.
             CheckpointError: there is nothing to resume.
             RecipeError: the run to resume was started with another recipe.
+            StorageError: a folder that may not be written.
         """
         if resume and overwrite:
             raise OptionError("received both --resume and --overwrite; choose one")
+        self._check_place(writes=not (resume and self.finished))
         if not self.started:
             if resume:
                 raise CheckpointError(f"{self.root}: no run to resume; start it without --resume")
-            if self.root.is_file() or (self.root.is_dir() and any(self.root.iterdir())):
+            if self.root.is_file() or any(self._content()):
                 raise OptionError(
                     f"{self.root}: exists and is no run folder; choose another --name or --runs"
                 )
         elif resume:
             self._same(recipe)
-            return
-        elif overwrite:
-            shutil.rmtree(self.root)
-        else:
+        elif not overwrite:
             state = "a finished run" if self.finished else "an unfinished run"
             raise OptionError(
                 f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
             )
-        self._create(recipe)
 
-    def _create(self, recipe: Recipe) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        for source in recipe.imports:
-            self.code.mkdir(exist_ok=True)
-            shutil.copyfile(source, self.code / Path(source).name)
-        temporary = self.root / "recipe.tmp"
-        save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
-        os.replace(temporary, self.recipe)
+    def open(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
+        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be
+        resumed. The caller holds its lock.
+
+        Raises: as :meth:`check`, which is repeated: before, another process had the folder.
+        """
+        self.check(recipe, resume, overwrite)
+        if resume:
+            return
+        with storing(self.root):
+            # Before anything is deleted: the files may be those of this very run.
+            code = {Path(source).name: Path(source).read_bytes() for source in recipe.imports}
+            self._clear()
+            for name, content in code.items():
+                self.code.mkdir(exist_ok=True)
+                (self.code / name).write_bytes(content)
+            with replacing(self.recipe) as temporary:
+                save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
+
+    def _check_place(self, writes: bool) -> None:
+        """Look at the part of the path that exists: a file among the folders, a missing right."""
+        exists = next(path for path in (self.root, *self.root.parents) if path.exists())
+        if not exists.is_dir() and exists != self.root:
+            raise OptionError(f"{exists}: is a file; needs a folder of runs, choose another --runs")
+        if writes and exists.is_dir() and not os.access(exists, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"{exists}: may not be written; change its permissions or choose another --runs"
+            )
+
+    def _content(self) -> list[Path]:
+        """What lies in the folder, but for its lock."""
+        if not self.root.is_dir():
+            return []
+        return [path for path in self.root.iterdir() if path.name not in (LOCK, HOLDER)]
+
+    def _clear(self) -> None:
+        # The recipe last: until then an interrupted --overwrite can be repeated.
+        for path in sorted(self._content(), key=lambda path: path == self.recipe):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _same(self, recipe: Recipe) -> None:
         """Refuse to resume with anything that would compute something else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,7 @@ from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
 from .recipe import Recipe
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML whose ``1e-3`` is a number, and in which a key given twice is an error."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise RecipeError(
-                    f"{key}: given twice (line {key_node.start_mark.line + 1}); keep one"
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        raise RecipeError(
-            f"{where}:{line} not YAML: {getattr(error, 'problem', None) or error}"
-        ) from error
+from .recipe_text import check_values, parse, read_text
 
 
 def recipe_folder() -> Path:
@@ -93,7 +62,7 @@ def _split(override: str) -> tuple[list[str], Any]:
         raise RecipeError(
             f"override: received {override!r}; needs key=value, e.g. training.epochs=5"
         )
-    return parts, _parse(text, f"override {key!r}")
+    return parts, parse(text, f"override {key!r}")
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -157,20 +126,24 @@ def load_recipe(
         RecipeError: one line per problem, each naming the dotted key, what was received and what is
             needed.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
+        StorageError: a file that cannot be read.
 
     Example:
         >>> load_recipe("digits", ["training.epochs=3"]).training.epochs
         3
-        >>> load_recipe("digits", ["seeds=3"])
+        >>> load_recipe("digits", ["training.epochs=few"])
         Traceback (most recent call last):
             ...
-        fredholm.errors.RecipeError: seeds: unknown key (received 3); did you mean 'seed'?
+        fredholm.errors.RecipeError: training.epochs: received 'few' (str); needs integer
     """
-    from .checks import check, import_files
+    from .checks import check, import_files, settle_words
 
     raw, folder, own = _read(source)
-    recipe = _validate(apply_overrides(raw, list(overrides)))
+    raw = apply_overrides(raw, list(overrides))
+    check_values(raw)
+    recipe = _validate(raw)
     recipe.imports = import_files(recipe.imports, folder, trust_code or own)
+    settle_words(recipe)
     check(recipe)
     return recipe
 
@@ -199,7 +172,7 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bo
     if isinstance(source, dict):
         return dict(source), Path.cwd(), True
     path = find_recipe(source)
-    raw = _parse(path.read_text(encoding="utf-8"), str(path))
+    raw = parse(read_text(path), str(path))
     if not isinstance(raw, dict):
         raise RecipeError(
             f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
@@ -234,7 +207,9 @@ def _explain(problem: Any) -> str:
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        return f"{key}: unknown key (received {value!r}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
+        return f"{key}: unknown key (received {_short(value)}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
+    if kind == "invalid_key":
+        return f"{key}: received {type(value).__name__} as a key; needs text"
     if kind == "missing":
         return f"{key}: missing; the recipe needs it"
     need = (
@@ -247,7 +222,18 @@ def _explain(problem: Any) -> str:
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
     hint = suggest(str(value), re.findall(r"'([^']+)'", need)) if kind == "literal_error" else ""
-    return f"{key}: received {value!r} ({type(value).__name__}); needs {need}{hint if 'did you mean' in hint else ''}"
+    kind = "str" if isinstance(value, str) else type(value).__name__
+    return f"{key}: received {_short(value)} ({kind}); needs {need}{hint if 'did you mean' in hint else ''}"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+_SHORT.maxlist = _SHORT.maxdict = 10
+
+
+def _short(value: Any) -> str:
+    """What was received, where it is long its beginning and its end, on one line."""
+    return _SHORT.repr(value)
 
 
 def _known(path: tuple) -> list[str]:
