@@ -1,10 +1,9 @@
 r"""Scalar networks with one ReLU layer as what they are: piecewise linear functions with at most h
 knots each.
 
-The knots of all networks of a set are merged, so that one search and one gather serve all channels.
-In segment k,
-:math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums over the scalars of a
-segment.
+The knots of all networks of a set are merged, so that one search and one gather do for all
+channels. In segment k, :math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums
+over the scalars of a segment.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from torch import Tensor
 
 from .naive import Bank
 
-CHUNK = 32_768  # scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread
+# Scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread.
+CHUNK = 32_768
 ACCELERATOR_CHUNK = 4_194_304
-CELLS = 16  # grid cells a knot
+CELLS = 16  # grid cells per knot
 PASSES = 12  # more knots than this in one cell: binary search
 Rectangle = tuple[slice, slice]
 
@@ -37,7 +37,8 @@ def segments(
 
     Example:
         >>> one = torch.ones(1, 1, 1)
-        >>> [x.flatten().tolist() for x in segments(Bank(one, -one, one[None], one))]  # ReLU(u - 1) + 1
+        >>> bank = Bank(one, -one, one[None], one)  # ReLU(u - 1) + 1
+        >>> [x.flatten().tolist() for x in segments(bank)]
         [[1.0], [0.0, 1.0], [1.0, 0.0]]
     """
     double = torch.float64 if bank.weight.device.type != "mps" else bank.weight.dtype
@@ -55,11 +56,11 @@ def segments(
     start = torch.einsum("xsgh,sgch->xsgc", before, readout) + torch.stack(
         [torch.zeros_like(shift), shift]
     )
-    jumps = (
-        across[:, :, :, None] * readout
-    )  # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h)
-    own = torch.eye(weight.shape[1], dtype=double, device=weight.device)[:, None, :, None]
-    jumps = (jumps[..., None, :] * own).flatten(4, 5).flatten(2, 3)
+    # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h). A channel jumps at
+    # the knots of its network alone, hence the identity over networks.
+    jumps = across[:, :, :, None] * readout
+    same = torch.eye(weight.shape[1], dtype=double, device=weight.device)[:, None, :, None]
+    jumps = (jumps[..., None, :] * same).flatten(4, 5).flatten(2, 3)
     jumps = jumps.gather(-1, order[:, None].expand(jumps.shape))
     lines = start.flatten(2, 3)[..., None] + F.pad(jumps.cumsum(-1), (1, 0))
     dtype = bank.weight.dtype
@@ -84,8 +85,8 @@ class Search:
     """The number of knots below a scalar, exactly as a binary search finds it, but from a grid of
     cells over the data.
 
-    A cell's number grows with the scalar, in floating point too, so that only knots in the scalar's
-    own cell need a comparison.
+    A cell's number grows with the scalar, in floating point too, so that only knots in the
+    scalar's cell need a comparison.
     """
 
     def __init__(self, knots: Tensor, u: Tensor):
@@ -98,12 +99,12 @@ class Search:
         self.rate = self.last / (high - low)
         if not (self.rate.isfinite() and self.rate > 0):
             return
-        held = torch.bincount(
+        counts = torch.bincount(
             self._cell(knots[(knots >= low) & (knots <= high)]), minlength=self.last + 1
         )
-        self.passes = int(held.max())
+        self.passes = int(counts.max())
         if self.passes <= PASSES:
-            self.start = (held.cumsum(0) - held + (knots < low).sum()).int()
+            self.start = (counts.cumsum(0) - counts + (knots < low).sum()).int()
             self.padded = F.pad(knots, (0, 1), value=torch.inf)
 
     def _cell(self, u: Tensor) -> Tensor:
@@ -112,10 +113,10 @@ class Search:
     def __call__(self, u: Tensor) -> Tensor:
         if self.start is None:
             return torch.searchsorted(self.knots, u, out_int32=True)
-        found = self.start.index_select(0, self._cell(u))
+        below = self.start.index_select(0, self._cell(u))
         for _ in range(self.passes):
-            found += self.padded.index_select(0, found) < u
-        return found
+            below += self.padded.index_select(0, below) < u
+        return below
 
 
 def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
