@@ -24,8 +24,8 @@ from torch.nn import functional
 
 from fredholm import data
 from fredholm.data import SequenceDataset
+from fredholm.files import write_json
 from fredholm.models import create_model
-from fredholm.training.callbacks import write_json
 
 BATCH, LOSSES = 32, (0.3, 0.5, 0.7)
 MODELS = ("ckcnn timestamps", "ckcnn gaps", "gru", "tcn")

@@ -22,9 +22,9 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from fredholm.files import write_json
 from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
-from fredholm.training.callbacks import write_json
 from fredholm.training.module import Classifier
 from fredholm.training.tasks import task_of
 

@@ -32,7 +32,7 @@ def built(way: str, length: int) -> Any:
 
     from .linearize import METHODS
 
-    model: Any = AutoModel.from_pretrained(data.fetch("minilm")).eval()
+    model: Any = AutoModel.from_pretrained(data.fetch("minilm"), trust_remote_code=False).eval()
     table = model.embeddings.position_embeddings
     if length > table.num_embeddings:
         rows = table.weight.repeat(-(-length // table.num_embeddings), 1)[:length]

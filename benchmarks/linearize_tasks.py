@@ -64,7 +64,7 @@ def some(n: int, size: int, seed: int = 0) -> list[int]:
 def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(data.fetch("minilm"))
+    return AutoTokenizer.from_pretrained(data.fetch("minilm"), trust_remote_code=False)
 
 
 def minilm(outputs: int) -> Callable[[Path], torch.nn.Module]:
@@ -74,7 +74,7 @@ def minilm(outputs: int) -> Callable[[Path], torch.nn.Module]:
         from transformers import AutoModelForSequenceClassification
 
         return AutoModelForSequenceClassification.from_pretrained(
-            data.fetch("minilm"), num_labels=outputs
+            data.fetch("minilm"), num_labels=outputs, trust_remote_code=False
         )
 
     return build
@@ -166,7 +166,9 @@ def vit(folder: Path) -> torch.nn.Module:
         place.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(place)
         save_file(own, place / "model.safetensors", metadata={"format": "pt"})
-    model, info = Dinov2ForImageClassification.from_pretrained(place, output_loading_info=True)
+    model, info = Dinov2ForImageClassification.from_pretrained(
+        place, output_loading_info=True, trust_remote_code=False
+    )
     lost = sorted(map(str, info["missing_keys"]))
     expected = ["classifier.bias", "classifier.weight", "dinov2.embeddings.mask_token"]
     if not set(lost) <= set(expected) or info["mismatched_keys"] or info["unexpected_keys"]:

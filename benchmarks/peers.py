@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fredholm.domain import Domain
-from fredholm.kernels import Kernel
+from fredholm.kernels import HiddenKernel
 from fredholm.models.backbone import Convolution, Recurrence
 from fredholm.operators import IntegralOperator, LinearAttention, SoftmaxAttention
 
@@ -324,7 +324,7 @@ def _encoder(n: int, dim: int) -> Iterator[Case]:
 # --- kernels of positions -------------------------------------------------------------------------
 
 
-class DiagonalKernel(Kernel):
+class DiagonalKernel(HiddenKernel):
     """A network of both positions, one weight a channel: the kernel of a graph neural operator."""
 
     reads_query = False

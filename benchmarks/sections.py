@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from fredholm.files import write_json
 from fredholm.training import evaluate, load_recipe, train
-from fredholm.training.callbacks import write_json
 from fredholm.training.folder import RunFolder
 
 SHOWN = (

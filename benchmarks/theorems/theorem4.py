@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fredholm import Domain, IntegralOperator
-from fredholm.kernels import Kernel, MLPKernel
+from fredholm.kernels import Kernel, MLPKernel, PairKernel
 
 from .drawing import band, logarithmic, slope, summary
 
@@ -37,7 +37,7 @@ WAYS = {
 RULES = {"centres": "cell centres", "left": "left ends", "random": "random points"}
 
 
-class BilateralKernel(Kernel):
+class BilateralKernel(PairKernel):
     """The closed form, scalar features."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fredholm import Domain, IntegralOperator
-from fredholm.kernels import Kernel, MLPKernel, Problem
+from fredholm.kernels import Kernel, MatrixKernel, MLPKernel, Problem
 
 from .drawing import band, logarithmic, slope, summary
 
@@ -27,7 +27,7 @@ DATA = {"fixed": "fixed places", "shifted": "random shifts", "orbit": "all shift
 STARTS = ("zero", "random")  # translation-invariant, or anywhere
 
 
-class TableKernel(Kernel):
+class TableKernel(MatrixKernel):
     """A free number for every pair of points of a ring: K_ij = table_ij."""
 
     reads_query = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fredholm import Domain, IntegralOperator
-from fredholm.kernels import Kernel
+from fredholm.kernels import Kernel, PairKernel
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -50,7 +50,7 @@ class Distance:
     attention: float
 
 
-class SimilarityKernel(Kernel):
+class SimilarityKernel(PairKernel):
     r"""σ(⟨u(x), u(y)⟩) u(x) u(y)ᵀ / |u(y)|²: under a unit mass at x₀ alone it answers σ(⟨u(x),
     u(x₀)⟩) u(x).
 
@@ -66,7 +66,7 @@ class SimilarityKernel(Kernel):
         return (gate * ux)[..., None] * (uy / uy.square().sum(-1, keepdim=True))[..., None, :]
 
 
-class GaussianKernel(Kernel):
+class GaussianKernel(PairKernel):
     """exp(-|x - y|² / 2 scale²), times the identity."""
 
     reads_query = False
@@ -80,7 +80,7 @@ class GaussianKernel(Kernel):
         return torch.exp(-0.5 * square / self.scale**2) * torch.eye(self.d_in, **DOUBLE)
 
 
-class DistanceKernel(Kernel):
+class DistanceKernel(PairKernel):
     """|x - y|, times the identity."""
 
     reads_query = False

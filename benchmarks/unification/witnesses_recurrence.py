@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fredholm import Domain, IntegralOperator
-from fredholm.kernels import DiagonalStateSpaceKernel, Kernel
+from fredholm.kernels import DiagonalStateSpaceKernel, PairKernel
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -38,7 +38,7 @@ class Memory:
     fitted: dict[int, float]
 
 
-class TwoSided(Kernel):
+class TwoSided(PairKernel):
     """e^{-|x - y| / scale}."""
 
     reads_query = False
@@ -51,7 +51,7 @@ class TwoSided(Kernel):
         return (-(x - y).abs() / self.scale).exp()[..., None]
 
 
-class Expansion(Kernel):
+class Expansion(PairKernel):
     """φ_1(x) φ_1(y) + ... + φ_R(x) φ_R(y) with cosines φ, orthogonal on each half of the unit
     interval as well.
     """

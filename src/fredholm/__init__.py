@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .families.ckconv.operator import CKConv as CKConv
     from .families.infsa.operator import InfSA as InfSA
     from .families.infsa.operator import LinearInfSA as LinearInfSA
-    from .families.itnet.low_rank_operator import LowRankITNetOperator as LowRankITNetOperator
     from .families.itnet.operator import ITNetOperator as ITNetOperator
+    from .families.itnet.operator import LowRankITNetOperator as LowRankITNetOperator
     from .families.luna.operator import LunaAttention as LunaAttention
     from .families.softmax.operator import SoftmaxAttention as SoftmaxAttention
     from .integral import IntegralOperator as IntegralOperator

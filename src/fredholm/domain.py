@@ -185,6 +185,8 @@ class Domain:
         """n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a target
         sees.
 
+        An edge that comes k times counts k times, as in message passing: ``pairs`` is then the
+        logarithm of the count, otherwise a mask. With ``self_loops`` every node sees itself once.
         Without ``positions`` every node sits at the origin: a graph has no coordinates of its own.
         Memory O(n²).
 
@@ -203,12 +205,15 @@ class Domain:
             raise DomainError(
                 f"graph edges must name nodes 0 to {n - 1}, got indices from {low} to {high}"
             )
-        pairs = torch.zeros(n, n, dtype=torch.bool, device=edge_index.device)
-        pairs[edge_index[1], edge_index[0]] = True
-        if self_loops:
-            pairs.fill_diagonal_(True)
         if positions is None:
             positions = torch.zeros(n, 1, device=edge_index.device)
+        edges = torch.zeros(n, n, dtype=positions.dtype, device=edge_index.device)
+        one = torch.ones((), dtype=edges.dtype, device=edges.device)
+        edges.index_put_((edge_index[1], edge_index[0]), one, accumulate=True)
+        if self_loops:
+            edges.fill_diagonal_(1.0)
+        # A message passes once per edge, so that a repeated edge is a pair of larger density.
+        pairs = edges.log() if bool((edges > 1).any()) else edges > 0
         return cls.points(positions, pairs=pairs, **options)
 
     @classmethod

@@ -64,8 +64,18 @@ class CheckpointError(FredholmError, RuntimeError):
     """A checkpoint or pretrained folder cannot be used."""
 
 
+class StorageError(FredholmError, OSError):
+    """A file or folder cannot be read or written: a full disk, a missing permission, a file where a
+    folder is needed.
+    """
+
+
 class RecipeError(FredholmError, ValueError):
     """A recipe has an unknown key, a wrong type or an impossible combination."""
+
+
+class TrustError(FredholmError, RuntimeError):
+    """Going on would execute code that came with a folder, and nobody has said that it may run."""
 
 
 class MissingExtraError(FredholmError, ImportError):

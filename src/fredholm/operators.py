@@ -5,11 +5,9 @@ from .families.infsa.hops import Neumann
 from .families.infsa.operator import InfSA, LinearInfSA
 from .families.infsa.resolvent import Resolvent
 from .families.itnet.compress import CompressionReport, compress
-from .families.itnet.low_rank_operator import LowRankITNetOperator
-from .families.itnet.operator import ITNetOperator
+from .families.itnet.operator import ITNetOperator, LowRankITNetOperator
 from .families.luna.operator import LunaAttention
-from .families.softmax.linear_operator import LinearAttention
-from .families.softmax.operator import SoftmaxAttention
+from .families.softmax.operator import LinearAttention, SoftmaxAttention
 from .integral import (
     Anchors,
     CausalState,

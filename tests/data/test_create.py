@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -289,9 +291,76 @@ def test_faulty_image_folders(tmp_path):
     (folder / "val" / "horse").mkdir()
     with pytest.raises(DataError, match="'horse', which train/ does not have"):
         create(folder, "test")
-    (folder / "train" / "empty").mkdir()
+    (folder / "val" / "horse").rmdir()
+    for part in ("train", "val"):
+        (folder / part / "empty").mkdir()
     with pytest.raises(DataError, match="empty: holds no picture"):
         create(folder)
+
+
+def flat(root: Path) -> None:
+    """``val/`` as ImageNet's archive unpacks: every picture in one folder."""
+    for path in sorted((root / "val").rglob("*.png")):
+        path.rename(root / "val" / f"{path.parent.name}_{path.name}")
+    for name in ("cat", "dog"):
+        (root / "val" / name).rmdir()
+
+
+def no_train(root: Path) -> None:
+    """Class folders where train/ and val/ should be."""
+    shutil.rmtree(root / "val")
+    for name in ("cat", "dog"):
+        (root / "train" / name).rename(root / name)
+    (root / "train").rmdir()
+
+
+FAULTS = {
+    "no train": (
+        no_train,
+        r"pictures/train: no such folder.*folders of pictures itself \(cat, dog",
+    ),
+    "flat val": (flat, r"pictures/val: holds 20 pictures in itself \(cat_0\.png\) and no class"),
+    "beside": (
+        lambda root: shutil.copy(root / "val/cat/0.png", root / "train/a.png"),
+        r"train: holds 1 pictures in itself \(a\.png\) beside its 2 class folders",
+    ),
+    "class not in val": (
+        lambda root: shutil.rmtree(root / "val/dog"),
+        r"pictures/val: has no folder of the class 'dog', which train/ has; put pictures",
+    ),
+    "class without test pictures": (
+        lambda root: [path.unlink() for path in (root / "val/dog").iterdir()],
+        r"val/dog: holds no picture",
+    ),
+    "one pixel": (
+        lambda root: Image.new("RGB", (1, 1)).save(root / "train/dog/3.png"),
+        r"train/dog/3\.png: a picture of 1 x 1 pixel",
+    ),
+    "one pixel in the test set": (
+        lambda root: Image.new("RGB", (1, 1)).save(root / "val/dog/0.png"),
+        r"val/dog/0\.png: a picture of 1 x 1 pixel",
+    ),
+    "nothing to validate with": (
+        lambda root: [p.unlink() for p in (root / "train").rglob("*.png") if p.stem > "2"],
+        r"train: 6 pictures of 2 classes leave none to validate with at val_fraction=0\.1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_image_folder_is_refused_before_training(name, tmp_path):
+    """By the training split alone, which is made first, though the fault may lie elsewhere."""
+    change, message = FAULTS[name]
+    folder = write_image_folder(tmp_path / "pictures")
+    change(folder)
+    with pytest.raises(DataError, match=message):
+        data.create_dataset("image-folder", "train", path=folder, image_size=8)
+
+
+def test_a_picture_of_one_pixel_is_refused_when_it_is_read(tmp_path):
+    Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
+    with pytest.raises(DataError, match=r"dot\.png: a picture of 1 x 1 pixel"):
+        read_picture(tmp_path / "dot.png", (8, 8))
 
 
 def test_a_damaged_picture_is_named(tmp_path):

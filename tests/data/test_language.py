@@ -238,6 +238,24 @@ def test_glue_says_what_is_wrong(tmp_path):
             data.create_dataset("glue", "train", path=folder)
 
 
+def test_short_rows_of_qqp_are_skipped_and_counted(tmp_path):
+    folder = write_glue(tmp_path / "glue", repeat=150)
+    file = folder / "QQP" / "train.tsv"
+    whole = file.read_text().splitlines()
+    file.write_text("\n".join([*whole[:7], "9\t3\t4\tHow", *whole[7:], "9\t3\t4\tWho?\tWh"]))
+    given: dict[str, Any] = {"path": folder, "options": {"task": "qqp"}, "val_fraction": 0.5}
+    train, val = (data.create_dataset("glue", split, **given) for split in ("train", "val"))
+    assert len(train) + len(val) == 300
+    said = f"{file}: 2 of 302 rows break off and are skipped, first line 8"
+    assert train.notes == val.notes == (said,)
+    assert data.limit_samples(train, 5).notes == (said,)
+    assert data.HiddenTokens(train, 0.2).notes == (said,)
+    assert data.create_dataset("glue", "test", **given).notes == ()
+    file.write_text("\n".join([*whole, *["9\t3\t4\tHow"] * 4]))
+    with pytest.raises(DataError, match=r"line 305 has 4 cells; needs 6, as 3 before it"):
+        data.create_dataset("glue", "train", **given)
+
+
 # --- KJV / WEB ------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fredholm.data import create_dataset, limit_samples
+from fredholm.data import HiddenTokens, TextDataset, Vocabulary, create_dataset, limit_samples
 from fredholm.errors import OptionError
 
 
@@ -34,6 +34,24 @@ def test_sequences_keep_their_kind():
     assert type(few) is type(whole)
     assert few.batch([0, 6])[0].shape == (2, 5, 2)
     assert (few.task, few.length) == (whole.task, whole.length)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_texts_that_lost_their_end_are_counted_among_those_that_are_left(hidden):
+    """A run said that 1646 of its 200 texts had."""
+    texts = [" ".join("abcdefgh"[: 1 + i % 8]) for i in range(400)]  # of 1 to 8 words
+    vocabulary = Vocabulary.of_words(texts, min_count=1)
+    numbers = torch.arange(400) % 2
+    whole = TextDataset("tiny", "train", texts, numbers, ("even", "odd"), vocabulary, 4)
+    if hidden:
+        whole = HiddenTokens(whole, 0.2)
+    few = limit_samples(whole, 50)
+    full = (few.raw(torch.arange(50))[0] != 0).sum(1) == 4  # 4 of 4 or more words
+    assert whole.truncated == 200  # of 5 to 8 words
+    assert 0 < few.truncated <= int(full.sum()) < 50
+    kept = few.raw.chosen.tolist()
+    assert few.truncated == sum(len(texts[i].split()) > 4 for i in kept)
+    assert whole.truncated == 200
 
 
 def test_a_limit_is_positive():

@@ -224,17 +224,19 @@ def test_fourier_features_formula():
     )
 
 
-def test_frequencies_are_the_same_in_every_layer_whatever_the_global_seed():
+def test_frequencies_are_the_same_in_every_layer_and_follow_the_global_seed():
     torch.manual_seed(1)
     first = MLPKernel(2, 4).fourier.matrix
-    torch.manual_seed(2)
+    torch.rand(7)
     state = torch.get_rng_state()
     second = FourierFeatures(1)
     assert torch.get_rng_state().equal(state)
     assert first.equal(second.matrix)
     assert first is not second.matrix
-    assert not FourierFeatures(1, seed=1).matrix.equal(first)
     assert not list(second.parameters())
+    torch.manual_seed(2)
+    assert not FourierFeatures(1).matrix.equal(first)
+    assert FourierFeatures(1, seed=1).matrix.equal(first)
 
 
 def test_learned_frequencies_get_a_gradient():

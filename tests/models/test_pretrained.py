@@ -56,8 +56,10 @@ def test_round_trip_is_bitwise(tmp_path, options, dtype):
 
 
 def edited(folder, **changes):
+    """Change the configuration as its error says: without the checksum."""
     path = folder / "config.json"
     saved = json.loads(path.read_text())
+    saved.pop("sha256", None)
     for key, value in changes.items():
         if value is None:
             del saved[key]
@@ -133,6 +135,31 @@ def test_truncated_weights(folder, kept):
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(CheckpointError, match=r"model.safetensors is corrupt or truncated"):
         from_pretrained(folder)
+
+
+def test_a_flipped_bit_is_refused(folder):
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 64]))
+    with pytest.raises(CheckpointError, match=r"model.safetensors is corrupt .*checksum"):
+        from_pretrained(folder)
+    weights.write_bytes(whole)
+    text = (folder / "config.json").read_text()
+    for old, new in (('"dropout": 0.0', '"dropout": 0.5'), ('"a"', '"c"')):
+        assert old in text
+        (folder / "config.json").write_text(text.replace(old, new))
+        with pytest.raises(CheckpointError, match=r"config.json is not as it was saved .*checksum"):
+            from_pretrained(folder)
+    (folder / "config.json").write_text(text.replace(" ", ""))
+    assert from_pretrained(folder).extra == {"classes": ["a", "b"]}
+
+
+def test_models_saved_without_checksums_are_read(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    edited(folder)
+    twin = from_pretrained(folder)
+    assert all(twin.state_dict()[name].equal(tensor) for name, tensor in tensors.items())
 
 
 class Trap:

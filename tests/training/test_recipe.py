@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
+
 import pytest
 
 from fredholm.errors import RecipeError
@@ -15,7 +18,6 @@ MISTAKES = [
     (["training.epochs=true"], "training.epochs: received True (bool); needs integer"),
     (["training.precision=bf61"], "did you mean 'bf16'?"),
     (["data.batch_size=0"], "data.batch_size: received 0 (int); needs greater than 0"),
-    (["schedule.warmup_epochs=60"], "schedule.warmup_epochs: received 60 with training.epochs 60"),
     (["data.cutmix=1.0", "data.image_size=1"], "data.cutmix: received 1 with 1x1 images"),
     (["training.early_stop.metric=val_acuracy"], "did you mean 'val_accuracy'?"),
     (
@@ -44,15 +46,126 @@ MISTAKES = [
     (["epochs"], "override: received 'epochs'; needs key=value"),
     (["optimizer.lr=[1"], "override 'optimizer.lr': line 1: not YAML"),
     (["seed.x=1"], "seed.x: received a value below seed=0, no section"),
+    (["optimizer.lr=.inf"], "optimizer.lr: received inf (float); needs a finite number"),
+    (["optimizer.lr=-.inf"], "optimizer.lr: received -inf (float); needs a finite number"),
+    (["optimizer.lr=.nan"], "optimizer.lr: received nan (float); needs a finite number"),
+    (["operator.omega=.inf"], "operator.omega: received inf (float); needs a finite number"),
+    ([f"seed={10**40}"], "seed: received a number of 133 bits; needs 63 or fewer"),
+    ([f"training.epochs={10**20}"], "training.epochs: received a number of 67 bits"),
+    ([f"training.epochs={10**12}"], "training.epochs: received 1000000000000 (int); needs less"),
+    (["training.epochs=" + "9" * 5000], "override 'training.epochs': Exceeds the limit"),
+    (["training.max_minutes=1e300"], "training.max_minutes: received 1e+300 (float); needs less"),
+    (["seed=" + "[" * 100_000], "override 'seed': nested too deeply; needs at most 32 levels"),
+    (["seed=" + "[" * 50 + "]" * 50], "override 'seed': nested too deeply"),
+    ([".".join("a" * 5000) + "=1"], "a.a.a.a: nested too deeply; needs at most 32 levels"),
+    (["seed=" + "9" * 200_000], "override 'seed': received 200,000 characters; needs at most"),
+    (["seed={[1]: 2}"], "override 'seed': line 1: received a list as a key"),
+    (["data.options={1: 2}"], "data.options.1.[key]: received 1 (int); needs string"),
+    (["name=" + "a" * 5000 + " b"], "name: received 'aaa"),
+    (["data.limit=2024-99-99"], "override 'data.limit': month must be in 1..12"),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[m[0][0] for m in MISTAKES])
+@contextmanager
+def at_once():
+    """Two seconds of the processor are a hundred times what a mistake takes."""
+    load_recipe("digits")  # what is imported when first used does not count
+    before = time.process_time()
+    try:
+        yield
+    finally:
+        assert time.process_time() - before < 2
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[m[0][0][:40] for m in MISTAKES])
 def test_mistakes_get_one_line_naming_the_key(overrides, message):
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError) as caught, at_once():
         load_recipe("digits", overrides)
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefghi", "bcdefghij")
+)
+FILES = {
+    "aliases-that-multiply": (BOMB.encode(), "expands to more than 10,000 values; write fewer"),
+    "an-alias-of-itself": (b"data: &a {options: *a}", "nested too deeply"),
+    "aliases-of-themselves": (b"data: &a [*a, *a]", "nested too deeply"),
+    "deep-lists": (b"[" * 100_000, "nested too deeply"),
+    "deep-blocks": (b"- " * 50_000, "nested too deeply"),
+    "binary": (bytes(range(256)), "not text (byte 128 is not UTF-8); needs a recipe in YAML"),
+    "zeros": (bytes(100), "not YAML: unacceptable character #x0000"),
+    "long": (b"#" * 10_000_000, "longer than 131,072 bytes; needs a recipe in YAML"),
+    "code": (b"!!python/object/apply:os.system [ls]", "not YAML: could not determine"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), FILES.values(), ids=FILES)
+def test_files_that_are_no_recipes_get_one_line_at_once(tmp_path, content, message):
+    file = tmp_path / "odd.yaml"
+    file.write_bytes(content)
+    with pytest.raises(RecipeError) as caught, at_once():
+        load_recipe(file)
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+
+
+def test_plain_data_that_multiply_are_refused_too():
+    value = ["x"] * 9
+    for _ in range(12):
+        value = [value] * 9
+    with pytest.raises(RecipeError, match="expands to more than 10,000 values"), at_once():
+        load_recipe({"data": {"name": "digits", "options": {"a": value}}, "model": "itnet_nano"})
+
+
+@pytest.mark.parametrize("word", ["off", "no", "on", "yes", "No", "OFF"])
+def test_words_stay_words_where_text_is_meant(word, tmp_path):
+    recipe = load_recipe(
+        "digits", [f"name={word}", f"data.path={word}", "operator=infsa", f"operator.norm={word}"]
+    )
+    assert (recipe.name, recipe.data.path, recipe.operator.options["norm"]) == (word,) * 3
+    assert load_recipe("digits", [f"model.pool={word}"]).model.overrides["pool"] == word
+    again = load_recipe(save_recipe(recipe, tmp_path / "recipe.yaml"))
+    assert again.to_dict() == recipe.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("off", False), ("no", False), ("on", True), ("yes", True), ("true", True)]
+)
+def test_words_are_truth_values_where_those_are_meant(word, value, tmp_path):
+    recipe = load_recipe(
+        "digits",
+        [
+            *(f"data.augment.flip={word}", f"data.options={{a: {word}, on: [{word}]}}"),
+            *("operator=softmax", f"operator.bias={word}"),
+        ],
+    )
+    assert recipe.data.augment.flip is value
+    assert recipe.operator.options == {"bias": value}
+    assert recipe.data.options == {"a": value, "on": [value]}
+    # An option of several types, none of them text: bool | Mapping[str, ...].
+    assert (
+        load_recipe("digits", [f"operator.proposal={word}"]).operator.options["proposal"] is value
+    )
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml").to_dict() == recipe.to_dict()
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_runs_for_one_epoch(name):
+    recipe = load_recipe(name, ["training.epochs=1"])
+    assert 0 <= recipe.warmup_epochs < 1
+    given = recipe.schedule.warmup_epochs
+    assert recipe.warmup_epochs == (given if given < 1 else 0.5)
+
+
+def test_a_warm_up_that_fits_stays(tmp_path):
+    recipe = load_recipe("digits", ["training.epochs=3", "schedule.warmup_epochs=2.5"])
+    assert recipe.warmup_epochs == 2.5
+    assert load_recipe("digits", ["schedule.warmup_epochs=60"]).warmup_epochs == 30
 
 
 def test_every_problem_is_reported_at_once():

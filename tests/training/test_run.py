@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,9 +16,11 @@ from torch import nn
 
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.training import evaluate, load_run, predict, train
+from fredholm.training.build import build_dataset, build_model
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.evaluation import summarise
+from fredholm.training.leases import read_holder
 from fredholm.training.module import Classifier, warmup_cosine
 
 
@@ -73,6 +78,41 @@ def test_the_kept_model_is_the_best_validated_one(finished):
     assert (folder / "evaluation-val.json").is_file()
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_warm_up_as_long_as_the_run_is_shortened_and_that_is_said(tmp_path, recipe, epochs):
+    lines: list[str] = []
+    chosen = recipe(f"training.epochs={epochs}", "schedule.warmup_epochs=2", "data.batch_size=100")
+    train(chosen, tmp_path / "run", report=lines.append)
+    assert lines[0] == (
+        f"schedule.warmup_epochs: 2 of {epochs} training.epochs; shortened to {epochs / 2:g}"
+    )
+    rates = [float(row["lr"]) for row in rows_of(tmp_path / "run")]
+    assert rates[-1] < 0.1 * chosen.optimizer.lr  # the cosine has come down again
+    lines.clear()
+    train(recipe("training.epochs=3"), tmp_path / "other", report=lines.append)
+    assert not any("warmup" in line for line in lines)
+
+
+def test_the_largest_seed_is_one_that_every_generator_takes(tmp_path, recipe):
+    options = ("data.augment={shift: 1, flip: true}", "data.mixup=0.4", "data.limit=800")
+    chosen = recipe(f"seed={2**63 - 1}", "model.dropout=0.1", *options)
+    assert train(chosen, tmp_path / "run").epochs == 3
+
+
+@pytest.mark.slow
+def test_several_processes_are_one_run(tmp_path, capfd):
+    """The second process finds a run in the folder, and a lock: both are its own run's."""
+    from tests.training.conftest import SMALL
+
+    command = [sys.executable, "-m", "fredholm.cli.main", "train", "digits", *SMALL]
+    command += ["training.devices=2", "training.strategy=ddp", "--runs", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert found.returncode == 0, found.stderr
+    assert [row["epoch"] for row in rows_of(tmp_path / "digits")] == ["1", "2", "3"]
+    assert read_holder(tmp_path / "digits") is None
+
+
 def test_evaluation_adds_up(finished):
     _, folder = finished
     report = evaluate(folder)
@@ -88,8 +128,6 @@ def test_evaluation_adds_up(finished):
 
 def test_predict_reads_image_files_as_training_does(finished, tmp_path):
     from PIL import Image
-
-    from fredholm.training.build import build_dataset
 
     _, folder = finished
     model, place = load_run(folder)
@@ -238,6 +276,20 @@ def test_bf16_trains_with_float32_weights(tmp_path, recipe):
     assert {value.dtype for value in state["state_dict"].values() if value.is_floating_point()} == {
         torch.float32
     }
+
+
+def test_random_frequencies_follow_the_run_s_seed(recipe):
+    def matrices(seed: int) -> list[torch.Tensor]:
+        chosen = recipe("operator=itnet", "model.depth=2", f"seed={seed}")
+        state = build_model(chosen, dataset).state_dict()
+        return [value for key, value in state.items() if key.endswith("fourier.matrix")]
+
+    dataset = build_dataset(recipe(), "val")
+    first, again, other = matrices(0), matrices(0), matrices(1)
+    assert len(first) == 3, "of the encoder and of two layers"
+    assert all(a.equal(b) for a, b in zip(first, again))
+    assert not any(a.equal(b) for a, b in zip(first, other))
+    assert other[1].equal(other[2]), "layers share one B"
 
 
 def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):

@@ -33,6 +33,12 @@ Overrides = Annotated[
     typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TrustFlag = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Execute the Python files that a run folder's recipe imports."
+    ),
+]
 
 
 def _version(wanted: bool | None) -> None:
@@ -68,19 +74,26 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run of this name first.")
     ] = False,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Train a model from a recipe into RUNS/NAME."""
     from .. import training
 
     chosen = [*(overrides or []), *([f"name={name}"] if name else [])]
-    loaded = training.load_recipe(recipe, chosen)
+    show.trusted_code(recipe, trust_code)
+    loaded = training.load_recipe(recipe, chosen, trust_code=trust_code)
     result = training.train(
-        loaded, runs / loaded.name, resume, overwrite=overwrite, report=typer.echo
+        loaded,
+        runs / loaded.name,
+        resume,
+        overwrite=overwrite,
+        report=typer.echo,
+        trust_code=trust_code,
     )
     show.run_result(result)
 
 
-@app.command(epilog="fredholm evaluate runs/digits")
+@app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
 def evaluate(
     run: RunArgument,
     overrides: Annotated[
@@ -91,12 +104,25 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
+    ] = False,
     json: JsonFlag = False,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Measure a run on a split and write evaluation.json."""
     from .. import training
 
-    show.evaluation(training.evaluate(run, split, overrides or []), json)
+    if every:
+        for found in training.glue_runs(run):
+            show.trusted_code(found, trust_code)
+        scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
+        show.glue_scores(scores, json)
+        return
+    show.trusted_code(run, trust_code)
+    result = training.evaluate(run, split, overrides or [], trust_code=trust_code, report=show.note)
+    show.evaluation(result, json)
 
 
 @app.command(epilog="fredholm predict runs/digits seven.png")
@@ -107,11 +133,13 @@ def predict(
         typer.Argument(help="Image files, or text files of one text a line.", metavar="FILE..."),
     ],
     json: JsonFlag = False,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Classify image files, or lines of text files, with a run's model."""
     from .. import training
 
-    show.predictions(training.predict(run, list(files)), json)
+    show.trusted_code(run, trust_code)
+    show.predictions(training.predict(run, list(files), trust_code=trust_code), json)
 
 
 @app.command(epilog='fredholm generate runs/itnet-kjv --prompt "And God said" --length 100')
@@ -127,12 +155,14 @@ def generate(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     json: JsonFlag = False,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Continue a text, token by token, with a run's model of the next token."""
     from .. import training
 
     draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
-    show.generated(training.generate(run, prompt, **draws), json)
+    show.trusted_code(run, trust_code)
+    show.generated(training.generate(run, prompt, **draws, trust_code=trust_code), json)
 
 
 @app.command(epilog="fredholm compress runs/digits --rank 16")
@@ -148,14 +178,15 @@ def compress(
     ] = None,
     samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
     json: JsonFlag = False,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Distil a run's exact operators into low-rank ones, in a new run folder with a report."""
     from .. import training
 
     say = None if json else typer.echo
-    found = training.compress_run(
-        run, rank, out=out, steps=steps, width=width, samples=samples, report=say
-    )
+    sizes = {"steps": steps, "width": width, "samples": samples}
+    show.trusted_code(run, trust_code)
+    found = training.compress_run(run, rank, out=out, **sizes, report=say, trust_code=trust_code)
     show.compression(found, json)
 
 
@@ -189,6 +220,7 @@ def explain(
     ] = None,
     samples: Annotated[int, typer.Option(help="Signals that are read.", min=1)] = 8,
     seed: Annotated[int, typer.Option(help="Of random inputs and of what is drawn.")] = 0,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Write a page that shows what a run's operators learned, or what one layer of any model
     computes.
@@ -197,10 +229,12 @@ def explain(
         from .. import training
 
         layers.refuse_without_module(inputs=inputs, data=data, shape=shape, state=state, out=out)
-        typer.echo(f"report: {training.explain(Path(source))}")
+        show.trusted_code(source, trust_code)
+        typer.echo(f"report: {training.explain(Path(source), trust_code=trust_code)}")
         return
     from .. import explain as explaining
 
+    layers.import_run_code(source, trust_code)
     given = {
         "inputs": inputs,
         "data": data,
@@ -224,12 +258,16 @@ def sweep(
         str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")
     ] = None,
     runs: Runs = Path("runs"),
+    trust_code: TrustFlag = False,
 ) -> None:
     """Train a grid of overrides and seeds; run again to resume."""
     from .. import training
 
     folder = runs / (name or f"sweep-{Path(recipe).stem}")
-    cells, table = training.sweep(recipe, overrides or [], folder, report=typer.echo)
+    show.trusted_code(recipe, trust_code)
+    cells, table = training.sweep(
+        recipe, overrides or [], folder, report=typer.echo, trust_code=trust_code
+    )
     show.sweep_table(table, folder)
     show.fail_if_any(cells)
 
@@ -330,6 +368,7 @@ def linearize(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a conversion stopped.")
     ] = False,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Replace a pretrained model's softmax by linear attention, train it to do the same, and
     report.
@@ -352,8 +391,10 @@ def linearize(
         "seed": seed,
         "resume": resume,
         "say": typer.echo,
+        "trust_code": trust_code,
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
+    show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes
     )

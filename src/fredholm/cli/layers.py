@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
+from . import show
 
 
 def read_shape(text: str | None) -> tuple[int, ...] | None:
@@ -30,20 +32,34 @@ def read_options(given: list[str] | None) -> dict[str, Any]:
 
     Raises:
         OptionError: without an equals sign.
+        RecipeError: a value that is no YAML.
 
     Example:
         >>> read_options(["channels=16", "envelope=scalar"])
         {'channels': 16, 'envelope': 'scalar'}
     """
-    import yaml
+    from fredholm.training.recipe_text import parse, plain
 
     found = {}
     for text in given or []:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise OptionError(f"--option takes KEY=VALUE, got {text!r}")
-        found[key] = yaml.safe_load(value)
+        found[key] = plain(parse(value, f"--option {key}"))
     return found
+
+
+def import_run_code(source: str, trust_code: bool) -> None:
+    """Operators of a run's own, where the model to be explained is that of a run folder.
+
+    Raises:
+        TrustError: the run's recipe imports a file, and ``--trust-code`` is not given.
+    """
+    if (Path(source) / "recipe.yaml").is_file():
+        from .. import training
+
+        show.trusted_code(source, trust_code)
+        training.load_recipe(Path(source), trust_code=trust_code)
 
 
 def refuse_without_module(**given: Any) -> None:

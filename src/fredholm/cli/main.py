@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import FredholmError, require
+from ..errors import FredholmError, StorageError, require
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,6 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         _complain(str(error))
         return error.exit_code
+    except OSError as error:  # a disk or a permission, wherever it was met
+        if debug:
+            raise
+        from ..files import storage_error
+
+        _complain(str(storage_error(error)))
+        return StorageError.exit_code
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130

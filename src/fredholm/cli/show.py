@@ -27,6 +27,16 @@ def _metrics(metrics: dict[str, float]) -> str:
     return f"{key.replace('_', ' ')} {metrics[key]:.4g}"
 
 
+def trusted_code(source: Any, trust_code: bool) -> None:
+    """On stderr, the files that ``--trust-code`` allows to run, before they do."""
+    place = Path(source)
+    if trust_code and (place.is_file() or (place / "recipe.yaml").is_file()):
+        from .. import training
+
+        for path in training.imported_code(place):
+            typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
+
+
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
     typer.echo(
@@ -37,12 +47,20 @@ def run_result(result: Any) -> None:
     typer.echo(f"next: fredholm evaluate {result.folder}   |   fredholm explain {result.folder}")
 
 
+def note(line: str) -> None:
+    """A remark beside the results, which it must not disturb: JSON goes to standard output."""
+    typer.echo(f"note: {line}", err=True)
+
+
 def evaluation(result: dict[str, Any], as_json: bool) -> None:
     """Accuracy, loss and per-class accuracy of an evaluation."""
     if as_json:
         typer.echo(json_module.dumps(result))
         return
-    score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
+    for note in result.get("notes", ()):
+        typer.echo(note)
+    plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
+    score = "".join(f"{_named(*pair)}, " for pair in result.get("scores", plain).items())
     bits = f", {result['bits']:.4g} bits a token" if "bits" in result else ""
     typer.echo(
         f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}{bits}, n "
@@ -55,6 +73,34 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
         for name, value in result["per_class"].items()
     ]
     _table("", ["class", "accuracy"], rows)
+
+
+_NAMES = {
+    "f1": "F1",
+    "matthews": "Matthews' correlation",
+    "pearson": "Pearson's correlation",
+    "spearman": "Spearman's correlation",
+}
+
+
+def _named(name: str, value: float) -> str:
+    return f"{_NAMES.get(name, name)} {value:.4f}"
+
+
+def glue_scores(found: dict[str, Any], as_json: bool) -> None:
+    """One line per task of GLUE, and the mean with what it is the mean of."""
+    if as_json:
+        typer.echo(json_module.dumps(found))
+        return
+    for task, row in found["tasks"].items():
+        scores = ", ".join(_named(*pair) for pair in row["scores"].items())
+        runs = f" (mean of {len(row['runs'])} runs)" if len(row["runs"]) > 1 else ""
+        typer.echo(f"{task:<5} {scores}, n {row['n']}{runs}")
+        for note in row["notes"]:
+            typer.echo(f"      {note}")
+    missing = f"; no run of {', '.join(found['missing'])}" if found["missing"] else ""
+    count = len(found["tasks"])
+    typer.echo(f"mean of {count} task{'s' * (count > 1)} {found['mean']:.4f}{missing}")
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:

@@ -72,7 +72,12 @@ class Augment:
             raise OptionError(f"fill: received {self.fill!r}{suggest(self.fill, FILLS)}")
 
     def __call__(
-        self, images: Shaped[Tensor, "b c h w"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
+        self,
+        images: Shaped[Tensor, "b c h w"],
+        indices: Int[Tensor, " b"],
+        *,
+        seed: int,
+        epoch: int,
     ) -> Shaped[Tensor, "b c h w"]:
         """The changed images; ``indices`` are the samples' numbers in their data set.
 

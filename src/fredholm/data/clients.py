@@ -78,6 +78,7 @@ def _pip(package: str, version: str | None, folder: Path) -> list[str]:
         "pip",
         "download",
         "--no-deps",
+        "--only-binary=:all:",  # pip runs the build script of a source package to download it
         "--disable-pip-version-check",
         "--progress-bar=off",
         "-d",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,15 @@ class LabelledDataset(Dataset):
         name, split: what this is.
         labels: (N,) class numbers, or what else is asked of each sample.
         classes: class names, in the order of their numbers.
+
+    Attributes:
+        measures: names of those by which this data set is judged, the chief one first; none
+            where accuracy or loss is all.
+        notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
     """
+
+    measures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
         self.name, self.split = name, split
@@ -261,15 +270,39 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
     then centre-cropped.
 
     Raises:
-        DataError: when the file is missing, truncated or no picture.
+        DataError: when the file is missing, truncated, no picture or a single pixel.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     height, width = image_size
+    with _opened(file) as image:
+        fitted = ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.BICUBIC)
+        pixels = np.array(fitted)
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def check_picture(file: Path) -> None:
+    """Read a picture's header alone.
+
+    Raises:
+        DataError: as :func:`read_picture`, as far as a header tells.
+    """
+    with _opened(file):
+        pass
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with Image.open(file) as image:
-            fitted = ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.BICUBIC)
-            pixels = np.array(fitted)
+            if max(image.size) < 2:  # resized, it would be a uniform area that passes for a picture
+                raise DataError(
+                    f"{file}: a picture of 1 x 1 pixel; needs at least 2 pixels: replace or remove "
+                    "it (such files are often placeholders of a failed download)"
+                )
+            yield image
     except (
         OSError,
         SyntaxError,
@@ -281,7 +314,6 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
             f"{file}: not a readable picture ({error}); it is missing, truncated or corrupt: mend "
             "or remove it"
         ) from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def resize(

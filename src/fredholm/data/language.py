@@ -126,12 +126,13 @@ class HiddenTokens(LabelledDataset):
                 f"masked: received {share}; needs a share of the tokens between 0 and 1"
             )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
-        self.source, self.share = texts, share
-        self.vocabulary, self.max_length, self.truncated = (
-            texts.vocabulary,
-            texts.max_length,
-            texts.truncated,
-        )
+        self.source, self.share, self.notes = texts, share, texts.notes
+        self.vocabulary, self.max_length, self.cut = texts.vocabulary, texts.max_length, texts.cut
+
+    @property
+    def truncated(self) -> int:
+        """How many texts lost their end."""
+        return int(self.cut.sum())
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]

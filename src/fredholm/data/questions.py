@@ -11,7 +11,7 @@ from torch import Tensor
 from ..encoders import Inputs
 from ..errors import DataError, ShapeError
 from .datasets import LabelledDataset, Transform
-from .texts import encode_texts
+from .texts import encode_rows
 from .vocabulary import PADDING, Vocabulary
 
 
@@ -88,9 +88,14 @@ class QuestionDataset(LabelledDataset):
         self.pictures, self.texts, self.shape, self.views = pictures, list(texts), shape, views
         self.vocabulary, self.max_length = vocabulary, max_length
         self.mean, self.std = tuple(mean), tuple(std)
-        self.numbers, self.truncated = encode_texts(
+        self.numbers, self.cut = encode_rows(
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
+
+    @property
+    def truncated(self) -> int:
+        """How many texts lost their end."""
+        return int(self.cut.sum())
 
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
         """Bytes and token numbers, and what is asked."""

@@ -48,5 +48,7 @@ def limit_samples(dataset: AnyDataset, limit: int, seed: int = 0) -> AnyDataset:
     chosen = torch.as_tensor(permutation(len(dataset), seed)[:limit]).long().sort().values
     found = copy.copy(dataset)
     found.labels = dataset.labels[chosen]
+    if hasattr(dataset, "cut"):  # texts that lost their end, of which the rest are none of ours
+        found.cut = dataset.cut[chosen]  # type: ignore[attr-defined]
     found.raw = _Rows(dataset, chosen)  # type: ignore[method-assign]
     return found

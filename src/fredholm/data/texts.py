@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ..errors import DataError, OptionError, ShapeError, suggest
@@ -89,6 +89,14 @@ def encode_texts(
         (tensor([[2, 3],
                 [3, 0]]), 0)
     """
+    numbers, cut = encode_rows(texts, vocabulary, max_length, where)
+    return numbers, int(cut.sum())
+
+
+def encode_rows(
+    texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str
+) -> tuple[Int[Tensor, "b n"], Bool[Tensor, " b"]]:
+    """As :func:`encode_texts`, and of each text whether it lost its end."""
     rows = [vocabulary.encode(text) for text in texts]
     empty = next((i for i, row in enumerate(rows) if not row), None)
     if empty is not None:
@@ -96,13 +104,13 @@ def encode_texts(
             f"{where} {empty + 1}: {texts[empty]!r} holds no token; needs at least one "
             f"{vocabulary.kind[:-1]}"
         )
-    truncated = sum(len(row) > max_length for row in rows)
+    cut = torch.tensor([len(row) > max_length for row in rows], dtype=torch.bool)
     width = min(max_length, max((len(row) for row in rows), default=1))
     numbers = torch.full((len(rows), width), PADDING)
     for place, row in enumerate(rows):
         kept = row[:width]
         numbers[place, : len(kept)] = torch.tensor(kept)
-    return numbers, truncated
+    return numbers, cut
 
 
 class TextDataset(LabelledDataset):
@@ -168,9 +176,14 @@ class TextDataset(LabelledDataset):
             max_length,
             targets,
         )
-        self.numbers, self.truncated = encode_texts(
+        self.numbers, self.cut = encode_rows(
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
+
+    @property
+    def truncated(self) -> int:
+        """How many texts lost their end."""
+        return int(self.cut.sum())
 
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)

@@ -144,7 +144,9 @@ class TokenDataset(LabelledDataset):
             )
         self.numbers, self.tokens, self.max_length, self.pair = numbers, tokens, max_length, pair
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
+    def raw(
+        self, indices: Tensor | Sequence[int]
+    ) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.numbers(indices), self.labels[indices]
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, DataError, OptionError, require
+from ..convert.transformers_folder import load_local
+from ..errors import CheckpointError, DataError, OptionError, TrustError, require
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TOKENS = 32  # of a random text
@@ -29,6 +30,7 @@ def load_model(source: str, state: str | Path | None = None) -> nn.Module:
 
     Raises:
         CheckpointError: a folder without a model, or weights that do not fit.
+        TrustError: a Hugging Face folder that needs code of its own, which is never executed.
         OptionError: nothing of that name, or what it gives is no module.
         MissingExtraError: a Hugging Face folder without transformers.
     """
@@ -133,7 +135,9 @@ def _from_folder(folder: Path) -> nn.Module:
         return from_pretrained(folder)
     transformers = require("transformers", "hf", "a Hugging Face folder")
     try:
-        return transformers.AutoModel.from_pretrained(str(folder), local_files_only=True)
+        return load_local(transformers.AutoModel, folder)
+    except TrustError:
+        raise
     except (
         Exception
     ) as error:  # transformers, safetensors and the operating system each have their own

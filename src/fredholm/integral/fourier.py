@@ -13,15 +13,16 @@ from ..errors import OptionError, ShapeError
 class FourierFeatures(nn.Module):
     r""":math:`\gamma(x) = [\cos 2\pi Bx, \sin 2\pi Bx]`, with :math:`B_{ij} \sim N(0, \sigma^2)`.
 
-    B is drawn from a generator of its own seeded by ``seed``, so that all layers and heads built
-    alike share one B, as the paper asks, without sharing a tensor.
+    B is drawn from a generator of its own, so that all layers and heads built alike share one B, as
+    the paper asks, without sharing a tensor and without a draw from the global generator. Its seed
+    is that of the last ``torch.manual_seed``: the model of another run has another B.
 
     Args:
         position_dim: p.
         frequencies: m; γ has 2m values.
         sigma: standard deviation of B, in cycles per unit of position.
         learned: make B a parameter (an ablation) instead of a buffer.
-        seed: of the draw.
+        seed: of the draw; default ``torch.initial_seed()``.
 
     Shape: (..., p) to (..., 2m). Angles are computed in the positions' own precision (float32 under
     autocast).
@@ -43,13 +44,15 @@ class FourierFeatures(nn.Module):
         frequencies: int = 64,
         sigma: float = 10.0,
         learned: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
     ):
         super().__init__()
         if position_dim < 1 or frequencies < 1 or sigma <= 0:
             got = f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}"
             raise OptionError(f"Fourier features need positive sizes and scale, got {got}")
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator = torch.Generator("cpu").manual_seed(
+            torch.initial_seed() if seed is None else seed
+        )
         draw = (
             torch.randn(
                 frequencies, position_dim, generator=generator, dtype=torch.float64, device="cpu"

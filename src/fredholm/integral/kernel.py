@@ -40,6 +40,7 @@ class Kernel(nn.Module):
     Attributes:
         whole: every head reads all of u instead of its own slice.
         reads_query: the kernel depends on u(x), so that queries on another domain need features.
+        sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
         forms: the algorithms that may integrate the kernel, best first; see
             :class:`fredholm.integral.forms.Form`. A subclass inherits its base's.
 
@@ -49,6 +50,7 @@ class Kernel(nn.Module):
 
     whole = False
     reads_query = True
+    sums = False
     forms: ClassVar[tuple[type[Any], ...]] = ()
 
     def __init__(self, heads: int, d_in: int, d_out: int | None = None):

@@ -147,6 +147,7 @@ class LatticeKernel(MatrixKernel):
     """
 
     reads_query = False
+    sums = True
     ordered = False
 
     def __init__(self, heads: int, d_in: int, d_out: int, windows: tuple):

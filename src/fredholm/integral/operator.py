@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..domain import Domain
+from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
@@ -21,6 +21,8 @@ from .inputs import batched, check_fit, clean, positions
 from .kernel import Kernel, head_width, merge_heads, split_heads
 from .problem import Facts, Layout, Problem
 from .strategy import Plan, Strategy, read_strategy
+
+RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +114,7 @@ class IntegralOperator(nn.Module):
         else:
             self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
+        self.layer: str | None = None  # the class of the layer that this operator was made from
         self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
@@ -196,7 +199,7 @@ class IntegralOperator(nn.Module):
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
-        self.kernel.check(layout)
+        self._check(layout)
         return choose(self._strategy, self.kernel, self._facts_on(domain, layout)).plan()
 
     @property
@@ -231,7 +234,7 @@ class IntegralOperator(nn.Module):
         if domain.batch not in (None, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
         layout = Layout.of(domain, stepping=True)
-        self.kernel.check(layout)
+        self._check(layout)
         form = choose(self._strategy, self.kernel, self._facts_on(domain, layout))
         return CausalState(domain, domain.quadrature(), 0, {}, form)
 
@@ -288,6 +291,19 @@ class IntegralOperator(nn.Module):
 
     # --- parts ------------------------------------------------------------------------------------
 
+    def _check(self, layout: Layout) -> None:
+        """DomainError for a domain on which the kernel, or the layer it was made from, means
+        nothing.
+        """
+        self.kernel.check(layout)
+        if self.layer is not None and self.kernel.sums and layout.measure in RENORMALISED:
+            raise DomainError(
+                f"{self.layer} adds up its points with a mass of one each; the measure "
+                f"{layout.measure!r} would divide that sum by what a query sees. Build the domain "
+                "with measure='counting', or set operator.layer = None to take the kernel as an "
+                "integral over this measure"
+            )
+
     def _problem(
         self, u, domain, query, query_domain
     ) -> tuple[Problem, Tensor | None, Tensor | None]:
@@ -308,7 +324,7 @@ class IntegralOperator(nn.Module):
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
-        self.kernel.check(layout)
+        self._check(layout)
         cross, target = query_domain is not None, query_domain or domain
         if query is None and not cross:
             query = u

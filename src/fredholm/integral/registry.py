@@ -14,6 +14,7 @@ from ..errors import OptionError, suggest
 from ..registry import Registry
 
 OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
+_IMPORTED: set[bytes] = set()  # the sources of all files imported by `import_file`
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
@@ -74,6 +75,11 @@ def operator_options(name: str) -> list[str]:
         >>> {"norm", "decay", "strategy"} <= set(operator_options("infsa"))
         True
     """
+    return sorted({parameter.name for parameter in operator_parameters(name)})
+
+
+def operator_parameters(name: str) -> list[inspect.Parameter]:
+    """The parameters behind :func:`operator_options`, with their annotations and defaults."""
     factory = operator_factory(name)
     kernel = getattr(factory, "kernel_class", None)
     found = [
@@ -81,7 +87,7 @@ def operator_options(name: str) -> list[str]:
         for place in (factory, *_passed_on(kernel))
         for p in inspect.signature(place).parameters.values()
     ]
-    return sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY})
+    return [p for p in found if p.kind is p.KEYWORD_ONLY]
 
 
 def _passed_on(kernel: type | None) -> list[Any]:
@@ -100,7 +106,10 @@ def _passed_on(kernel: type | None) -> list[Any]:
 
 def import_file(path: str | Path):
     """Import a user's Python file, so that the operators it registers are known. Importing runs its
-    code.
+    code; a file with the content of the one imported last under its name is not run again.
+
+    The source is compiled here: byte code in a ``__pycache__`` beside the file, which may say
+    something else than the file does, is neither read nor written.
     """
     path = Path(path)
     if not path.is_file():
@@ -108,18 +117,26 @@ def import_file(path: str | Path):
             f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the "
             "working folder"
         )
-    name = f"fredholm_user_{path.stem}"
+    name, source = f"fredholm_user_{path.stem}", path.read_bytes()
     known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+    if known is not None and getattr(known, "__fredholm_source__", None) == source:
         return known
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)
+    module.__fredholm_source__ = source
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, path.resolve(), "exec", dont_inherit=True), module.__dict__)
     except BaseException:  # a half-run file must not pass for an imported one next time
         del sys.modules[name]
         raise
+    _IMPORTED.add(source)
     return module
+
+
+def was_imported(path: str | Path) -> bool:
+    """Whether this process has already imported a file with exactly this content: running it
+    again runs nothing that has not been run.
+    """
+    return Path(path).read_bytes() in _IMPORTED

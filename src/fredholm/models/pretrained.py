@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ..errors import CheckpointError, FredholmError, OptionError, suggest
+from ..files import CHECKSUM, digest_json, read_tensors, replacing, storing, write_tensors
 from .registry import family as find_family
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -23,29 +21,28 @@ FORMAT = 1
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
-    """Write ``model.safetensors`` and ``config.json`` into ``folder``, each in one atomic step.
+    """Write ``model.safetensors`` and ``config.json`` into ``folder``, each in one atomic step and
+    with a checksum of its content.
 
     Args:
         model: a model of a registered family (it has ``family`` and ``config``).
         extra: further JSON values kept under ``"extra"``, such as class names.
+
+    Raises:
+        StorageError: a full disk, a folder that cannot be written.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     config = {"format": FORMAT, "family": model.family, "config": dataclasses.asdict(model.config)}  # type: ignore
     if extra:
         config["extra"] = extra
-    text = (
-        json.dumps(config, indent=2) + "\n"
-    )  # before anything is written: extra may hold what JSON cannot
-    tensors = {
-        name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()
-    }
-    temporary = folder / f".{WEIGHTS}.tmp"
-    save_file(tensors, temporary, metadata={"format": "pt"})
-    os.replace(temporary, folder / WEIGHTS)
-    temporary = folder / f".{CONFIG}.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, folder / CONFIG)
+    config[CHECKSUM] = digest_json(config)
+    # Before anything is written: extra may hold what JSON cannot.
+    text = json.dumps(config, indent=2) + "\n"
+    write_tensors(folder / WEIGHTS, model.state_dict())
+    with replacing(folder / CONFIG) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -62,8 +59,9 @@ def from_pretrained(
 
     Raises:
         OptionError: an override that is no field, or has an impossible value.
-        CheckpointError: a missing, unreadable or truncated file, an unknown family or option, or
-            weights whose names or shapes differ from the configuration's.
+        CheckpointError: a missing, unreadable, truncated or damaged file (one that does not match
+            its checksum), an unknown family or option, or weights whose names or shapes differ from
+            the configuration's.
     """
     folder = Path(folder)
     saved = _read_config(folder)
@@ -115,7 +113,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "model/"
         )
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        with storing(path):
+            text = path.read_text(encoding="utf-8")
+        saved = json.loads(text)
         newer = saved.get("format", FORMAT) > FORMAT
         absent = {"family", "config"} - saved.keys()
         if absent and not newer:
@@ -129,18 +129,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has format {found}, this version reads up to {FORMAT}; update fredholm"
         )
+    expected = saved.pop(CHECKSUM, None)  # absent from files of earlier versions
+    if expected is not None and digest_json(saved) != expected:
+        raise CheckpointError(
+            f"{path} is not as it was saved (its content does not match its checksum); restore it, "
+            f"or remove its line {CHECKSUM!r} if the change was meant"
+        )
     return saved
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
-    if not path.is_file():
-        raise CheckpointError(f"no {path.name} in {str(path.parent)!r}")
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is corrupt or truncated ({error}); restore it or train again"
-        ) from error
+    tensors = read_tensors(path, "restore it or train again")
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in own.keys() & tensors.keys()

@@ -4,7 +4,7 @@ An op that has a Triton kernel takes ``backend``, and so does the strategy or op
 it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
 never the values of tensors:
 
-- ``"auto"``: Triton on a CUDA device whose kernel serves the case, PyTorch everywhere else;
+- ``"auto"``: Triton on a CUDA device where its kernel takes the case, PyTorch everywhere else;
 - ``"torch"``: PyTorch's operations;
 - ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
   in the way.
@@ -51,7 +51,7 @@ def choose_backend(
         requested: one of :data:`BACKENDS`.
         op: the op's name, for the error.
         device: where its tensors are.
-        refusal: why this op's Triton kernel does not serve the call, or None where it does. Asked
+        refusal: why this op's Triton kernel cannot take the call, or None where it can. Called
             only on a machine that runs Triton kernels.
 
     Raises:
@@ -91,11 +91,15 @@ def machine_refusal(device: torch.device) -> str | None:
             else f"TRITON_INTERPRET=1 runs kernels on CPU tensors, got {device.type}"
         )
     if device.type != "cuda":
-        return f"the tensors are on {device.type}, it needs a CUDA device (or TRITON_INTERPRET=1, which is for tests)"
-    found = _capability(device.index or 0)
-    if found < OLDEST_CAPABILITY:
+        return (
+            f"the tensors are on {device.type}, it needs a CUDA device (or TRITON_INTERPRET=1, "
+            "which is for tests)"
+        )
+    capability = _capability(device.index or 0)
+    if capability < OLDEST_CAPABILITY:
         needed = ".".join(map(str, OLDEST_CAPABILITY))
-        return f"the GPU has compute capability {found[0]}.{found[1]}, it needs {needed} or newer"
+        present = ".".join(map(str, capability))
+        return f"the GPU has compute capability {present}, it needs {needed} or newer"
     return None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
@@ -51,7 +52,8 @@ def custom_op(
             through an op without one. Compiled code traces past the first check.
 
     Example:
-        >>> double = custom_op("example_double", "(Tensor x) -> Tensor", lambda x: 2 * x, fake=torch.empty_like)
+        >>> schema = "(Tensor x) -> Tensor"
+        >>> double = custom_op("example_double", schema, lambda x: 2 * x, fake=torch.empty_like)
         >>> double(torch.ones(2)).tolist()
         [2.0, 2.0]
         >>> double(torch.ones(2, requires_grad=True)).sum().backward()
@@ -110,8 +112,9 @@ def differentiable_op(
 
     Example:
         >>> triple = differentiable_op(
-        ...     "example_triple", tensors="Tensor x", options="int n", fake=lambda x, n: torch.empty_like(x),
-        ...     forward=lambda x, n: n * x, backward=lambda grad, x, n, needs: [n * grad],
+        ...     "example_triple", tensors="Tensor x", options="int n",
+        ...     forward=lambda x, n: n * x, fake=lambda x, n: torch.empty_like(x),
+        ...     backward=lambda grad, x, n, needs: [n * grad],
         ...     flops=(lambda x, n: x.numel(), lambda grad, x, n, needs: x.numel()),
         ... )
         >>> x = torch.ones(2, requires_grad=True)
@@ -181,17 +184,16 @@ def _is_followed(x: Tensor) -> bool:
     Each level of torch.func wraps all tensors made inside it, also those it does not differentiate.
     Only the outermost wrapper shows whether it has a tangent; an inner one counts as followed.
     """
-    functorch = torch._C._functorch
     outermost = True
-    while functorch.is_functorch_wrapped_tensor(x):
-        if functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
             return True
-        x, outermost = functorch.get_unwrapped(x), False
+        x, outermost = _functorch.get_unwrapped(x), False
     return _has_derivative(x)
 
 
 def _has_derivative(x: Tensor) -> bool:
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    wrapped = _functorch.is_functorch_wrapped_tensor(x)
     return (wrapped and x.requires_grad) or forward_ad.unpack_dual(x).tangent is not None
 
 

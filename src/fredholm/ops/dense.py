@@ -21,7 +21,8 @@ def dense_apply(
         signal: u, (B, H, Nk, d_in), or (B, 1, Nk, d_in) where every head reads all of it.
 
     Example:
-        >>> dense_apply(torch.ones(1, 1, 1, 2, 1, 1), torch.tensor([[[[0.5, 0.5]]]]), torch.tensor([[[[1.0], [3.0]]]])).item()
+        >>> weights, u = torch.tensor([[[[0.5, 0.5]]]]), torch.tensor([[[[1.0], [3.0]]]])
+        >>> dense_apply(torch.ones(1, 1, 1, 2, 1, 1), weights, u).item()
         2.0
     """
     weighted = weights[..., None] * signal[:, :, None]

@@ -21,14 +21,12 @@ def root_of(x: Tensor) -> Tensor:
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
 
 
-def distances(
-    query_positions: Float[Tensor, "*b q p"], key_positions: Float[Tensor, "*c k p"]
-) -> Float[Tensor, "*d q k"]:
+def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:
     """Euclidean distances whose gradient is zero, not NaN, between coinciding points. O(Nq·Nk·p).
 
     Example:
         >>> distances(torch.zeros(1, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
         [[5.0, 0.0]]
     """
-    square = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).square().sum(-1)
+    square = (x[..., :, None, :] - y[..., None, :, :]).square().sum(-1)
     return root_of(square)

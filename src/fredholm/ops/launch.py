@@ -15,10 +15,10 @@ def grid_refusal(pairs: int) -> str | None:
 
     Example:
         >>> grid_refusal(70_000)
-        'it serves up to 65535 heads of all batch entries together, got 70000'
+        'it takes up to 65535 heads of all batch entries together, got 70000'
     """
     if pairs > LARGEST_GRID:
-        return f"it serves up to {LARGEST_GRID} heads of all batch entries together, got {pairs}"
+        return f"it takes up to {LARGEST_GRID} heads of all batch entries together, got {pairs}"
     return None
 
 

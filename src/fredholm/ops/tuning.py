@@ -72,11 +72,11 @@ def choose_tiles(path: Path, case: str, otherwise: Tiles) -> Tiles:
 
 @contextmanager
 def cases_chosen() -> Iterator[dict[str, Path]]:
-    """Collects the cases, and their tables, that are asked for inside: what there is to tune."""
+    """Collects the cases, and their tables, that are looked up inside: what there is to tune."""
     _SEEN.clear()
-    found: dict[str, Path] = {}
-    yield found
-    found.update(_SEEN)
+    cases: dict[str, Path] = {}
+    yield cases
+    cases.update(_SEEN)
 
 
 @contextmanager
@@ -89,9 +89,9 @@ def trial(case: str, tiles: Tiles) -> Iterator[None]:
         del _TRIALS[case]
 
 
-def save_tiles(path: Path, found: dict[str, Tiles]) -> None:
+def save_tiles(path: Path, measured: dict[str, Tiles]) -> None:
     """Add measured cases to the table at ``path``."""
-    table = load_table(path) | found
+    table = load_table(path) | measured
     path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
     load_table.cache_clear()
 

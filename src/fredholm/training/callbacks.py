@@ -5,14 +5,14 @@ nothing improves.
 from __future__ import annotations
 
 import csv
-import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
+
+from fredholm.files import replacing
 
 COLUMNS = ("epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "seconds")
 
@@ -56,12 +56,7 @@ class Table(Callback):
 
     def write(self) -> None:
         """Write the whole table anew, so that a resumed run's file has each epoch once."""
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            table: Any = csv.DictWriter(file, self.columns)
-            table.writeheader()
-            table.writerows(self.rows)
-        os.replace(temporary, self.path)
+        write_table(self.path, self.columns, self.rows)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows]}
@@ -137,9 +132,10 @@ class KeepModel(Callback):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
 
 
-def write_json(path: Path, value: Any) -> Path:
-    """Write ``value`` as JSON so that a reader sees the old file or the new one, never half of it."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) -> Path:
+    """Write a CSV file in one step, see :func:`fredholm.files.replacing`."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        table: Any = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows(rows)
     return path

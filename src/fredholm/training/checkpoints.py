@@ -1,12 +1,19 @@
-"""Resumable state on disk: written atomically, read without executing code, the newest readable one
-found.
+"""Resumable state on disk: written atomically, with a checksum that is compared when it is read;
+read without executing code; the newest intact one found.
+
+A file is what ``torch.save`` writes and, behind it, a line ``sha256 <digest>`` of everything before
+it. The zip format is read from its end and ignores what follows, so ``torch.load`` reads the file
+as well; but ``torch.load`` alone compares no checksum, not even the zip's own.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
+import re
 import time
 import warnings
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +22,67 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from ..errors import CheckpointError
+from ..files import replacing, storing
 from .failures import Interrupted
 
 KEEP = 2
 
 
+_SEAL = re.compile(rb"\nsha256 (.{64})\n", re.DOTALL)  # a damaged digest is a seal that is broken
+_SEAL_BYTES = 73
+
+
+class _Sealed:
+    """A file that keeps the checksum of what is written to it, and the first error: torch's writer
+    replaces a full disk by a complaint about positions.
+    """
+
+    def __init__(self, file: Any):
+        self.file, self.digest = file, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            count = self.file.write(content)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self.digest.update(content)
+        return count
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write_checkpoint(state: dict[str, Any], path: Path) -> None:
+    """Write ``state`` and its checksum in one step.
+
+    Raises:
+        StorageError: it cannot be written, for instance to a full disk; other checkpoints stay.
+    """
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        sealed = _Sealed(file)
+        try:
+            torch.save(state, sealed)  # pyright: ignore[reportArgumentType]
+        except RuntimeError:
+            if sealed.error is not None:
+                raise sealed.error from None
+            raise
+        file.write(b"\nsha256 " + sealed.digest.hexdigest().encode() + b"\n")
+
+
 class AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, synced to disk under another name and then renamed; loaded as
-    tensors and plain data.
+    """Lightning's checkpoint files, written by :func:`write_checkpoint` and read by
+    :func:`read_checkpoint`.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path, storage_options: Any = None
     ) -> None:
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with temporary.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with storing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(checkpoint, path)
 
     def load_checkpoint(
         self, path, map_location: Any = "cpu", weights_only: bool | None = True
@@ -44,16 +91,12 @@ class AtomicIO(TorchCheckpointIO):
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The content of one checkpoint file; nothing in it is executed.
+    """The content of one checkpoint file, compared with its checksum; nothing in it is executed.
 
     Raises:
-        CheckpointError: the file is truncated, corrupt or holds more than tensors and plain data.
+        CheckpointError: the file is truncated, damaged or holds more than tensors and plain data.
     """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and storage errors share no base class
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{path}: not a readable checkpoint ({reason})") from error
+    state = read_state(path)
     if not isinstance(state, dict) or "state_dict" not in state or "loops" not in state:
         raise CheckpointError(
             f"{path}: received a file without training state; needs a checkpoint of this run"
@@ -61,13 +104,49 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
+def read_state(path: str | Path) -> Any:
+    """What :func:`write_checkpoint` wrote, whatever it is.
+
+    Raises:
+        CheckpointError: as :func:`read_checkpoint`.
+    """
+    try:
+        damage = _damage(Path(path))
+        if damage is None:
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # zip, pickle and storage errors share no base class
+        damage = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: not a readable checkpoint ({damage})") from error
+    raise CheckpointError(f"{path}: not a readable checkpoint ({damage})")
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with a file's bytes; None where they are those that were written."""
+    with path.open("rb") as file:
+        end = max(0, path.stat().st_size - _SEAL_BYTES)
+        file.seek(end)
+        seal = _SEAL.fullmatch(file.read())
+        if seal is not None:
+            file.seek(0)
+            digest = hashlib.sha256()
+            while block := file.read(min(1 << 20, end - file.tell())):
+                digest.update(block)
+            same = digest.hexdigest().encode() == seal[1]
+            return None if same else "its bytes do not match its SHA-256 checksum"
+    # Files of earlier versions have the zip's checksums only, one a record.
+    with zipfile.ZipFile(path) as archive:
+        record = archive.testzip()
+    return None if record is None else f"{record} does not match its CRC-32"
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint files, newest first."""
     return sorted(folder.glob("step-*.ckpt"), reverse=True)
 
 
-def newest_readable(folder: Path) -> Path:
-    """The newest checkpoint that can be read; each one skipped is named in a warning.
+def newest_readable(folder: Path, say: Callable[[str], None] | None = None) -> Path:
+    """The newest checkpoint that is intact; each one skipped is named in a line to ``say``, or in a
+    warning.
 
     Raises:
         CheckpointError: there is none.
@@ -78,8 +157,14 @@ def newest_readable(folder: Path) -> Path:
             read_checkpoint(path)
         except CheckpointError as error:
             problems.append(str(error))
-            warnings.warn(f"skipped {error}; resuming from the one before it", stacklevel=2)
+            line = f"skipped {error}; resuming from the one before it"
+            if say is None:
+                warnings.warn(line, stacklevel=2)
+            else:
+                say(line)
             continue
+        if problems and say is not None:
+            say(f"resuming from {path}")
         return path
     found = "; ".join(problems) if problems else "it holds none"
     raise CheckpointError(

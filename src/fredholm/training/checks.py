@@ -5,11 +5,13 @@ their options.
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
-from ..errors import RecipeError, suggest
+from ..errors import RecipeError, TrustError, suggest
 from .recipe import Recipe
+from .recipe_text import Word, plain
 
 # Set by the data set or by sections of their own, so a recipe may not set them a second time under
 # model.
@@ -31,27 +33,85 @@ _DERIVED = {
 }
 
 
-def import_files(files: list[str], folder: Path) -> list[str]:
+def code_files(files: list[str], folder: Path) -> list[Path]:
+    """The absolute paths of a recipe's imports, relative to ``folder``; nothing is imported.
+
+    Raises:
+        RecipeError: a file is missing, or is not a ``.py`` file.
+    """
+    paths = [(folder / name).resolve() for name in files]
+    for name, path in zip(files, paths):
+        if path.suffix != ".py" or not path.is_file():
+            raise RecipeError(
+                f"import: received {name!r}; needs an existing .py file (looked for {str(path)!r})"
+            )
+    return paths
+
+
+def import_files(files: list[str], folder: Path, trust_code: bool = True) -> list[str]:
     """Import the user's files, paths relative to ``folder``, and return their absolute paths.
 
     Raises:
         RecipeError: a file is missing, is no ``.py`` file, or fails to import.
+        TrustError: without ``trust_code``, a file whose content this process has not imported yet.
     """
-    from ..integral import import_file
+    from ..integral.registry import import_file, was_imported
 
-    paths = []
-    for name in files:
-        path = (folder / name).resolve()
-        if path.suffix != ".py" or not path.is_file():
-            raise RecipeError(
-                f"import: received {name!r}; needs an existing .py file (looked for {path})"
-            )
+    paths = code_files(files, folder)
+    foreign = [str(path) for path in paths if not (trust_code or was_imported(path))]
+    if foreign:  # all of them are looked at before any of them runs
+        raise TrustError(
+            f"{folder}: its recipe imports {', '.join(map(repr, foreign))}, which would be "
+            "executed; read it, and if you trust it, add --trust-code (in Python: trust_code=True)"
+        )
+    for name, path in zip(files, paths):
         try:
             import_file(path)
         except Exception as error:  # whatever the user's own code raises
             raise RecipeError(f"import: {name} failed: {type(error).__name__}: {error}") from error
-        paths.append(str(path))
-    return paths
+    return [str(path) for path in paths]
+
+
+def settle_words(recipe: Recipe) -> None:
+    """Make a bare ``yes``, ``no``, ``on`` or ``off`` in the sections without types of their own
+    what its field takes: text where a model's field or an operator's option takes text, else a
+    truth value.
+    """
+    for section, text in (
+        (recipe.model.model_extra or {}, _text_fields(recipe.model.name)),
+        (recipe.operator.model_extra or {}, _text_options(recipe.operator.name)),
+        (recipe.data.options, set()),
+    ):
+        for key, value in section.items():
+            section[key] = str(value) if isinstance(value, Word) and key in text else plain(value)
+
+
+def _text_fields(model: str) -> set[str]:
+    from .. import models
+
+    if model not in models.list_models():
+        return set()
+    fields = dataclasses.fields(models.model_config(model))
+    return {field.name for field in fields if _takes_text(field.type)}
+
+
+def _text_options(operator: str | None) -> set[str]:
+    from ..operators import list_operators
+    from ..operators.registry import operator_parameters
+
+    if operator not in list_operators():
+        return set()
+    return {p.name for p in operator_parameters(operator) if _takes_text(p.annotation)}
+
+
+def _takes_text(annotation: Any) -> bool:
+    """Whether text is among the types of an annotation, as it is written; Mapping[str, int] takes
+    none.
+    """
+    text, inner = str(annotation), 1
+    while inner:
+        text, inner = re.subn(r"\[[^][]*\]", "", text)
+    return re.search(r"\b(str|Literal)\b", text) is not None
 
 
 def check(recipe: Recipe) -> None:

@@ -13,11 +13,11 @@ import torch
 from .. import models
 from ..errors import ConversionError, OptionError
 from ..families.itnet import compress
-from ..families.itnet.low_rank_operator import LowRankITNetOperator
 from ..families.itnet.model import ITNet
-from .callbacks import write_json
+from ..families.itnet.operator import LowRankITNetOperator
+from ..files import write_json
 from .evaluation import evaluate, load_run, run_dataset
-from .folder import RunFolder
+from .folder import RunFolder, portable
 from .recipe_files import save_recipe
 
 HELD_OUT = 8  # validation samples that the report of a layer is made on
@@ -33,6 +33,7 @@ def compress_run(
     samples: int = 256,
     batch_size: int = 16,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Distil every operator of a trained run into a low-rank one, and evaluate both on the test
     split.
@@ -51,16 +52,18 @@ def compress_run(
         width: of the factors' networks, default that of the exact kernel.
         samples, batch_size: training samples whose signals are fitted to, so many at a time.
         report: receives one line a layer.
+        trust_code: see :func:`fredholm.training.load_run`.
 
     Returns: what ``compression.json`` holds: layers, and test results before and after.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         OptionError: a folder that is there already, an impossible number, a model that is not built
             of blocks with one operator.
         ConversionError: operators without a low-rank form.
         CheckpointError: no run or no model there.
     """
-    model, place = load_run(run)
+    model, place = load_run(run, trust_code=trust_code)
     extra = model.extra
     target = RunFolder(
         Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}")
@@ -133,7 +136,8 @@ def _write(place: RunFolder, target: RunFolder, model: Any, extra: dict[str, Any
     )
     recipe.name = target.root.name
     target.root.mkdir(parents=True)
-    if place.code.is_dir():
-        shutil.copytree(place.code, target.code)
-    save_recipe(recipe, target.recipe)
+    for source in recipe.imports:  # the files themselves, and nothing else that lies beside them
+        target.code.mkdir(exist_ok=True)
+        shutil.copyfile(source, target.code / Path(source).name)
+    save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), target.recipe)
     models.save_pretrained(model, target.model, **extra)

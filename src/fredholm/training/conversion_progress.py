@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import OptionError, RecipeError
-from .callbacks import write_json
+from ..files import storing, write_json
+from .checkpoints import read_state, write_checkpoint
 
 
 class Progress:
@@ -43,7 +43,8 @@ class Progress:
             self.done = saved["done"]
         elif folder.is_dir() and any(folder.iterdir()):
             raise OptionError(f"{folder}: exists and holds no conversion; choose another folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         self.settings = settings
         self._write()
 
@@ -60,18 +61,12 @@ class Progress:
         if self.folder is None:
             self.weights[key] = state
             return
-        temporary = self.folder / f".{key}.tmp"
-        torch.save(state, temporary)
-        temporary.replace(self.folder / f"{key}.pt")
+        write_checkpoint(state, self.folder / f"{key}.pt")
 
     def restore(self, key: str, model: nn.Module) -> None:
-        """Give a model the weights kept."""
+        """Give a model the weights kept; CheckpointError where their file is damaged."""
         folder = self.folder
-        state = (
-            self.weights[key]
-            if folder is None
-            else torch.load(folder / f"{key}.pt", weights_only=True)
-        )
+        state = self.weights[key] if folder is None else read_state(folder / f"{key}.pt")
         model.load_state_dict(state)
 
     def _write(self) -> None:

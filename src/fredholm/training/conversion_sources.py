@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..convert.transformers_folder import load_local
 from ..data import TextDataset, create_dataset
 from ..errors import CheckpointError, ConversionError, OptionError, require
 from .build import build_dataset
@@ -30,6 +31,7 @@ def linearize_source(
     distil: StageOptions = DISTIL,
     tune: StageOptions = TUNE,
     say: Callable[[str], None] | None = None,
+    trust_code: bool = False,
     **options: Any,
 ) -> Conversion:
     """:func:`linearize` for a model in a folder.
@@ -44,8 +46,11 @@ def linearize_source(
         out: folder of the conversion.
         max_length: tokens kept of a text; default what the model can place.
         samples: of the training split, the first so many after a fixed shuffle; default all.
+        trust_code: of a run, see :func:`fredholm.training.load_run`. Code in a folder of
+            transformers is never executed.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         CheckpointError: no model there.
         OptionError: a data set that does not fit the model.
         ConversionError: a class that transformers does not know.
@@ -54,7 +59,7 @@ def linearize_source(
     if (source / "recipe.yaml").is_file():
         if data is not None:
             raise OptionError("--data belongs to models of transformers; a run has data of its own")
-        model, place = load_run(source)
+        model, place = load_run(source, trust_code=trust_code)
         splits: Any = tuple(build_dataset(place.load_recipe(), split) for split in ("train", "val"))
     else:
         model = _transformers_model(source)
@@ -82,14 +87,15 @@ def _transformers_model(folder: Path) -> Any:
             "fredholm train"
         )
     try:
-        config = library.AutoConfig.from_pretrained(folder)
+        config = load_local(library.AutoConfig, folder)
         kind = getattr(library, (config.architectures or [""])[0], None)
-        if kind is None:
+        # The name comes from the folder: a model's class, and no other thing that the library has.
+        if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)):
             raise ConversionError(
                 f"{folder}: config.json names no class of transformers (architectures: "
                 f"{config.architectures})"
             )
-        model, info = kind.from_pretrained(folder, output_loading_info=True)
+        model, info = load_local(kind, folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
     missing = sorted(map(str, info["missing_keys"]))
@@ -107,7 +113,7 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
         return tuple(create_dataset(name, split, image_size=size) for split in ("train", "val"))  # type: ignore[return-value]
     library: Any = require("transformers", "hf", "reading texts")
     try:
-        tokenizer = library.AutoTokenizer.from_pretrained(folder)
+        tokenizer = load_local(library.AutoTokenizer, folder)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder}: has no tokenizer ({error})") from error
     limit = getattr(model.config, "max_position_embeddings", None)

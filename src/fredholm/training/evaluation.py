@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from ..data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
-from ..errors import CheckpointError, DataError, OptionError, require
+from ..errors import CheckpointError, DataError, OptionError, StorageError, require
+from ..files import storing, write_json
 from .build import build_dataset
-from .callbacks import write_json
 from .folder import RunFolder
-from .metrics import spearman, two_classes
+from .metrics import pearson, spearman, two_classes
 from .recipe_files import apply_overrides, load_recipe
 from .tasks import Task, relative_error, task_of
 
@@ -28,14 +30,22 @@ COUNTED = {"tokens": "tokens", "steps": "points"}  # by an evaluation, where tha
 SPLITS = ("train", "val", "test")
 
 
-def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tuple[Any, RunFolder]:
+def load_run(
+    run: str | Path,
+    overrides: list[str] | tuple[str, ...] = (),
+    *,
+    trust_code: bool = False,
+) -> tuple[Any, RunFolder]:
     """The kept model of a run, in evaluation mode, and its folder; ``overrides`` change its
     configuration.
 
     ``model.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of its
-    operators: what changes no weight.
+    operators: what changes no weight. ``trust_code`` lets the Python files run that the run's
+    recipe imports (read them first); where this process has imported the same content already, as
+    after training the run, nothing new runs and it is not needed.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         OptionError: an override of something else, or one that no model has.
         CheckpointError: no run there, it has saved no model yet, or the trained weights do not fit
             the change.
@@ -43,7 +53,7 @@ def load_run(run: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> tu
     from .. import models
 
     place = RunFolder(run)
-    place.load_recipe()
+    place.load_recipe(trust_code)
     if not place.model.is_dir():
         raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
     return models.from_pretrained(
@@ -86,7 +96,12 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
 
 
 def evaluate(
-    run: str | Path, split: str = "test", overrides: list[str] | tuple[str, ...] = ()
+    run: str | Path,
+    split: str = "test",
+    overrides: list[str] | tuple[str, ...] = (),
+    *,
+    trust_code: bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also
     as ``evaluation.json``.
@@ -95,9 +110,12 @@ def evaluate(
     examples of each with index, label, prediction and probability. Splits other than test are
     written to ``evaluation-SPLIT.json``, and a model changed by ``overrides`` (see
     :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the
-    data set instead, such as the resolution of its fields.
+    data set instead, such as the resolution of its fields. ``trust_code``: see :func:`load_run`.
+    Where the folder cannot be written the figures are returned all the same, and ``report`` (or a
+    warning) says that no file holds them.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         OptionError: an unknown split, or an override that does not fit.
         CheckpointError: no run or no model there.
     """
@@ -106,7 +124,8 @@ def evaluate(
     if split not in SPLITS:
         raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
     changes = [text for text in overrides if text.startswith("data.options.")]
-    model, place = load_run(run, [text for text in overrides if text not in changes])
+    chosen = [text for text in overrides if text not in changes]
+    model, place = load_run(run, chosen, trust_code=trust_code)
     recipe = place.load_recipe()
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
@@ -123,9 +142,22 @@ def evaluate(
         "split": split,
         **({"overrides": list(overrides)} if overrides else {}),
         **numbers,
+        **_judged(dataset, numbers),
     }
-    write_json(_evaluation_file(place, split, overrides), result)
+    try:
+        write_json(_evaluation_file(place, split, overrides), result)
+    except StorageError as error:
+        line = f"the figures are not written: {error}"
+        (report or partial(warnings.warn, stacklevel=2))(line)
     return result
+
+
+def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
+    """The measures by which the data set itself is judged, and what is to be said of its files."""
+    scores = {name: numbers[name] for name in dataset.measures if name in numbers}
+    return ({"scores": scores} if scores else {}) | (
+        {"notes": list(dataset.notes)} if dataset.notes else {}
+    )
 
 
 def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[str, ...]) -> Path:
@@ -135,20 +167,24 @@ def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[
     return place.root / f"{'-'.join([place.evaluation.stem, *parts])}.json"
 
 
-def explain(run: str | Path, images: int = 1000) -> Path:
+def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) -> Path:
     """The report of a run, in ``run/report``, on the first ``images`` samples of the test split;
-    evaluates the run where needed.
+    evaluates the run where needed. ``trust_code``: see :func:`load_run`.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         CheckpointError: no run or no model there.
         MissingExtraError: matplotlib is not installed.
+        StorageError: the folder cannot be written.
     """
     from ..explain import report_run
 
-    model, place = load_run(run)
+    model, place = load_run(run, trust_code=trust_code)
+    with storing(place.root):  # before the work: without it there is nowhere to put the result
+        (place.root / "report").mkdir(exist_ok=True)
     dataset = run_dataset(model, place, "test")
     if not place.evaluation.is_file():
-        evaluate(run)
+        evaluate(run, trust_code=trust_code)
     chosen = torch.arange(min(images, len(dataset)))
     stored = isinstance(
         dataset, ImageDataset | TextDataset
@@ -157,15 +193,16 @@ def explain(run: str | Path, images: int = 1000) -> Path:
     task = task_of(dataset)
     where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
     texts = dataset.texts if isinstance(dataset, TextDataset) else None
-    return report_run(
-        place.root,
-        inputs,
-        labels if task.name == "classification" else None,
-        model=model,
-        texts=None if texts is None else texts[: len(inputs)],
-        counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
-        **where,
-    )
+    with storing(place.root):
+        return report_run(
+            place.root,
+            inputs,
+            labels if task.name == "classification" else None,
+            model=model,
+            texts=None if texts is None else texts[: len(inputs)],
+            counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
+            **where,
+        )
 
 
 def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -231,6 +268,7 @@ def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict
         "loss": float(error.square().mean()),
         "absolute_error": float(error.abs().mean()),
         "variance": spread,
+        "pearson": pearson(outputs, labels),
         "spearman": spearman(outputs, labels),
     }
 
@@ -279,19 +317,22 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
     }
 
 
-def predict(run: str | Path, files: list[str | Path]) -> list[dict[str, Any]]:
+def predict(
+    run: str | Path, files: list[str | Path], *, trust_code: bool = False
+) -> list[dict[str, Any]]:
     """The class of each image file, or of each line of a text file, with its probability and those
     of all classes.
 
     A picture is converted to the model's channels, resized to its input size and normalised as in
     training. A line of text is read with the vocabulary saved with the model; ``truncated`` says
-    whether its end was lost. Empty lines are passed over.
+    whether its end was lost. Empty lines are passed over. ``trust_code``: see :func:`load_run`.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         DataError: a file is missing, no image, no UTF-8, or without a line of text.
         CheckpointError: no run or no model there.
     """
-    model, _ = load_run(run)
+    model, _ = load_run(run, trust_code=trust_code)
     facts = model.extra
     found: list[dict[str, Any]] = [{"file": str(file)} for file in files]
     if "vocabulary" in facts and "task" in facts:

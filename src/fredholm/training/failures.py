@@ -6,7 +6,9 @@ from ..errors import FredholmError
 
 
 class TrainingFailed(FredholmError, RuntimeError):
-    """A run started well and then could not go on: a non-finite loss, a failed cell of a sweep."""
+    """A run started well and then could not go on: a non-finite loss, a full disk, a failed
+    cell of a sweep.
+    """
 
     exit_code = 1
 

@@ -3,7 +3,8 @@
 ``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config,
 classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a
 continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once finished),
-``evaluation.json``.
+``evaluation.json``. ``lock.json`` names the process that trains there, see
+:mod:`fredholm.training.leases`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import os
 import shutil
 from pathlib import Path
 
-from ..errors import CheckpointError, OptionError, RecipeError
-from .callbacks import write_json
+from ..errors import CheckpointError, OptionError, RecipeError, StorageError
+from ..files import replacing, storing, write_json
+from .leases import HOLDER, LOCK
 from .recipe import Recipe
-from .recipe_files import differences, load_recipe, save_recipe
+from .recipe_files import differences, load_recipe, read_plain, save_recipe
 
 # How often to save and how long to go on may change on resume: neither changes what is computed.
 _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes")
@@ -69,53 +71,83 @@ class RunFolder:
     def write_result(self, result: RunResult) -> None:
         write_json(self.result, dataclasses.asdict(result))
 
-    def open(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be
-        resumed.
+    def check(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
+        """Refuse what :meth:`open` could not do; nothing is changed.
 
         Raises:
             OptionError: the folder holds a run and neither resume nor overwrite was asked for, or
                 it is no run folder.
             CheckpointError: there is nothing to resume.
             RecipeError: the run to resume was started with another recipe.
+            StorageError: a folder that may not be written.
         """
         if resume and overwrite:
             raise OptionError("received both --resume and --overwrite; choose one")
+        self._check_place(writes=not (resume and self.finished))
         if not self.started:
             if resume:
                 raise CheckpointError(f"{self.root}: no run to resume; start it without --resume")
-            if self.root.is_file() or (self.root.is_dir() and any(self.root.iterdir())):
+            if self.root.is_file() or any(self._content()):
                 raise OptionError(
                     f"{self.root}: exists and is no run folder; choose another --name or --runs"
                 )
         elif resume:
             self._same(recipe)
-            return
-        elif overwrite:
-            shutil.rmtree(self.root)
-        else:
+        elif not overwrite:
             state = "a finished run" if self.finished else "an unfinished run"
             raise OptionError(
                 f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
             )
-        self._create(recipe)
 
-    def _create(self, recipe: Recipe) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        for source in recipe.imports:
-            self.code.mkdir(exist_ok=True)
-            shutil.copyfile(source, self.code / Path(source).name)
-        temporary = self.root / "recipe.tmp"
-        save_recipe(recipe.model_copy(update={"imports": _portable(recipe)}), temporary)
-        os.replace(temporary, self.recipe)
+    def open(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
+        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be
+        resumed. The caller holds its lock.
+
+        Raises: as :meth:`check`, which is repeated: before, another process had the folder.
+        """
+        self.check(recipe, resume, overwrite)
+        if resume:
+            return
+        with storing(self.root):
+            # Before anything is deleted: the files may be those of this very run.
+            code = {Path(source).name: Path(source).read_bytes() for source in recipe.imports}
+            self._clear()
+            for name, content in code.items():
+                self.code.mkdir(exist_ok=True)
+                (self.code / name).write_bytes(content)
+            with replacing(self.recipe) as temporary:
+                save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
+
+    def _check_place(self, writes: bool) -> None:
+        """Look at the part of the path that exists: a file among the folders, a missing right."""
+        exists = next(path for path in (self.root, *self.root.parents) if path.exists())
+        if not exists.is_dir() and exists != self.root:
+            raise OptionError(f"{exists}: is a file; needs a folder of runs, choose another --runs")
+        if writes and exists.is_dir() and not os.access(exists, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"{exists}: may not be written; change its permissions or choose another --runs"
+            )
+
+    def _content(self) -> list[Path]:
+        """What lies in the folder, but for its lock."""
+        if not self.root.is_dir():
+            return []
+        return [path for path in self.root.iterdir() if path.name not in (LOCK, HOLDER)]
+
+    def _clear(self) -> None:
+        # The recipe last: until then an interrupted --overwrite can be repeated.
+        for path in sorted(self._content(), key=lambda path: path == self.recipe):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _same(self, recipe: Recipe) -> None:
         """Refuse to resume with anything that would compute something else."""
-        old, new = self.load_recipe().to_dict(), recipe.to_dict()
-        new["import"], old["import"] = (
-            _portable(recipe),
-            [f"code/{Path(name).name}" for name in old["import"]],
-        )
+        # The run's own copy of the code is compared, never executed: what goes on is the recipe
+        # that was given, whose imports are in force already.
+        old, new = read_plain(self.recipe), recipe.to_dict()
+        new["import"] = portable(recipe)
         for section in (old, new):
             section.pop("name")
             for key in _FREE:
@@ -133,21 +165,24 @@ class RunFolder:
                 "resume with the same recipe, or choose --overwrite or another --name"
             )
 
-    def load_recipe(self) -> Recipe:
-        """The recipe the run was started with.
+    def load_recipe(self, trust_code: bool = False) -> Recipe:
+        """The recipe the run was started with; its imports are executed with ``trust_code`` only,
+        see :func:`fredholm.training.load_recipe`.
 
         Raises:
             CheckpointError: the folder holds no run.
+            TrustError: the recipe imports a file and ``trust_code`` is not given.
         """
         if not self.started:
             raise CheckpointError(
                 f"{self.root}: no run here (recipe.yaml is missing); needs a folder made by "
                 "fredholm train"
             )
-        return load_recipe(self.recipe)
+        return load_recipe(self.root, trust_code=trust_code)
 
 
-def _portable(recipe: Recipe) -> list[str]:
+def portable(recipe: Recipe) -> list[str]:
+    """A recipe's imports as names inside the run folder, which can be moved."""
     return [f"code/{Path(source).name}" for source in recipe.imports]
 
 

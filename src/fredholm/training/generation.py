@@ -22,6 +22,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Continue ``prompt`` by ``length`` tokens, each drawn from the model's distribution after all
     before it.
@@ -37,16 +38,18 @@ def generate(
         temperature: the logits are divided by it; 0 takes the likeliest token.
         top_k: draw among so many of the likeliest tokens.
         seed: of the draws.
+        trust_code: see :func:`fredholm.training.load_run`.
 
     Returns: ``text`` (the continuation), ``prompt``, ``tokens`` (its numbers) and
     ``log_probability``, the mean over them in nats.
 
     Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         OptionError: a run of another kind, a prompt with tokens that are not in the vocabulary, or
             impossible numbers.
         CheckpointError: no run or no model there.
     """
-    model, _ = load_run(run)
+    model, _ = load_run(run, trust_code=trust_code)
     facts = model.extra
     if facts.get("task") != "tokens" or not hasattr(model, "init_state"):
         raise OptionError(

@@ -20,6 +20,17 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
     return float((outputs.argmax(-1) == labels).double().mean())
 
 
+def pearson(outputs: Tensor, labels: Tensor) -> float:
+    """Pearson's correlation; not a number where either never varies.
+
+    Example:
+        >>> round(pearson(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
+        0.981981
+    """
+    pair = torch.stack([outputs.flatten().double(), labels.flatten().double()])
+    return float(torch.corrcoef(pair)[0, 1])
+
+
 def spearman(outputs: Tensor, labels: Tensor) -> float:
     """Spearman's rank correlation; tied values share their mean rank.
 

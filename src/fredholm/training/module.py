@@ -154,7 +154,7 @@ class Classifier(pl.LightningModule):
             groups, lr=options.lr, betas=(float(first), float(second)), eps=options.eps
         )
         total = int(self.trainer.estimated_stepping_batches)
-        warmup = round(total * schedule.warmup_epochs / self.recipe.training.epochs)
+        warmup = round(total * self.recipe.warmup_epochs / self.recipe.training.epochs)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, warmup, total, schedule.min_lr_ratio)
         )

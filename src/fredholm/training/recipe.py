@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fredholm.training.recipe_text import Word
+
 
 def _pair(value: Any) -> Any:
     """One number for a square image, two for height and width."""
@@ -30,7 +32,13 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Positive = Annotated[int, Field(gt=0)]
+def _truth(value: Any) -> Any:
+    """YAML 1.1's other truth values."""
+    return value.truth if isinstance(value, Word) else value
+
+
+Positive = Annotated[int, Field(gt=0, lt=2**31)]
+Flag = Annotated[bool, BeforeValidator(_truth)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Size = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValidator(_pair)]
@@ -52,11 +60,11 @@ class Augment(Section):
     """
 
     crop: Annotated[int, Field(ge=0)] = 0
-    flip: bool = False
+    flip: Flag = False
     shift: Annotated[int, Field(ge=0)] = 0
     scale: NonNegative = 0.0
     jitter: NonNegative = 0.0
-    rotate: bool = False
+    rotate: Flag = False
 
 
 class Data(Section):
@@ -125,7 +133,7 @@ class Optimizer(Section):
 
 class Schedule(Section):
     """Linear warm-up, then a cosine down to ``min_lr_ratio`` of the peak, stepped with the
-    optimizer.
+    optimizer. A run of no more epochs than ``warmup_epochs`` warms up for half of them.
     """
 
     name: Literal["cosine"] = "cosine"
@@ -159,7 +167,7 @@ class Training(Section):
     keep: Literal["best", "last"] = "best"
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
     checkpoint_steps: Positive | None = None
-    max_minutes: Annotated[float, Field(gt=0)] | None = None
+    max_minutes: Annotated[float, Field(gt=0, lt=1e9)] | None = None
     accumulate: Positive = 1
     devices: Annotated[int, Field(ge=1)] = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
@@ -169,7 +177,7 @@ class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule and training.
 
     ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
-    texts are read with.
+    texts are read with; or several, see :mod:`fredholm.training.starting`.
 
     Example:
         >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
@@ -179,7 +187,7 @@ class Recipe(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
-    init_from: str | None = None
+    init_from: str | Annotated[list[str], Field(min_length=1)] | None = None
     imports: Annotated[list[str], BeforeValidator(_listed)] = Field(
         default_factory=list, alias="import"
     )
@@ -197,19 +205,26 @@ class Recipe(Section):
             raise ValueError(problem)
         return self
 
+    @property
+    def warmup_epochs(self) -> float:
+        """Those of the schedule, or half of the run where it is no longer than they are.
+
+        Example:
+            >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": "itnet_nano"})
+            >>> recipe.training.epochs, recipe.schedule.warmup_epochs = 1, 2.0
+            >>> recipe.warmup_epochs
+            0.5
+        """
+        epochs, given = self.training.epochs, self.schedule.warmup_epochs
+        return given if given < epochs else epochs / 2
+
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data, every default written out."""
         return self.model_dump(mode="json", by_alias=True)
 
 
 def _conflicts(recipe: Recipe):
-    epochs, schedule, training = recipe.training.epochs, recipe.schedule, recipe.training
-    if schedule.warmup_epochs >= epochs:
-        yield (
-            f"schedule.warmup_epochs: received {schedule.warmup_epochs:g} with training.epochs "
-            f"{epochs}; "
-            f"needs fewer warm-up epochs than epochs"
-        )
+    training = recipe.training
     size = recipe.data.image_size
     if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
         yield f"data.cutmix: received {recipe.data.cutmix:g} with {size[0]}x{size[1]} images; needs 2x2 pixels or 0"

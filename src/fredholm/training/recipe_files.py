@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,7 @@ from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
 from .recipe import Recipe
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML whose ``1e-3`` is a number, and in which a key given twice is an error."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise RecipeError(
-                    f"{key}: given twice (line {key_node.start_mark.line + 1}); keep one"
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        raise RecipeError(
-            f"{where}:{line} not YAML: {getattr(error, 'problem', None) or error}"
-        ) from error
+from .recipe_text import check_values, parse, read_text
 
 
 def recipe_folder() -> Path:
@@ -93,7 +62,7 @@ def _split(override: str) -> tuple[list[str], Any]:
         raise RecipeError(
             f"override: received {override!r}; needs key=value, e.g. training.epochs=5"
         )
-    return parts, _parse(text, f"override {key!r}")
+    return parts, parse(text, f"override {key!r}")
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -140,43 +109,85 @@ def _name(operator: Any) -> Any:
 
 
 def load_recipe(
-    source: str | Path | dict[str, Any], overrides: list[str] | tuple[str, ...] = ()
+    source: str | Path | dict[str, Any],
+    overrides: list[str] | tuple[str, ...] = (),
+    *,
+    trust_code: bool = False,
 ) -> Recipe:
     """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check
     all of it.
 
     Files named by ``import`` are resolved against the recipe's own folder and imported, so that the
-    operators they register can be named.
+    operators they register can be named. A recipe that is named as a file is the user's own and its
+    imports are executed; those of a run folder, which somebody else may have made, only with
+    ``trust_code``, or where this process has imported the same content already.
 
     Raises:
         RecipeError: one line per problem, each naming the dotted key, what was received and what is
             needed.
+        TrustError: a run folder whose recipe imports a file, without ``trust_code``.
+        StorageError: a file that cannot be read.
 
     Example:
         >>> load_recipe("digits", ["training.epochs=3"]).training.epochs
         3
-        >>> load_recipe("digits", ["training.epoch=3"])
+        >>> load_recipe("digits", ["training.epochs=few"])
         Traceback (most recent call last):
             ...
-        fredholm.errors.RecipeError: training.epoch: unknown key (received 3); did you mean
-        'epochs'?
+        fredholm.errors.RecipeError: training.epochs: received 'few' (str); needs integer
     """
-    from .checks import check, import_files
+    from .checks import check, import_files, settle_words
 
-    if isinstance(source, dict):
-        raw, folder = dict(source), Path.cwd()
-    else:
-        path = find_recipe(source)
-        raw, folder = _parse(path.read_text(encoding="utf-8"), str(path)), path.resolve().parent
-        if not isinstance(raw, dict):
-            raise RecipeError(
-                f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
-            )
-        raw.setdefault("name", path.stem)
-    recipe = _validate(apply_overrides(raw, list(overrides)))
-    recipe.imports = import_files(recipe.imports, folder)
+    raw, folder, own = _read(source)
+    raw = apply_overrides(raw, list(overrides))
+    check_values(raw)
+    recipe = _validate(raw)
+    recipe.imports = import_files(recipe.imports, folder, trust_code or own)
+    settle_words(recipe)
     check(recipe)
     return recipe
+
+
+def imported_code(source: str | Path) -> list[Path]:
+    """The files that loading a recipe or a run folder would execute; executes none of them.
+
+    Raises:
+        RecipeError: no recipe there, or one that cannot be read.
+    """
+    from .checks import code_files
+
+    raw, folder, _ = _read(source)
+    return code_files(_validate(raw).imports, folder)
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """The recipe that a run wrote, as plain data; its imports stay names and are not executed."""
+    return _validate(_read(path)[0]).to_dict()
+
+
+def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bool]:
+    """A recipe's plain data, the folder its paths start from, and whether it is the user's own
+    rather than that of a run folder.
+    """
+    if isinstance(source, dict):
+        return dict(source), Path.cwd(), True
+    path = find_recipe(source)
+    raw = parse(read_text(path), str(path))
+    if not isinstance(raw, dict):
+        raise RecipeError(
+            f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
+        )
+    raw.setdefault("name", path.stem)
+    named_by_folder = Path(source).is_dir() and path.parent == Path(source)
+    return raw, path.resolve().parent, not (named_by_folder or _in_run_folder(path))
+
+
+def _in_run_folder(path: Path) -> bool:
+    """Whether a recipe's file lies in a run folder: then it is not the user's own for being named
+    in full.
+    """
+    made_by_runs = ("model", "checkpoints", "result.json")
+    return path.name == "recipe.yaml" and any((path.parent / x).exists() for x in made_by_runs)
 
 
 def _validate(raw: dict[str, Any]) -> Recipe:
@@ -196,7 +207,9 @@ def _explain(problem: Any) -> str:
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        return f"{key}: unknown key (received {value!r}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
+        return f"{key}: unknown key (received {_short(value)}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
+    if kind == "invalid_key":
+        return f"{key}: received {type(value).__name__} as a key; needs text"
     if kind == "missing":
         return f"{key}: missing; the recipe needs it"
     need = (
@@ -209,7 +222,18 @@ def _explain(problem: Any) -> str:
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
     hint = suggest(str(value), re.findall(r"'([^']+)'", need)) if kind == "literal_error" else ""
-    return f"{key}: received {value!r} ({type(value).__name__}); needs {need}{hint if 'did you mean' in hint else ''}"
+    kind = "str" if isinstance(value, str) else type(value).__name__
+    return f"{key}: received {_short(value)} ({kind}); needs {need}{hint if 'did you mean' in hint else ''}"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+_SHORT.maxlist = _SHORT.maxdict = 10
+
+
+def _short(value: Any) -> str:
+    """What was received, where it is long its beginning and its end, on one line."""
+    return _SHORT.repr(value)
 
 
 def _known(path: tuple) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -31,13 +32,15 @@ from ..data import (
     TextDataset,
     TokenDataset,
 )
-from ..errors import OptionError
+from ..errors import OptionError, StorageError
 from ..families.continuous.model import ContinuousTransformer
+from ..files import storage_error
 from .build import build_dataset, build_loaders, build_mixer, build_model
 from .callbacks import Ema, History, KeepModel, Patience
-from .checkpoints import AtomicIO, Checkpoints, newest_readable
-from .failures import Interrupted
+from .checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
+from .failures import Interrupted, TrainingFailed
 from .folder import RunFolder, RunResult
+from .leases import hold
 from .module import Classifier
 from .monitors import SAMPLES, StepMonitor
 from .recipe import Recipe
@@ -52,6 +55,7 @@ def train(
     *,
     overwrite: bool = False,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> RunResult:
     """Train the recipe's model into ``folder``, or continue there exactly where its newest
     checkpoint stopped.
@@ -67,35 +71,92 @@ def train(
         resume: continue the run in ``folder``; a finished run is returned as it is.
         overwrite: delete the run in ``folder`` first.
         report: receives one line an epoch.
+        trust_code: of the runs in ``init_from``, see :func:`load_run`.
 
     Raises:
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
             more devices are asked for than there are.
         RecipeError: the recipe cannot be built, or differs from the one the run was started with.
         CheckpointError: nothing to resume, or no readable checkpoint.
-        TrainingFailed: the loss is not finite; the last checkpoint stays.
+        InUseError: another process trains in ``folder``.
+        StorageError: ``folder`` cannot be written.
+        TrainingFailed: the loss is not finite, or the disk is full; the last checkpoint stays.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    place = RunFolder(folder)
+    place, say = RunFolder(folder), report or (lambda line: None)
     _check_devices(recipe)
-    words = known_vocabulary(recipe.init_from)
+    if not _joins():
+        place.check(recipe, resume, overwrite)
+        if place.started and not (resume and place.finished):
+            with hold(place.root, say):  # refused at once, not after the data are read
+                pass
+    if resume and place.finished:
+        return place.read_result()
+    words = known_vocabulary(recipe, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
-    if report and getattr(data[0], "truncated", 0):
-        report(
+    if getattr(data[0], "truncated", 0):
+        say(
             f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} "
             "tokens and lost their end"
         )
-    loader, validation = build_loaders(recipe, *data)
+    for note in dict.fromkeys([*data[0].notes, *data[1].notes]):
+        say(note)
+    if recipe.warmup_epochs < recipe.schedule.warmup_epochs:
+        say(
+            f"schedule.warmup_epochs: {recipe.schedule.warmup_epochs:g} of "
+            f"{recipe.training.epochs} training.epochs; shortened to {recipe.warmup_epochs:g}"
+        )
+    loaders = build_loaders(recipe, *data)
     model = build_model(recipe, data[0])
-    place.open(recipe, resume, overwrite)
-    if resume and place.finished:
-        return place.read_result()
-    checkpoint = newest_readable(place.checkpoints) if resume else None
-    if recipe.init_from is not None and not resume:
-        for line in start_from(model, recipe.init_from, list(data[0].classes)):
-            (report or (lambda line: None))(line)
+    if recipe.init_from is not None and not resume:  # refused before there is a folder
+        for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
+            say(line)
+    with _owned(place, recipe, resume, overwrite, say):
+        try:
+            return _run(recipe, place, data, loaders, model, resume, report)
+        except OSError as error:
+            reason = error if isinstance(error, StorageError) else storage_error(error, place.root)
+            saved = list_checkpoints(place.checkpoints)
+            way = (
+                f"{saved[0].name} is intact, continue with --resume"
+                if saved
+                else "no checkpoint was saved yet, start again with --overwrite"
+            )
+            raise TrainingFailed(f"{reason}; {way}") from error
+
+
+def _joins() -> bool:
+    """Whether this process was started by another one of the same run, which has the folder."""
+    return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0) > 0
+
+
+@contextlib.contextmanager
+def _owned(
+    place: RunFolder, recipe: Recipe, resume: bool, overwrite: bool, say: Callable[[str], None]
+) -> Iterator[None]:
+    """The run's folder, locked and ready; of a run's further processes, the first one's."""
+    if _joins():
+        yield
+        return
+    with hold(place.root, say):
+        place.open(recipe, resume, overwrite)
+        yield
+
+
+def _run(
+    recipe: Recipe,
+    place: RunFolder,
+    data: tuple[Any, Any],
+    loaders: tuple[Any, Any],
+    model: Any,
+    resume: bool,
+    report: Callable[[str], None] | None,
+) -> RunResult:
+    """Fit in a folder that is ready."""
+    checkpoint = newest_readable(place.checkpoints, report) if resume else None
     save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
     task = task_of(data[0])
+    loader, validation = loaders
     module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
     with _quiet():
         trainer, parts = _make_trainer(
@@ -133,9 +194,9 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
         if task == "tokens":  # its classes are the vocabulary
             facts["classes"] = []
         return facts if task == "classification" else facts | {"task": task}
-    if isinstance(
-        dataset, PointDataset | GraphDataset | NodeDataset | QuestionDataset | FieldDataset
-    ):
+    if isinstance(dataset, QuestionDataset):  # the words tell another run's the meaning of its rows
+        return facts | {"task": task_of(dataset).name, "words": dataset.vocabulary.to_dict()}
+    if isinstance(dataset, PointDataset | GraphDataset | NodeDataset | FieldDataset):
         return facts | {"task": task_of(dataset).name}
     if isinstance(dataset, SequenceDataset | TokenDataset):
         return facts | {"task": task_of(dataset).name}

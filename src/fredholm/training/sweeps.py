@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FredholmError, RecipeError
-from .callbacks import write_json
+from ..files import storing, write_json, write_text
+from .callbacks import write_table
 from .evaluation import evaluate
 from .failures import Interrupted
 from .folder import RunFolder
@@ -97,31 +97,31 @@ def sweep(
     folder: str | Path,
     *,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
     """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
 
     Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its
     error while the rest goes on. ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in
-    ``folder`` are rewritten after every cell.
+    ``folder`` are rewritten after every cell. ``trust_code``: of a run folder as the source, see
+    :func:`fredholm.training.load_recipe`.
 
     Raises:
         RecipeError: any cell's recipe is wrong; found before the first one starts.
+        StorageError: ``folder`` cannot be written.
         Interrupted: Ctrl-C; the same command goes on.
     """
     folder, say = Path(folder), report or (lambda line: None)
-    first = load_recipe(source, [o for o in overrides if o.startswith("seed=")]).seed
+    seeded = [o for o in overrides if o.startswith("seed=")]
+    first = load_recipe(source, seeded, trust_code=trust_code).seed
     plan = []
     for label, chosen, seed in expand([o for o in overrides if not o.startswith("seed=")], first):
         name = f"{safe_name(label)},seed={seed}"
-        plan.append(
-            (
-                label,
-                seed,
-                load_recipe(source, [*chosen, f"seed={seed}", f"name={name}"]),
-                folder / name,
-            )
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+        own = [*chosen, f"seed={seed}", f"name={name}"]
+        recipe = load_recipe(source, own, trust_code=trust_code)
+        plan.append((label, seed, recipe, folder / name))
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     cells: list[Cell] = []
     for number, (label, seed, recipe, place) in enumerate(plan, 1):
         cell = {"cell": label, "seed": seed, "folder": str(place), **run_cell(recipe, place, say)}
@@ -160,9 +160,7 @@ def run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
     except (
         Exception
     ) as error:  # one cell's failure, of whatever kind, must not take the others with it
-        place.with_name(f"{place.name}.error.txt").write_text(
-            traceback.format_exc(), encoding="utf-8"
-        )
+        write_text(place.with_name(f"{place.name}.error.txt"), traceback.format_exc())
         text = (
             str(error) if isinstance(error, FredholmError) else f"{type(error).__name__}: {error}"
         )
@@ -239,8 +237,5 @@ def _write(folder: Path, cells: list[Cell]) -> None:
     rows = tabulate(cells)
     write_json(folder / "cells.json", cells)
     write_json(folder / "table.json", rows)
-    (folder / "table.md").write_text(to_markdown(rows), encoding="utf-8")
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
+    write_text(folder / "table.md", to_markdown(rows))
+    write_table(folder / "table.csv", list(rows[0]), rows)

@@ -92,7 +92,7 @@ def test_a_linear_layer_on_points_a_graph_and_one_point_at_a_time():
     assert_close(op(u, points), layer(u))
     assert_close(op(u, graph), layer(u))
     assert "dense" in op.plan(graph).path
-    masses = Domain.line(5, causal=True, dtype=torch.float64)
+    masses = Domain.line(5, causal=True, measure="spacing", dtype=torch.float64)
     assert_close(op(u, masses), op.dense(u, masses))
     state = op.init_state(2, masses)
     for t in range(5):

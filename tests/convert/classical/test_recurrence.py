@@ -28,7 +28,7 @@ class Doubled(nn.LSTM):
     ("layer", "message"),
     [
         (nn.LSTM(2, 3, num_layers=2, dropout=0.5), r"LSTM\(dropout=0\.5 in training mode\) cannot"),
-        (Doubled(2, 3), "overrides the forward of LSTM"),
+        (Doubled(2, 3), "overrides forward of LSTM"),
         (
             nn.utils.parametrizations.weight_norm(nn.GRU(2, 3), "weight_ih_l0"),
             "parametrised weights",

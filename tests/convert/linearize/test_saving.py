@@ -141,6 +141,36 @@ def test_no_weight_is_left_random(tmp_path):
         load_linearized(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    "name", ["linear_attention.safetensors", "model.safetensors", "config.json"]
+)
+def test_a_damaged_file_is_refused(name, tmp_path):
+    save_linearized(replace_attention(models.bert()), tmp_path)
+    path = tmp_path / name
+    content = bytearray(path.read_bytes())
+    if name == "config.json":
+        place = content.index(b'"layer_norm_eps": 1') + len('"layer_norm_eps": ')
+    else:
+        place = len(content) - 2  # of the last weight
+    content[place] ^= 2
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="checksum"):
+        load_linearized(tmp_path)
+
+
+def test_a_damaged_description_is_refused_and_one_without_checksums_is_read(tmp_path):
+    save_linearized(replace_attention(models.bert()), tmp_path)
+    path = tmp_path / "linear_attention.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | {"tied": not saved["tied"]}))
+    with pytest.raises(CheckpointError, match=r"not as it was saved .*convert again"):
+        load_linearized(tmp_path)
+    for key in ("sha256", "weights", "configuration"):  # as earlier versions wrote it
+        del saved[key]
+    path.write_text(json.dumps(saved))
+    assert load_linearized(tmp_path) is not None
+
+
 def test_a_lone_attention(tmp_path):
     source, x = torch.nn.MultiheadAttention(16, 2).eval(), torch.randn(5, 2, 16)
     replaced = replace_attention(source, "t2r")

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ...errors import CheckpointError, ConversionError, FredholmError, require
+from ...errors import CheckpointError, ConversionError, require
+from ...files import (
+    CHECKSUM,
+    digest_json,
+    digest_tensors,
+    read_tensors,
+    replacing,
+    storing,
+    write_tensors,
+)
 from ...models.pretrained import from_pretrained, save_pretrained
+from ..transformers_folder import load_local
 from .interface import Call, is_transformers
 from .replace import attach, replace_attention
 from .replaced import Replaced
@@ -24,11 +32,12 @@ ADAPTER, MAPS, WEIGHTS = (
     "model.safetensors",
 )
 FORMAT = 1
+FIX = "restore it or convert again"
 
 
 def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
     """Write a converted model: what its source library writes, ``linear_attention.safetensors``
-    (the maps) and ``linear_attention.json`` (which layers, which map).
+    (the maps) and ``linear_attention.json`` (which layers, which map, and checksums).
 
     A transformers model is saved by its own ``save_pretrained``, so that the library itself still
     reads the folder, as the softmax model with these weights. A model of fredholm is written by its
@@ -43,22 +52,21 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
         ['linear_attention.json', 'linear_attention.safetensors', 'model.safetensors']
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    new = {
-        name: value.detach().contiguous().cpu() for name, value in replaced.new_tensors().items()
-    }
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    new = replaced.new_tensors()
     rest = {name: value for name, value in replaced.model.state_dict().items() if name not in new}
-    if replaced.ecosystem == "transformers":
+    checksums: dict[str, str] = {}
+    if replaced.ecosystem == "transformers":  # it writes no checksums itself, and empties ``rest``
+        checksums["weights"] = digest_tensors(rest)
         replaced.model.save_pretrained(folder, state_dict=rest)
+        checksums["configuration"] = digest_json(_json(folder / "config.json"))
     elif replaced.ecosystem == "fredholm":
         save_pretrained(replaced.model, folder)
     else:
-        _write(
-            folder / WEIGHTS,
-            {name: value.detach().contiguous().cpu() for name, value in rest.items()},
-        )
+        write_tensors(folder / WEIGHTS, rest)
     if replaced.ecosystem != "fredholm":
-        _write(folder / MAPS, new)
+        write_tensors(folder / MAPS, new)
     adapter = {
         "format": FORMAT,
         "ecosystem": replaced.ecosystem,
@@ -68,18 +76,19 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
         "tied": replaced.tied,
         "layers": [dataclasses.asdict(layer) for layer in replaced.layers],
         "refused": replaced.refused,
+        **checksums,
         **replaced.extra,
     }
+    adapter[CHECKSUM] = digest_json(adapter)
     text = json.dumps(adapter, indent=2) + "\n"
-    temporary = folder / f".{ADAPTER}.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, folder / ADAPTER)
+    with replacing(folder / ADAPTER) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return folder
 
 
 def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
-    """The converted model in ``folder``, in evaluation mode; every weight comes from the folder, or
-    it is an error.
+    """The converted model in ``folder``, in evaluation mode; every weight comes from the folder and
+    matches its checksum, or it is an error.
 
     Args:
         folder: written by :func:`save_linearized`.
@@ -87,15 +96,15 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
             class; its weights are replaced.
 
     Raises:
-        CheckpointError: a missing, truncated or unreadable file, or weights that are missing,
-            unknown or of other shapes.
+        CheckpointError: a missing, truncated, damaged or unreadable file, or weights that are
+            missing, unknown or of other shapes.
         ConversionError: a model of a class that is not in its library, or none where one is needed.
     """
     folder = Path(folder)
     adapter = _adapter(folder)
     if adapter["ecosystem"] == "fredholm":
         return from_pretrained(folder)
-    tensors = _read(folder / MAPS)
+    tensors = read_tensors(folder / MAPS, FIX)
     if adapter["ecosystem"] == "transformers":
         replaced = _load_transformers(folder, adapter)
     else:
@@ -113,7 +122,7 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
             "keep_refused": True,
         }
         replaced = replace_attention(model.eval(), adapter["to"], **options)
-        tensors |= _read(folder / WEIGHTS)
+        tensors |= read_tensors(folder / WEIGHTS, FIX)
     _fill(replaced, tensors, folder)
     return replaced.model.eval()
 
@@ -122,12 +131,14 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
     library: Any = require("transformers", "hf", "loading a converted transformers model")
     module, _, name = adapter["class"].rpartition(".")
     kind = getattr(library, name, None)
-    if kind is None or not module.startswith("transformers."):
+    if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)) or (
+        not module.startswith("transformers.")
+    ):
         raise ConversionError(
             f"{adapter['class']} is no class of the installed transformers; load it by its own code"
         )
     try:
-        model, info = kind.from_pretrained(folder, output_loading_info=True)
+        model, info = load_local(kind, folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
     assert is_transformers(model)
@@ -137,6 +148,16 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
     }
     if any(faults.values()):
         raise CheckpointError(f"{folder}: the weights do not fit {name}: {faults}")
+    found = {
+        "weights": lambda: digest_tensors(model.state_dict()),
+        "configuration": lambda: digest_json(_json(folder / "config.json")),
+    }
+    for what, digest in found.items():  # absent from folders of earlier versions
+        if what in adapter and digest() != adapter[what]:
+            raise CheckpointError(
+                f"{folder}: the {what} that transformers reads there differ from what was saved "
+                f"(by their checksum); {FIX}"
+            )
     calls = [
         Call(x["name"], x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
         for x in adapter["layers"]
@@ -189,22 +210,15 @@ def _adapter(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}"
         )
+    expected = found.pop(CHECKSUM, None)  # absent from files of earlier versions
+    if expected is not None and digest_json(found) != expected:
+        raise CheckpointError(
+            f"{path} is not as it was saved (its content does not match its checksum); {FIX}, or "
+            f"remove its line {CHECKSUM!r} if the change was meant"
+        )
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise CheckpointError(f"no {path.name} in {str(path.parent)!r}")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is corrupt or truncated ({error}); convert again") from error
-
-
-def _write(path: Path, tensors: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-    except RuntimeError as error:  # tensors that share memory
-        raise FredholmError(f"{path.name}: {error}") from error
-    os.replace(temporary, path)
+def _json(path: Path) -> Any:
+    with storing(path):
+        return json.loads(path.read_text(encoding="utf-8"))

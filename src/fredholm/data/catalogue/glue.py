@@ -23,24 +23,35 @@ class GlueTask:
     where there is no header.
 
     ``classes`` are the labels as they are written, in the order of their numbers; None for a score.
-    ``dev`` is the file that stands for the test set, whose labels are not public.
+    ``measures`` are those by which the task is judged, that of the paper's table first.
+    ``dev`` is the file that stands for the test set, whose labels are not public. ``short_rows``:
+    the official file has rows that break off, which are skipped and counted.
     """
 
     folder: str
     sentences: tuple[str | int, ...]
     label: str | int
     classes: tuple[str, ...] | None
-    metric: str = "accuracy"
+    measures: tuple[str, ...] = ("accuracy",)
     dev: str = "dev.tsv"
+    short_rows: bool = False
 
 
+SHORT = 0.01  # more rows that break off than this share are another file, or a damaged one
 PAIR = ("sentence1", "sentence2")
 TASKS = {
-    "cola": GlueTask("CoLA", (3,), 1, ("0", "1"), "matthews"),
+    "cola": GlueTask("CoLA", (3,), 1, ("0", "1"), ("matthews",)),
     "sst2": GlueTask("SST-2", ("sentence",), "label", ("0", "1")),
-    "mrpc": GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), "f1"),
-    "stsb": GlueTask("STS-B", PAIR, "score", None, "spearman"),
-    "qqp": GlueTask("QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), "f1"),
+    "mrpc": GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), ("f1", "accuracy")),
+    "stsb": GlueTask("STS-B", PAIR, "score", None, ("spearman", "pearson")),
+    "qqp": GlueTask(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        ("0", "1"),
+        ("f1", "accuracy"),
+        short_rows=True,
+    ),
     "mnli": GlueTask(
         "MNLI",
         PAIR,
@@ -68,12 +79,13 @@ class GlueOptions:
             raise OptionError(f"task: received {self.task!r}{suggest(str(self.task), TASKS)}")
 
 
-def read(path: Path, task: GlueTask) -> tuple[list[str], list[str]]:
-    """Texts and labels of one file of tab-separated values without quoting; two sentences become
-    one text with ``‖`` between.
+def read(path: Path, task: GlueTask) -> tuple[list[str], list[str], tuple[str, ...]]:
+    """Texts and labels of one file of tab-separated values without quoting, and what is to be
+    said of it; two sentences become one text with ``‖`` between.
 
     Raises:
-        DataError: a file that is missing, or has other columns or labels.
+        DataError: a file that is missing, has other columns or labels, or rows that break off: any
+            at all, or where the official file has a few, more than one in a hundred.
     """
     try:
         lines = read_bytes(path).decode("utf-8").split("\n")
@@ -95,12 +107,17 @@ def read(path: Path, task: GlueTask) -> tuple[list[str], list[str]]:
                 f"{path}: the header is {header}; needs the columns {', '.join(map(str, wanted))}"
             )
         wanted = [header.index(str(name)) for name in wanted]
-    texts, labels = [], []
+    texts, labels, short = [], [], []
     for number, cells in rows:
         if len(cells) <= max(map(int, wanted)):
-            raise DataError(
-                f"{path}: line {number} has {len(cells)} cells; needs {max(map(int, wanted)) + 1}"
-            )
+            short.append(number)
+            if not task.short_rows or len(short) > SHORT * len(rows):
+                more = f", as {len(short) - 1} before it" if len(short) > 1 else ""
+                raise DataError(
+                    f"{path}: line {number} has {len(cells)} cells; needs "
+                    f"{max(map(int, wanted)) + 1}{more}"
+                )
+            continue
         *sentences, label = (cells[int(place)].strip() for place in wanted)
         if not (label in task.classes if task.classes else _is_number(label)):
             raise DataError(
@@ -111,7 +128,8 @@ def read(path: Path, task: GlueTask) -> tuple[list[str], list[str]]:
         labels.append(label)
     if not texts:
         raise DataError(f"{path}: holds no sentence; it is truncated")
-    return texts, labels
+    note = f"{path}: {len(short)} of {len(rows):,} rows break off and are skipped, first line "
+    return texts, labels, (f"{note}{short[0]:,}",) if short else ()
 
 
 def create(request: Request) -> TextDataset:
@@ -124,7 +142,7 @@ def create(request: Request) -> TextDataset:
         )
     task = TASKS[request.options.task]
     folder = request.path / task.folder
-    train_texts, train_labels = read(folder / "train.tsv", task)
+    train_texts, train_labels, notes = read(folder / "train.tsv", task)
     options = request.text or TextOptions()
     fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
     rest, held = stratified(
@@ -133,7 +151,7 @@ def create(request: Request) -> TextDataset:
     )
     vocabulary = options.make_vocabulary([train_texts[i] for i in rest.tolist()])
     if request.split == "test":
-        texts, labels = read(folder / task.dev, task)
+        texts, labels, notes = read(folder / task.dev, task)
     else:
         chosen = (held if request.split == "val" else rest).tolist()
         texts, labels = [train_texts[i] for i in chosen], [train_labels[i] for i in chosen]
@@ -141,11 +159,14 @@ def create(request: Request) -> TextDataset:
     if task.classes is None:
         scores = torch.tensor([float(x) for x in labels])
         zeros = torch.zeros(len(labels), dtype=torch.int64)
-        return TextDataset(
+        found = TextDataset(
             name, split, texts, zeros, ("score",), vocabulary, length, scores, task="regression"
         )
-    numbers = torch.tensor([task.classes.index(x) for x in labels])
-    return TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
+    else:
+        numbers = torch.tensor([task.classes.index(x) for x in labels])
+        found = TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
+    found.measures, found.notes = task.measures, notes
+    return found
 
 
 def _is_number(text: str) -> bool:

@@ -15,10 +15,11 @@ import torch
 
 from ...errors import DataError, OptionError
 from ..boxes import find_annotations
-from ..datasets import FolderDataset
+from ..datasets import FolderDataset, check_picture
 from ..registry import Entry, Request
 from ..splits import stratified
 
+LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
 
@@ -31,57 +32,106 @@ class FolderOptions:
     boxes: str | None = None
 
 
-def class_names(train: Path) -> tuple[str, ...]:
-    """The names of the folders in ``train/``, sorted.
+def class_folders(part: Path) -> list[str]:
+    """The names of the class folders in ``train/``, ``val/`` or ``test/``, sorted.
 
     Raises:
-        DataError: when there is no such folder, or fewer than two classes.
+        DataError: pictures that lie beside the class folders or in their stead, as in the archive
+            of ImageNet's validation set; nothing would read them.
     """
-    if not train.is_dir():
+    children = [child for child in part.iterdir() if not child.name.startswith(".")]
+    loose = sorted(child.name for child in children if _is_picture(child))
+    found = sorted(child.name for child in children if child.is_dir())
+    if loose:
+        held = f"beside its {len(found)} class folders" if found else "and no class folder"
         raise DataError(
-            f"{train}: no such folder; needs one folder a class in it: train/<class>/*.png"
+            f"{part}: holds {len(loose):,} pictures in itself ({loose[0]}) {held}; needs "
+            f"{part.name}/<class>/{loose[0]}: move each into the folder of its class"
         )
-    names = sorted(
-        child.name for child in train.iterdir() if child.is_dir() and not child.name.startswith(".")
-    )
+    if not found:
+        raise DataError(f"{part}: holds no class folder; needs {part.name}/<class>/*.png")
+    return found
+
+
+def check_layout(root: Path) -> tuple[str, ...]:
+    """The classes of an image folder, which all of its splits have.
+
+    Every split is looked at, whichever is asked for: what is wrong with the test set is said
+    before hours of training, not after.
+
+    Raises:
+        DataError: a missing folder, fewer than two classes, a class that one split has and another
+            has not, a class without pictures.
+    """
+    train = root / "train"
+    if not train.is_dir():
+        raise DataError(f"{train}: no such folder; {_instead(root)}")
+    if not (root / "val").is_dir():
+        raise DataError(f"{root}: has no val/; needs train/<class>/*.png and val/<class>/*.png")
+    parts = [root / name for name in ("train", "val", "test") if (root / name).is_dir()]
+    names = class_folders(train)
     if len(names) < 2:
         raise DataError(
             f"{train}: has {len(names)} class folders; needs two or more: train/<class>/*.png"
         )
+    for part in parts[1:]:
+        found = class_folders(part)
+        for name in [name for name in found if name not in names]:
+            raise DataError(
+                f"{part}: has the class {name!r}, which train/ does not have; needs classes "
+                f"among its {len(names)}"
+            )
+        for name in [name for name in names if name not in found]:
+            raise DataError(
+                f"{part}: has no folder of the class {name!r}, which train/ has; put pictures of "
+                f"it into {part.name}/{name}/, or remove train/{name}/"
+            )
+    for folder in (part / name for part in parts for name in names):
+        if not any(_is_picture(path) for path in folder.rglob("*")):
+            raise DataError(
+                f"{folder}: holds no picture; needs files ending in {', '.join(sorted(SUFFIXES))}"
+            )
     return tuple(names)
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def _instead(root: Path) -> str:
+    """What a folder without ``train/`` holds, and what to do with it."""
+    need = "needs one folder per class in it: train/<class>/*.png, and val/<class>/*.png beside it"
+    if not root.is_dir():
+        return f"{root} is not there either; {need}"
+    children = sorted(child for child in root.iterdir() if not child.name.startswith("."))
+    folders = [
+        child.name
+        for child in children
+        if child.is_dir() and any(_is_picture(path) for path in child.iterdir())
+    ]
+    if folders:
+        return (
+            f"{need}; {root} has folders of pictures itself ({', '.join(folders[:3])}): move most "
+            f"pictures of {folders[0]}/ to train/{folders[0]}/ and the rest to val/{folders[0]}/"
+        )
+    loose = sum(map(_is_picture, children))
+    return f"{need}; {root} holds {loose:,} pictures whose class nothing tells" if loose else need
 
 
 def scan(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     """The pictures of a split folder and their class numbers, in a fixed order.
 
     Raises:
-        DataError: for a class that ``train/`` does not have, or a class folder without pictures.
+        DataError: a picture that cannot be read, or of a single pixel, among ``LOOKED_AT`` spread
+            evenly over the folder; the others are looked at when they are read.
     """
     files, labels = [], []
-    found = sorted(
-        child.name
-        for child in folder.iterdir()
-        if child.is_dir() and not child.name.startswith(".")
-    )
-    unknown = [name for name in found if name not in classes]
-    if unknown:
-        raise DataError(
-            f"{folder}: has the class {unknown[0]!r}, which train/ does not have; needs classes "
-            f"among its {len(classes)}"
-        )
-    for name in found:
-        mine = sorted(
-            p for p in (folder / name).rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()
-        )
-        if not mine:
-            raise DataError(
-                f"{folder / name}: holds no picture; needs files ending in "
-                f"{', '.join(sorted(SUFFIXES))}"
-            )
+    for number, name in enumerate(classes):
+        mine = sorted(path for path in (folder / name).rglob("*") if _is_picture(path))
         files += mine
-        labels += [classes.index(name)] * len(mine)
-    if not files:
-        raise DataError(f"{folder}: holds no class folder; needs {folder.name}/<class>/*.png")
+        labels += [number] * len(mine)
+    for file in files[:: -(-len(files) // LOOKED_AT)]:
+        check_picture(file)
     return files, labels
 
 
@@ -97,17 +147,18 @@ def create(request: Request) -> FolderDataset:
             f"{name}: image_size is missing; needs the size that every picture is brought to, e.g. "
             "image_size=224"
         )
-    classes = class_names(root / "train")
+    classes = check_layout(root)
     three = (root / "test").is_dir()
     if three and request.val_fraction is not None:
         raise OptionError(
             f"val_fraction: {root} has val/ and test/ of its own; leave val_fraction out, or take "
             "test/ away"
         )
-    if not (root / "val").is_dir():
-        raise DataError(f"{root}: has no val/; needs train/<class>/*.png and val/<class>/*.png")
     part = split if three else "val" if split == "test" else "train"
     files, labels = scan(root / part, classes)
+    if split == "train":  # what cannot be read in the others is said now, not after training
+        for other in ("val", "test") if three else ("val",):
+            scan(root / other, classes)
     numbers = torch.tensor(labels)
     if not three and split != "test":
         fraction = (
@@ -115,6 +166,12 @@ def create(request: Request) -> FolderDataset:
         )
         rest, held = stratified(numbers, fraction)
         chosen = held if split == "val" else rest
+        if fraction and not len(held):
+            raise DataError(
+                f"{root / 'train'}: {len(files)} pictures of {len(classes)} classes leave none to "
+                f"validate with at val_fraction={fraction:g}; add pictures, or take a larger "
+                "val_fraction"
+            )
         files, numbers = [files[i] for i in chosen.tolist()], numbers[chosen]
     given = request.options.boxes
     boxes = None if given is None else find_annotations(Path(given).expanduser())

@@ -1,11 +1,26 @@
-"""CKConv: Continuous Kernel Convolution For Sequential Data."""
+"""CKConv: Continuous Kernel Convolution For Sequential Data.
 
-from .config import PRESETS, CKCNNConfig
+David W. Romero, Anna Kuzina, Erik J. Bekkers, Jakub M. Tomczak, Mark Hoogendoorn. ICLR 2022. The
+authors' code: https://github.com/dwromero/ckconv
+
+- ``naive.py``: the convolution as the double sum of Eqs. 1-4: open it first.
+- ``kernel.py``: the kernel, a network of the displacement; ``finite_horizon.py``: one that ends.
+- ``position_network.py``: that network: sine layers, and what the paper compares them with.
+- ``operator.py``: the operator, a thin constructor.
+- ``hidden_convolution.py``: the fast form on a regular grid, hidden units first.
+- ``grid_convolution/``: the op under it: definition, FFT, products of spectra, registration.
+- ``triton/``: the products of spectra on a GPU.
+- ``config.py``, ``model.py``, ``presets.py``: the CKCNN and its named sizes.
+"""
+
+from .config import CKCNNConfig
 from .finite_horizon import FiniteHorizonKernel
 from .kernel import ContinuousConvolutionKernel
 from .model import CKCNN
+from .naive import ckconv_naive
 from .operator import CKConv
 from .position_network import PositionNetwork
+from .presets import PRESETS
 
 __all__ = [
     "CKCNN",
@@ -15,4 +30,5 @@ __all__ = [
     "ContinuousConvolutionKernel",
     "FiniteHorizonKernel",
     "PositionNetwork",
+    "ckconv_naive",
 ]

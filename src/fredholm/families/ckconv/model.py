@@ -20,7 +20,8 @@ from ...integral import CausalState, create_operator, operator_factory
 from ...models.decay import weight_decay_groups
 from ...models.pretrained import PretrainedMixin
 from ...models.registry import register_family, register_model
-from .config import PRESETS, CKCNNConfig
+from .config import CKCNNConfig
+from .presets import PRESETS
 
 
 class TokenEncoder(nn.Module):

@@ -68,6 +68,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     """
 
     reads_query = False
+    sums = True
     skips_padding = False
 
     def __init__(
@@ -322,7 +323,9 @@ class AffineSystemKernel(MatrixKernel):
         return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
 
 
-def interpolate(times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]) -> Callable[[Tensor], Tensor]:
+def interpolate(
+    times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
+) -> Callable[[Tensor], Tensor]:
     """u between its points, linearly: (B, d_in) at a time.
 
     Example:

@@ -54,6 +54,7 @@ class AdjacencyKernel(WeightedKernel):
 
     whole = True
     reads_query = False
+    sums = True
 
     def __init__(self, value: Tensor, bias: Tensor | None = None, *, symmetric: bool = True):
         super().__init__(1, value.shape[1], value.shape[0])

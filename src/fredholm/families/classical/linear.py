@@ -45,6 +45,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
     """
 
     reads_query = False
+    sums = True
 
     def __init__(self, linear: nn.Linear):
         super().__init__(1, linear.in_features, linear.out_features)

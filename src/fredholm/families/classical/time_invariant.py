@@ -57,6 +57,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     """
 
     reads_query = False
+    sums = True
     skips_padding = True
 
     @abstractmethod

@@ -13,7 +13,8 @@ from ...models.decay import weight_decay_groups
 from ...models.pretrained import PretrainedMixin
 from ...models.registry import register_family, register_model
 from .build import make_encoder, make_evolution, stage_configs
-from .config import PRESETS, ContinuousConfig
+from .config import ContinuousConfig
+from .presets import PRESETS
 from .splitting import ConvolutionalEmbedding, Evolution, Observer, OperatorTerm, Substep
 
 

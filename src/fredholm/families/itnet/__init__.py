@@ -1,12 +1,28 @@
-"""ITNet: A Learnable Integral Transform That Subsumes Convolution, Attention, and Recurrence."""
+"""ITNet: A Learnable Integral Transform That Subsumes Convolution, Attention, and Recurrence.
+
+The text that this was built from names no authors, no year and no address; its equations, tables
+and appendices are cited by their numbers.
+
+- ``naive.py``: the operator and its low-rank form in plain einsums, Eqs. 1-4: open it first.
+- ``kernel.py``: the kernel, a network of seven groups of positions and features, and its ablations.
+- ``low_rank.py``: the kernel as a product of two networks, one of each end.
+- ``operator.py``: both operators, thin constructors.
+- ``tiled.py``: the exact form, hidden units first, on a grid and on any points.
+- ``pooled.py``: the low-rank form where all queries see all keys.
+- ``hidden_first/``: the op under ``tiled.py``: definition, tiles, gradients, registration.
+- ``triton/``: the same op on a GPU.
+- ``compress.py``: a low-rank operator fitted to a trained exact one.
+- ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its encoders, its named sizes.
+"""
 
 from .compress import CompressionReport, compress
-from .config import PRESETS, ITNetConfig
+from .config import ITNetConfig
 from .kernel import GROUPS, MLPKernel, ablations
 from .low_rank import LowRankKernel
-from .low_rank_operator import LowRankITNetOperator
 from .model import ITNet
-from .operator import ITNetOperator
+from .naive import itnet_naive, low_rank_naive
+from .operator import ITNetOperator, LowRankITNetOperator
+from .presets import PRESETS
 
 __all__ = [
     "GROUPS",
@@ -20,4 +36,6 @@ __all__ = [
     "MLPKernel",
     "ablations",
     "compress",
+    "itnet_naive",
+    "low_rank_naive",
 ]

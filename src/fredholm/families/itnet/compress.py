@@ -16,7 +16,7 @@ from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import IntegralOperator, Kernel, Problem, choose
 from .low_rank import LowRankKernel
-from .low_rank_operator import LowRankITNetOperator
+from .operator import LowRankITNetOperator
 
 Signals = Sequence[tuple[Tensor, Domain]]
 LARGEST, BYTES = (

@@ -1,4 +1,4 @@
-"""Configuration of ITNet and its named sizes."""
+"""Configuration of ITNet."""
 
 from __future__ import annotations
 
@@ -137,71 +137,3 @@ class ITNetConfig:
             return 1024, self.channels
         size: Any = self.image_size
         return self.channels, *size
-
-
-def _sizes(
-    dim: int, depth: int, heads: int, width: int, drop_path: float, rank: int, **kwargs: Any
-):
-    """The full and the compact preset of one size of ITNet's Table 10."""
-
-    def full() -> ITNetConfig:
-        options = {"width": width}
-        return ITNetConfig(
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            drop_path=drop_path,
-            operator_options=options,
-            **kwargs,
-        )
-
-    def compact() -> ITNetConfig:
-        options = {"width": width, "output": "compact", "rank": rank}
-        return ITNetConfig(
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            drop_path=drop_path,
-            operator_options=options,
-            **kwargs,
-        )
-
-    return full, compact
-
-
-_IMAGENET: dict[str, Any] = {
-    "image_size": (224, 224),
-    "patch": 16,
-    "channels": 3,
-    "num_classes": 1000,
-    "pool": "cls",
-}
-_MODELNET: dict[str, Any] = {
-    "encoder": "points", "channels": 3, "num_classes": 40, "point_features": "fourier", "neighbours": 16, "sigma": 1.0
-}  # fmt: skip
-_SMALL: dict[str, Any] = {"dropout": 0.0, "frequencies": 16, "sigma": 3.0}
-
-PRESETS = {
-    "itnet_s": _sizes(384, 12, 6, 128, 0.1, 2, **_IMAGENET)[0],
-    "itnet_s_compact": _sizes(384, 12, 6, 128, 0.1, 2, **_IMAGENET)[1],
-    "itnet_b": _sizes(768, 12, 12, 128, 0.2, 5, **_IMAGENET)[0],
-    "itnet_b_compact": _sizes(768, 12, 12, 128, 0.2, 5, **_IMAGENET)[1],
-    "itnet_l": _sizes(1024, 24, 16, 128, 0.3, 8, **_IMAGENET)[0],
-    "itnet_l_compact": _sizes(1024, 24, 16, 128, 0.3, 8, **_IMAGENET)[1],
-    "itnet_pc": _sizes(128, 6, 4, 64, 0.1, 2, **_MODELNET)[0],
-    "itnet_pc_compact": _sizes(128, 6, 4, 64, 0.1, 2, **_MODELNET)[1],
-    "itnet_micro": lambda: ITNetConfig(
-        dim=64,
-        depth=3,
-        heads=4,
-        operator_options={"width": 16, "frequencies": 16, "sigma": 3.0},
-        **_SMALL,
-    ),
-    "itnet_nano": lambda: ITNetConfig(
-        dim=32,
-        depth=2,
-        heads=2,
-        operator_options={"width": 16, "frequencies": 16, "sigma": 3.0},
-        **_SMALL,
-    ),
-}

@@ -201,6 +201,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
     def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
         """Key side of the hidden units: an additive bias, and the columns multiplied with the
         query's.
+
+        The relative group's columns γ(y) come last: a second set of query columns meets them alone.
         """
         terms: dict[str, Tensor] = {"key_bias": uy.new_zeros(1, 1, uy.shape[2], self.width)}
         if "key_position" in self.groups:
@@ -219,6 +221,15 @@ class MLPKernel(HiddenKernel, SplitHidden):
     def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
         r"""Query side: with c, s the two halves of γ(x),
         :math:`W_{rel}\gamma(x-y) = [W_c c + W_s s, W_c s - W_s c]\cdot\gamma(y)`.
+
+        The op multiplies columns, Σ_c scale_c query_c key_c, and each column of γ(y) = [c', s'] has
+        two summands, one with W_c and one with W_s. From cos(a - b) = cos a cos b + sin a sin b and
+        sin(a - b) = sin a cos b - cos a sin b,
+
+        - W_c meets c c' + s s': query [c, s] under the scale [W_c, W_c];
+        - W_s meets s c' - c s': query2 [s, -c] under the scale [W_s, W_s].
+
+        So the shift costs 2m columns of keys, and no number per pair.
         """
         terms: dict[str, Any] = {"activation": self.activation}
         bias = self.bias1[:, None].to(ux.dtype)
@@ -226,6 +237,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             bias = bias + self._project(self._gamma(x)[:, None].to(ux.dtype), "query_position")
         if "query" in self.groups:
             bias = bias + self._project(ux, "query")
+        # a bias without positions or features is the same at all queries; the op reads N from it
         lead = torch.broadcast_shapes(bias.shape[:-2], (1, 1))
         terms["query_bias"] = bias.expand(*lead, ux.shape[2], self.width)
         parts, scales = ([ux], [self._weight("product")]) if "product" in self.groups else ([], [])
@@ -248,6 +260,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
     def table(self, displacements: Tensor) -> Tensor | None:
         """The displacement term r(δ) at given displacements (D, p): (1 | H, w, D), or None where no
         group reads it.
+
+        On a regular grid both groups of x - y are functions of one of D = O(N) displacements: the
+        table replaces their columns, at one gather per pair instead of 2m multiply-adds.
         """
         total = None
         if "relative" in self.groups:

@@ -19,7 +19,8 @@ from ...models.operators import make_operator
 from ...models.pretrained import PretrainedMixin
 from ...models.registry import register_family, register_model
 from .build import make_encoder
-from .config import PRESETS, ITNetConfig
+from .config import ITNetConfig
+from .presets import PRESETS
 
 
 class ITNet(nn.Module, PretrainedMixin):

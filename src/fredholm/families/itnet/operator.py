@@ -1,4 +1,7 @@
-"""The ITNet operator."""
+"""ITNet's operators: exact, with the kernel of Eqs. 1-4, and of low rank, in linear time.
+
+Thin constructors: the formulas are in ``kernel.py`` and ``low_rank.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 from ...errors import OptionError
 from ...integral import IntegralOperator, Strategy, add_proposal, head_width, register_operator
 from .kernel import GROUPS, MLPKernel
+from .low_rank import LowRankKernel
 
 
 @register_operator("itnet")
@@ -68,6 +72,59 @@ class ITNetOperator(IntegralOperator):
             add_proposal(
                 self, position_dim, **({} if proposal is True else _proposal_options(proposal))
             )
+
+
+@register_operator("itnet_low_rank")
+class LowRankITNetOperator(IntegralOperator):
+    r"""ITNet's operator in linear time:
+    :math:`(Tu)(x) = W u(x) + W_O\,[\Phi_h(x, u_h(x)) \int \Psi_h(y, u_h(y))^T u_h(y)\,d\mu(y)]_h`.
+
+    Args:
+        dim: width d of u.
+        heads: H, must divide ``dim``.
+        position_dim: dimension p of the domain's positions.
+        rank: r, of one head. A total rank R over the heads (the paper's "LR-64") is ``rank=ceil(R /
+            heads)``.
+        width: hidden width w of both factor networks.
+        strategy, out_dim: see :class:`IntegralOperator`.
+        kernel_options: further options of :class:`fredholm.kernels.LowRankKernel`: ``frequencies``,
+            ``sigma``, ``learned_frequencies``, ``activation``.
+
+    Shape: (B, N, dim) to (B, N, out_dim).
+
+    Cost: O(N) time and memory, causal or not; ``step`` has a state of H·r numbers.
+
+    Reference: ITNet §3.3, App. H.12, Table 17.
+
+    Example:
+        >>> operator = LowRankITNetOperator(16, heads=2, rank=4, width=8)
+        >>> operator(torch.randn(2, 5, 16)).shape, operator.plan(Domain.line(5)).path
+        (torch.Size([2, 5, 16]), 'hidden units pooled')
+    """
+
+    kernel_class = LowRankKernel
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        position_dim: int = 1,
+        rank: int = 16,
+        width: int = 128,
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
+        out_dim: int | None = None,
+        **kernel_options,
+    ):
+        kernel = LowRankKernel(
+            heads,
+            head_width(dim, heads),
+            rank=rank,
+            position_dim=position_dim,
+            width=width,
+            **kernel_options,
+        )
+        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
 
 
 def _proposal_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,18 @@
-"""Softmax attention and its linear relatives: the layers that the papers compare with."""
+"""Softmax attention and linear attention: the layers that the papers compare with.
+
+Vaswani et al., Attention Is All You Need, NeurIPS 2017. Katharopoulos et al., Transformers are
+RNNs: Fast Autoregressive Transformers with Linear Attention, ICML 2020.
+
+- ``naive.py``: both as sums against a measure, in plain einsums: open it first.
+- ``kernel.py``: softmax attention's kernel; ``linear.py``: linear attention's.
+- ``feature_maps.py``: the named feature maps φ of linear attention.
+- ``operator.py``: both operators, thin constructors.
+- ``multihead.py``, ``huggingface.py``, ``timm.py``: converters of the libraries' own attention
+  layers.
+
+The fast ops lie in ``fredholm.ops.attention`` and ``fredholm.ops.linear_attention``, because other
+families use them too.
+"""
 
 from . import huggingface, multihead, timm
 from .feature_maps import (
@@ -9,8 +23,8 @@ from .feature_maps import (
 )
 from .kernel import SoftmaxKernel
 from .linear import LinearAttentionKernel
-from .linear_operator import LinearAttention
-from .operator import SoftmaxAttention
+from .naive import linear_attention_naive, softmax_attention_naive
+from .operator import LinearAttention, SoftmaxAttention
 
 __all__ = [
     "FourierRandomFeatures",
@@ -22,6 +36,8 @@ __all__ = [
     "SoftmaxKernel",
     "T2RFeatures",
     "huggingface",
+    "linear_attention_naive",
     "multihead",
+    "softmax_attention_naive",
     "timm",
 ]

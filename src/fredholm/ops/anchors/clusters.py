@@ -19,7 +19,7 @@ def spread_anchors(
     Centroids start at the heaviest point and then, one by one, at the point farthest from all
     before (distance times the root of its mass, so that many light points outweigh one). Lloyd's
     iterations follow; an anchor is the point nearest to its centroid. Ties go to the lower index.
-    Where fewer than ``count`` distinct positions have mass, some anchors repeat and own no point.
+    Where fewer than ``count`` distinct positions have mass, some anchors repeat and have no point.
 
     Returns: indices of the anchors, and for every point the number of the nearest anchor.
 

@@ -33,7 +33,7 @@ class Mixture:
         return self.parts.new_ones(*self.parts.shape[:2], 1, self.parts.shape[2])
 
     def effective(self) -> Float[Tensor, "b h q a"]:
-        """Coefficients of r at each query: shares of components that see nothing go to the others."""
+        """Coefficients of r at each query: shares of components that see nothing go to others."""
         seen = self.seen()
         alive = seen > _TINY
         share = torch.where(alive, self.share, 0.0)
@@ -125,8 +125,8 @@ def draw(
     # one sorted axis for all components: component a's distribution is shifted by a whole unit a
     shift = 2.0 * torch.arange(parts.shape[2], device=parts.device, dtype=torch.float64)
     axis = (cumulative + shift[:, None]).flatten(2).flatten(0, 1)
-    found = torch.searchsorted(axis, (level + shift[chosen]).flatten(2).flatten(0, 1), right=True)
-    index = found.view(shape) - chosen * n
+    place = torch.searchsorted(axis, (level + shift[chosen]).flatten(2).flatten(0, 1), right=True)
+    index = place.view(shape) - chosen * n
     last = torch.arange(shape[2], device=index.device)[:, None] if mixture.ordered else n - 1
     return index.clamp_(min=0).minimum(torch.as_tensor(last, device=index.device))
 
@@ -155,5 +155,5 @@ def lattice(
 
 
 def _invert(cumulative: Tensor, level: Tensor) -> Tensor:
-    found = torch.searchsorted(cumulative.contiguous(), level * cumulative[..., -1:], right=True)
-    return found.clamp_(max=cumulative.shape[-1] - 1)
+    index = torch.searchsorted(cumulative.contiguous(), level * cumulative[..., -1:], right=True)
+    return index.clamp_(max=cumulative.shape[-1] - 1)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...errors import OptionError, suggest
 from ..activations import ACTIVATIONS
 from ..distance import root_of
 
@@ -19,7 +20,8 @@ def take_keys(
     """What belongs to keys, at the keys drawn for each query. O(B·H·Nq·S·c).
 
     Example:
-        >>> take_keys(torch.tensor([[[[1.0], [2.0]]]]), torch.tensor([[[[1, 1, 0]]]])).flatten().tolist()
+        >>> x, index = torch.tensor([[[[1.0], [2.0]]]]), torch.tensor([[[[1, 1, 0]]]])
+        >>> take_keys(x, index).flatten().tolist()
         [2.0, 2.0, 1.0]
     """
     b, h, n, c = x.shape
@@ -28,6 +30,21 @@ def take_keys(
     return (
         x.reshape(-1, c).index_select(0, rows.flatten()).unflatten(0, index.shape)
     )  # whole rows: faster than gather
+
+
+KEY_TERMS = ("key_bias", "key", "key_positions", "table", "place")
+QUERY_TERMS = (
+    "query_bias", "query", "scale", "query2", "scale2", "query_positions", "distance_scale",
+    "place", "mid", "activation",
+)  # fmt: skip
+
+
+def _check_terms(keys: dict[str, Tensor], queries: dict[str, Any]) -> None:
+    """A term left out in silence would be a wrong integral."""
+    for given, known in ((keys, KEY_TERMS), (queries, QUERY_TERMS)):
+        for name in given:
+            if name not in known:
+                raise OptionError(f"drawn keys have no term {name!r}{suggest(name, known)}")
 
 
 def sampled_mlp_kernel(
@@ -50,7 +67,11 @@ def sampled_mlp_kernel(
             displacement term (1 | h, displacements, w) and every point's ``place`` in it.
 
     Cost: O(Nq·S·w·(c + d)) time for c columns, O(Nq·(w·(c + S + d) + S·(c + d))) memory.
+
+    Raises:
+        OptionError: a term that drawn keys do not have.
     """
+    _check_terms(keys, queries)
     units = take_keys(keys["key_bias"], index) + queries["query_bias"][:, :, :, None]
     if "query" in queries:
         coefficient = queries["query"][:, :, :, None] * queries["scale"][:, None]

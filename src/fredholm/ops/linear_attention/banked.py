@@ -47,7 +47,7 @@ def banked_attention(
     PyTorch's operations.
 
     Raises:
-        BackendError: a backend that was asked for and cannot run.
+        BackendError: a requested backend that cannot run.
         StrategyError: see :func:`linear_attention`.
 
     Reference: LUNA, Eqs. 9-11.
@@ -55,8 +55,9 @@ def banked_attention(
     Example:
         >>> one = torch.ones(1, 1, 1)
         >>> bank, u = Bank(one, 0 * one, one[None], 0 * one), torch.ones(1, 1, 1, 3)
-        >>> quadrature = Domain.line(3).quadrature()
-        >>> banked_attention(u, u, torch.ones(1, 1, 3, 2), quadrature, bank, bank, floor=1e-6)[0, 0, 0].tolist()
+        >>> value, quadrature = torch.ones(1, 1, 3, 2), Domain.line(3).quadrature()
+        >>> out = banked_attention(u, u, value, quadrature, bank, bank, floor=1e-6)
+        >>> out[0, 0, 0].tolist()
         [1.0, 1.0]
     """
     check_order(quadrature)

@@ -46,12 +46,13 @@ def linear_attention(
     more.
 
     Raises:
-        BackendError: a backend that was asked for and cannot run.
+        BackendError: a requested backend that cannot run.
         StrategyError: pair weights, or an order in which the queries are not the keys.
 
     Example:
         >>> u = torch.ones(1, 1, 3, 2)
-        >>> linear_attention(u, u, u, Domain.line(3, causal=True).quadrature(), floor=1e-6)[0, 0, 0].tolist()
+        >>> quadrature = Domain.line(3, causal=True).quadrature()
+        >>> linear_attention(u, u, u, quadrature, floor=1e-6)[0, 0, 0].tolist()
         [1.0, 1.0]
     """
     check_order(quadrature)
@@ -79,7 +80,7 @@ def linear_attention(
 
 
 class Moment:
-    r"""The sums over keys that serve all queries, :math:`\sum_j m_j\psi_j v_j^T` and
+    r"""The sums over keys that all queries share, :math:`\sum_j m_j\psi_j v_j^T` and
     :math:`\sum_j m_j\psi_j`, piece by piece.
 
     Args:
@@ -152,9 +153,11 @@ class Moment:
 
 
 def wants_pieces(like: Tensor, longest: int, piece: int) -> bool:
-    """Whether :func:`attend_in_pieces` serves: inference on a processor over more than ``piece``
-    points. A backward pass would take every piece apart again, traced lengths stay free, and a GPU
-    is fast with many points.
+    """Whether :func:`attend_in_pieces` is the better form: inference on a processor over more than
+    ``piece`` points.
+
+    A backward pass would take every piece apart again, traced lengths stay free, and a GPU is fast
+    with many points.
     """
     inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
     return inference and like.device.type == "cpu" and longest > piece

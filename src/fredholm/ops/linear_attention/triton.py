@@ -24,8 +24,12 @@ from .triton_backward import key_gradient, query_gradient, rates
 from .triton_forward import carry, moments, respond
 
 TABLE = Path(__file__).with_name("tiles.json")
-PROGRAMS = 256  # blocks of keys summed apart where heads are few; a constant, so that sums keep their order
-TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? scale, Tensor[] query_bank, Tensor[] key_bank"
+# blocks of keys summed apart where heads are few; a constant, so that sums keep their order
+PROGRAMS = 256
+TENSORS = (
+    "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? scale, "
+    "Tensor[] query_bank, Tensor[] key_bank"
+)
 OPTIONS = "bool causal, float floor, bool normalised, str activation, bool nonneg"
 
 
@@ -110,8 +114,9 @@ class _Call:
         self.width = {"D": width, "BLOCK_D": self.block_d}
         self.launch = {"num_warps": tiles["warps"], "num_stages": tiles["stages"]}
         self.shape = {
-            **self.width, "L": channels, "H": hidden, "M": directions, "BLOCK_L": block_l, "BLOCK_M": block_m,
-            "BLOCK_N": self.points, "ACTIVATION": options.activation, "NONNEG": options.nonneg, "GIVEN": self.given,
+            **self.width, "L": channels, "H": hidden, "M": directions, "BLOCK_L": block_l,
+            "BLOCK_M": block_m, "BLOCK_N": self.points, "ACTIVATION": options.activation,
+            "NONNEG": options.nonneg, "GIVEN": self.given,
             "PRECISION": "tf32x3" if exact else "tf32", **self.launch,
         }  # fmt: skip
         self.both = {"Q_C": outputs[0], "K_C": outputs[1], "CAUSAL": options.causal}
@@ -194,10 +199,10 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     x = call.x
     state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
     launch(
-        respond, (call.blocks(call.queries), call.pairs),
-        x.query, x.key, x.value, x.mass, call.scaled, options.floor, *state, out, below, *call.banks[0], *call.banks[1],
-        *_counts(call), *call.mass, *call.scale, SCALED=x.scale is not None, NORMALISED=options.normalised,
-        **call.both, **call.shape,
+        respond, (call.blocks(call.queries), call.pairs), x.query, x.key, x.value, x.mass,
+        call.scaled, options.floor, *state, out, below, *call.banks[0], *call.banks[1],
+        *_counts(call), *call.mass, *call.scale, SCALED=x.scale is not None,
+        NORMALISED=options.normalised, **call.both, **call.shape,
     )  # fmt: skip
     return out, below
 
@@ -216,14 +221,15 @@ def _backward(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list
     call, grad = _Call(x, options), grad.contiguous()
     rate, one_rate = call.new(*below.shape), call.new(*below.shape)
     launch(
-        rates, (call.blocks(call.queries), call.pairs),
-        grad, out, below, call.scaled, options.floor, rate, one_rate, call.heads, call.queries, *call.scale,
-        SCALED=x.scale is not None, NORMALISED=options.normalised, BLOCK_N=call.points, **call.width, **call.launch,
+        rates, (call.blocks(call.queries), call.pairs), grad, out, below, call.scaled,
+        options.floor, rate, one_rate, call.heads, call.queries, *call.scale,
+        SCALED=x.scale is not None, NORMALISED=options.normalised, BLOCK_N=call.points,
+        **call.width, **call.launch,
     )  # fmt: skip
     query, query_bank = _query_gradients(call, grad, rate, one_rate)
     key, value, mass, key_bank = _key_gradients(call, grad, rate, one_rate)
     scale = [] if x.scale is None else [_scale_gradient(grad, out, below, x.scale, options)]
-    found = [
+    gradients = [
         query,
         key,
         value,
@@ -232,7 +238,7 @@ def _backward(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list
         *query_bank,
         *key_bank,
     ]
-    return [g.to(t.dtype) for g, t in zip(found, _tensors(x))]
+    return [g.to(t.dtype) for g, t in zip(gradients, _tensors(x))]
 
 
 def _tensors(x: Inputs) -> list[Tensor]:
@@ -242,14 +248,14 @@ def _tensors(x: Inputs) -> list[Tensor]:
 def _query_gradients(
     call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    x, found, shares = call.x, call.new(*call.x.query.shape), _shares(call, 0)
+    x, gradient, shares = call.x, call.new(*call.x.query.shape), _shares(call, 0)
     state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
     launch(
-        query_gradient, (call.blocks(call.queries), call.pairs),
-        grad, rate, one_rate, x.query, x.key, x.value, x.mass, *state, *call.banks[0], *call.banks[1], found, *shares,
+        query_gradient, (call.blocks(call.queries), call.pairs), grad, rate, one_rate, x.query,
+        x.key, x.value, x.mass, *state, *call.banks[0], *call.banks[1], gradient, *shares,
         *_counts(call), *call.mass, **call.both, **call.shape,
     )  # fmt: skip
-    return found, _bank_gradients(call, shares, x.query_bank)
+    return gradient, _bank_gradients(call, shares, x.query_bank)
 
 
 def _key_gradients(
@@ -261,9 +267,9 @@ def _key_gradients(
     )
     state = _moments(call, 0, grad, rate, one_rate, list(rate.stride()))
     launch(
-        key_gradient, (call.blocks(call.keys), call.pairs),
-        grad, rate, one_rate, x.query, x.key, x.value, x.mass, *state, *call.banks[0], *call.banks[1],
-        key, value, mass, *shares, *_counts(call), *call.mass, **call.both, **call.shape,
+        key_gradient, (call.blocks(call.keys), call.pairs), grad, rate, one_rate, x.query, x.key,
+        x.value, x.mass, *state, *call.banks[0], *call.banks[1], key, value, mass, *shares,
+        *_counts(call), *call.mass, **call.both, **call.shape,
     )  # fmt: skip
     return key, value, mass, _bank_gradients(call, shares, x.key_bank)
 
@@ -279,16 +285,18 @@ def _shares(call: _Call, side: int) -> list[Tensor]:
 
 
 def _bank_gradients(call: _Call, shares: list[Tensor], bank: list[Tensor]) -> list[Tensor]:
-    """Shares summed over blocks, and over what shares a set; w and b of a network over its outputs."""
-    found = []
+    """Shares summed over blocks, and over what shares a set; w and b of a network over its
+    outputs.
+    """
+    gradients = []
     for share, whole in zip(shares, bank):
         by_head = share.sum(1).view(call.batch, call.heads, -1).sum(0)
         total = by_head if call.sets > 1 else by_head.sum(0, keepdim=True)
         if total.numel() != whole.numel():  # w and b, once for every output
             networks, hidden = whole.shape[1:]
             total = total.view(call.sets, networks, -1, hidden).sum(2)
-        found.append(total.view(whole.shape))
-    return found
+        gradients.append(total.view(whole.shape))
+    return gradients
 
 
 def _scale_gradient(
@@ -358,12 +366,12 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
     out, below, *tensors = ctx.saved_tensors
     head, banks = tensors[:5], tensors[5:]
     query_bank, key_bank = banks[: ctx.banks], banks[ctx.banks :]
-    found = linear_attention_triton_backward(
+    gradients = linear_attention_triton_backward(
         grad, out, below, *head, query_bank, key_bank, *ctx.options
     )
     if head[4] is None:
-        found.insert(4, None)
-    return *found[:5], found[5 : 5 + ctx.banks], found[5 + ctx.banks :], *(None,) * 5
+        gradients.insert(4, None)
+    return *gradients[:5], gradients[5 : 5 + ctx.banks], gradients[5 + ctx.banks :], *(None,) * 5
 
 
 linear_attention_triton = custom_op(

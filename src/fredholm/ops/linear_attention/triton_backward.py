@@ -23,9 +23,10 @@ from .triton_parts import matrix, moment, phi_backward, phi_of
 @triton.jit
 def rates(
     grad, out, denominator, scale, floor, rate, one_rate, heads, queries, scale_b, scale_h, scale_n,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, SCALED: tl.constexpr, NORMALISED: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, SCALED: tl.constexpr,
+    NORMALISED: tl.constexpr,
 ):  # fmt: skip
-    """a and c of every query: what its gradient is worth in the numerator and in the denominator."""
+    """a and c of every query: what its gradient is worth in the numerator and the denominator."""
     pair = tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -49,11 +50,11 @@ def rates(
 
 @triton.jit
 def query_gradient(
-    grad, rate, one_rate, query, key, value, mass, state, ones,
-    q_weight, q_bias, q_readout, q_shift, k_weight, k_bias, k_readout, k_shift,
-    query_grad, weight_grad, bias_grad, readout_grad, shift_grad, heads, queries, keys, sets, mass_b, mass_n,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr, Q_C: tl.constexpr, K_C: tl.constexpr, H: tl.constexpr,
-    M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr,
+    grad, rate, one_rate, query, key, value, mass, state, ones, q_weight, q_bias, q_readout,
+    q_shift, k_weight, k_bias, k_readout, k_shift, query_grad, weight_grad, bias_grad, readout_grad,
+    shift_grad, heads, queries, keys, sets, mass_b, mass_n, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    L: tl.constexpr, Q_C: tl.constexpr, K_C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr,
     NONNEG: tl.constexpr, GIVEN: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries' features or scalars, and its share of the bank's."""
@@ -85,13 +86,13 @@ def query_gradient(
 
 @triton.jit
 def key_gradient(
-    grad, rate, one_rate, query, key, value, mass, state, ones,
-    q_weight, q_bias, q_readout, q_shift, k_weight, k_bias, k_readout, k_shift,
-    key_grad, value_grad, mass_grad, weight_grad, bias_grad, readout_grad, shift_grad,
-    heads, queries, keys, sets, mass_b, mass_n,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr, Q_C: tl.constexpr, K_C: tl.constexpr, H: tl.constexpr,
-    M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr,
-    NONNEG: tl.constexpr, GIVEN: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    grad, rate, one_rate, query, key, value, mass, state, ones, q_weight, q_bias, q_readout,
+    q_shift, k_weight, k_bias, k_readout, k_shift, key_grad, value_grad, mass_grad, weight_grad,
+    bias_grad, readout_grad, shift_grad, heads, queries, keys, sets, mass_b, mass_n,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr, Q_C: tl.constexpr, K_C: tl.constexpr,
+    H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr, GIVEN: tl.constexpr,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of keys' features or scalars, values and masses, and its share of the
     bank's.
@@ -128,7 +129,7 @@ def key_gradient(
     tl.store(place, total_v * m[:, None], mask=inside)
     tl.store(mass_grad + pair * keys + at, tl.sum(psi * total, 1), mask=at < keys)
     phi_backward(
-        total * m[:, None], key, pair, tile, at, keys, h % sets, k_weight, k_bias, k_readout, k_shift,
-        key_grad, weight_grad, bias_grad, readout_grad, shift_grad,
-        L, K_C, H, M, BLOCK_L, BLOCK_M, K_C == L, ACTIVATION, NONNEG, GIVEN,
+        total * m[:, None], key, pair, tile, at, keys, h % sets, k_weight, k_bias, k_readout,
+        k_shift, key_grad, weight_grad, bias_grad, readout_grad, shift_grad, L, K_C, H, M, BLOCK_L,
+        BLOCK_M, K_C == L, ACTIVATION, NONNEG, GIVEN,
     )  # fmt: skip

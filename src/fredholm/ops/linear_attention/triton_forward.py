@@ -10,10 +10,11 @@ from .triton_parts import matrix, moment, phi_of
 
 @triton.jit
 def moments(
-    base, value, rate, one_rate, weight, bias, readout, shift, state, ones, heads, count, sets, tiles,
-    rate_b, rate_h, rate_n, D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr, C: tl.constexpr,
-    H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr, GIVEN: tl.constexpr, PRECISION: tl.constexpr,
+    base, value, rate, one_rate, weight, bias, readout, shift, state, ones, heads, count, sets,
+    tiles, rate_b, rate_h, rate_n, D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
+    GIVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ φ ⊗ [rate · value, one_rate] over ``tiles`` blocks of points, a program each; no two write
     to the same place.
@@ -51,19 +52,20 @@ def carry(state, slots, WIDTH: tl.constexpr, BLOCK: tl.constexpr, REVERSE: tl.co
     first = state + tl.program_id(1).to(tl.int64) * slots * WIDTH
     for i in range(slots):
         place = first + ((slots - 1 - i) if REVERSE else i) * WIDTH + column
-        own = tl.load(place, mask=inside, other=0.0)
+        here = tl.load(place, mask=inside, other=0.0)
         tl.store(place, before, mask=inside)
-        before += own
+        before += here
 
 
 @triton.jit
 def respond(
-    query, key, value, mass, scale, floor, state, ones, out, denominator,
-    q_weight, q_bias, q_readout, q_shift, k_weight, k_bias, k_readout, k_shift, heads, queries, keys, sets,
-    mass_b, mass_n, scale_b, scale_h, scale_n, D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr,
+    query, key, value, mass, scale, floor, state, ones, out, denominator, q_weight, q_bias,
+    q_readout, q_shift, k_weight, k_bias, k_readout, k_shift, heads, queries, keys, sets, mass_b,
+    mass_n, scale_b, scale_h, scale_n, D: tl.constexpr, BLOCK_D: tl.constexpr, L: tl.constexpr,
     Q_C: tl.constexpr, K_C: tl.constexpr, H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr, GIVEN: tl.constexpr,
-    CAUSAL: tl.constexpr, SCALED: tl.constexpr, NORMALISED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
+    GIVEN: tl.constexpr, CAUSAL: tl.constexpr, SCALED: tl.constexpr, NORMALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Responses of a block of queries, and their denominators before scale and floor."""
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)

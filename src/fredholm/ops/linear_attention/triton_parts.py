@@ -12,9 +12,9 @@ from ..feature_map.triton_parts import features, features_backward
 
 @triton.jit
 def phi_of(
-    base, pair, at, count, set, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
-    M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
-    NONNEG: tl.constexpr, GIVEN: tl.constexpr,
+    base, pair, at, count, set, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+    SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     """Features of the points ``at`` of a (batch, head) pair, (points, BLOCK_L·BLOCK_M), zero
     outside. Given ones have M = 1.
@@ -26,18 +26,19 @@ def phi_of(
         value = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     else:
         value = features(
-            base + pair * count * M, at, count, weight + set * (L // C) * H, bias + set * (L // C) * H,
-            readout + set * L * H, shift + set * L, L, C, H, M, BLOCK_L, BLOCK_M, SHARED, ACTIVATION, NONNEG,
+            base + pair * count * M, at, count, weight + set * (L // C) * H,
+            bias + set * (L // C) * H, readout + set * L * H, shift + set * L, L, C, H, M, BLOCK_L,
+            BLOCK_M, SHARED, ACTIVATION, NONNEG,
         )  # fmt: skip
     return value
 
 
 @triton.jit
 def phi_backward(
-    grad, base, pair, tile, at, count, set, weight, bias, readout, shift,
-    base_grad, weight_grad, bias_grad, readout_grad, shift_grad, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
-    M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
-    NONNEG: tl.constexpr, GIVEN: tl.constexpr,
+    grad, base, pair, tile, at, count, set, weight, bias, readout, shift, base_grad, weight_grad,
+    bias_grad, readout_grad, shift_grad, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr,
+    ACTIVATION: tl.constexpr, NONNEG: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     """Write what a block's gradient in its features means for what they are made of; the bank's
     share at the block's own place.
@@ -52,12 +53,13 @@ def phi_backward(
         )
     else:
         rows: tl.constexpr = 1 if SHARED else L
-        own = pair * tl.num_programs(0) + tile
+        share = pair * tl.num_programs(0) + tile
         features_backward(
-            grad, base + pair * count * M, at, count, weight + set * (L // C) * H, bias + set * (L // C) * H,
-            readout + set * L * H, shift + set * L, base_grad + pair * count * M, weight_grad + own * rows * H,
-            bias_grad + own * rows * H, readout_grad + own * L * H, shift_grad + own * L,
-            L, C, H, M, BLOCK_L, BLOCK_M, SHARED, ACTIVATION, NONNEG,
+            grad, base + pair * count * M, at, count, weight + set * (L // C) * H,
+            bias + set * (L // C) * H, readout + set * L * H, shift + set * L,
+            base_grad + pair * count * M, weight_grad + share * rows * H,
+            bias_grad + share * rows * H, readout_grad + share * L * H, shift_grad + share * L, L,
+            C, H, M, BLOCK_L, BLOCK_M, SHARED, ACTIVATION, NONNEG,
         )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""The recurrence in as few launches as its size allows. Values only; ``recurrence.py`` differentiates
-it.
+"""The recurrence in as few launches as its size allows. Values only; ``recurrence.py``
+differentiates it.
 """
 
 from __future__ import annotations

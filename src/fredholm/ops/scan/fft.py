@@ -17,7 +17,8 @@ def causal_convolution(
     products a frequency.
 
     Example:
-        >>> u, taps = torch.tensor([1.0, 0.0, 2.0]).view(1, 1, 3, 1), torch.tensor([1.0, 0.5, 0.25]).view(1, 3, 1, 1)
+        >>> u = torch.tensor([1.0, 0.0, 2.0]).view(1, 1, 3, 1)
+        >>> taps = torch.tensor([1.0, 0.5, 0.25]).view(1, 3, 1, 1)
         >>> [round(y, 3) for y in causal_convolution(u, taps).flatten().tolist()]
         [1.0, 0.5, 2.25]
     """
@@ -36,7 +37,7 @@ def causal_convolution(
 
 
 def _fast_length(n: int) -> int:
-    """The next length of the form 2^k or 3·2^k; traced code, where n is a symbol, takes n itself."""
+    """The next length of the form 2^k or 3·2^k; traced code, where n is a symbol, takes n."""
     if torch.compiler.is_compiling():
         return n
     power = 1 << (n - 1).bit_length()

@@ -13,7 +13,8 @@ def transition_scan(
     r"""All states of :math:`h_t = A_t h_{t-1} + b_t` from :math:`h_{-1} = 0`. N steps of O(S²).
 
     Example:
-        >>> transition_scan(torch.tensor([[[[0.0, 1.0], [0.0, 0.0]]]]), torch.tensor([[[0.0, 1.0], [0.0, 0.0]]])).tolist()
+        >>> matrix = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+        >>> transition_scan(matrix[None, None], matrix[None]).tolist()
         [[[0.0, 1.0], [1.0, 0.0]]]
     """
     steps = drive.unbind(1)
@@ -34,8 +35,8 @@ def krylov(
         >>> krylov(torch.tensor([[2.0]]), torch.tensor([[1.0]]), 5).flatten().tolist()
         [1.0, 2.0, 4.0, 8.0, 16.0]
     """
-    found, power = start[None], transition
-    while found.shape[0] < n:
-        found = torch.cat([found, power @ found])
-        power = power @ power if found.shape[0] < n else power
-    return found[:n]
+    powers, power = start[None], transition
+    while powers.shape[0] < n:
+        powers = torch.cat([powers, power @ powers])
+        power = power @ power if powers.shape[0] < n else power
+    return powers[:n]

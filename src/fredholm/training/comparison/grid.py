@@ -15,8 +15,8 @@ import torch
 
 from ...errors import FredholmError, OptionError
 from ...explain.results import read_history
+from ...files import write_json
 from ..build import build_dataset, build_model
-from ..callbacks import write_json
 from ..folder import RunFolder
 from ..recipe import Recipe
 from ..sweeps import run_cell, safe_name

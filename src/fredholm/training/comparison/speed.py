@@ -22,10 +22,10 @@ import torch
 
 from ...domain import Domain
 from ...errors import FredholmError, OptionError
+from ...files import write_json
 from ...models.backbone.config import BackboneConfig
 from ...models.backbone.model import make_layer, suited
 from ..build import build_dataset, build_model
-from ..callbacks import write_json
 from ..tasks import task_of
 from . import tables
 from .budgets import REFERENCE, make_recipe

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError, OptionError
-from ..callbacks import write_json
+from ...files import write_json
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (

@@ -7,11 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from ... import models, operators
 from ...errors import OptionError, suggest
 from ..recipe_files import list_recipes, load_recipe
+from ..recipe_text import parse, plain
 from ..sweeps import split_values
 
 # Options at the size of the backbone, where an operator's own defaults are those of a large model.
@@ -107,7 +106,7 @@ def read_contenders(text: str | None) -> list[Contender]:
     known = [*operators.list_operators(), *models.list_baselines()]
     found = []
     for part in known if text is None else split_values(text):
-        value = yaml.safe_load(part) if part.startswith("{") else {"name": part}
+        value = plain(parse(part, "operators")) if part.startswith("{") else {"name": part}
         if not isinstance(value, dict) or value.get("name") not in known:
             name = value.get("name") if isinstance(value, dict) else part
             raise OptionError(

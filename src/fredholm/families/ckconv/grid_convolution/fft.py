@@ -44,15 +44,17 @@ def grid_convolution(
     d_out)) N). Differentiable once.
 
     Raises:
-        BackendError: a backend that was asked for and cannot run.
+        BackendError: a requested backend that cannot run.
         ShapeError: numbers of points or lags that do not fit the grid, or a causal grid of several
             axes.
 
     Reference: CKConv §4.1, evaluated hidden units first.
 
     Example:
-        >>> u, h = torch.tensor([1.0, 0.0, 2.0]).view(1, 1, 3, 1), torch.tensor([[1.0], [10.0], [100.0]])
-        >>> grid_convolution(u, h, torch.ones(1, 1, 1, 1), (3,), causal=True).flatten().round().tolist()
+        >>> u, h = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([[1.0], [10.0], [100.0]])
+        >>> readout = torch.ones(1, 1, 1, 1)
+        >>> out = grid_convolution(u.view(1, 1, 3, 1), h, readout, (3,), causal=True)
+        >>> out.flatten().round().tolist()
         [1.0, 10.0, 102.0]
     """
     _check(signal, hidden, grid, causal)

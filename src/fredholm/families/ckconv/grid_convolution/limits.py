@@ -1,4 +1,4 @@
-"""Which convolutions the Triton kernels serve."""
+"""Which convolutions the Triton kernels can compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDEST = (
 
 
 def spectrum_refusal(dtype: torch.dtype, hidden: Tensor, readout: Tensor) -> str | None:
-    """Why the kernels do not serve hidden units (L, w) and a readout (H, d_out, d_in, w) in this
+    """Why the kernels cannot combine hidden units (L, w) and a readout (H, d_out, d_in, w) in this
     precision, or None.
     """
     if dtype != torch.float32:
@@ -23,7 +23,7 @@ def spectrum_refusal(dtype: torch.dtype, hidden: Tensor, readout: Tensor) -> str
     heads, d_out, d_in, _ = readout.shape
     channels = heads * max(d_out, d_in)
     return (
-        f"it serves up to {LARGEST_GRID} channels, got {channels}"
+        f"it takes up to {LARGEST_GRID} channels, got {channels}"
         if channels > LARGEST_GRID
         else None
     )

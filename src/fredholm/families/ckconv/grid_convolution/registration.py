@@ -126,21 +126,21 @@ def backward(
     g = sizes.transform(grad, sizes.grid, sizes.start)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     wanted = (needs[0], needs[1], needs[2])
-    found_u, found_h, found_r = adjoint(g, u, h, readout, sizes.share(signal), wanted)
-    found = [] if found_u is None else [sizes.back(found_u, heads, sizes.grid)]
-    found += [] if found_h is None else [sizes.back(found_h, 1, sizes.lags)[0, 0]]
-    return found + ([] if found_r is None else [found_r])
+    grad_u, grad_h, grad_r = adjoint(g, u, h, readout, sizes.share(signal), wanted)
+    gradients = [] if grad_u is None else [sizes.back(grad_u, heads, sizes.grid)]
+    gradients += [] if grad_h is None else [sizes.back(grad_h, 1, sizes.lags)[0, 0]]
+    return gradients + ([] if grad_r is None else [grad_r])
 
 
 def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[Tensor]:
     """What :func:`backward` returns, without values."""
     b, h, n, d = signal.shape
-    found = (
+    gradients = (
         signal.new_empty(b, n, h, d).transpose(1, 2),
         hidden.new_empty(hidden.shape),
         readout.new_empty(readout.shape),
     )
-    return [x for x, needed in zip(found, needs) if needed]
+    return [x for x, needed in zip(gradients, needs) if needed]
 
 
 def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:

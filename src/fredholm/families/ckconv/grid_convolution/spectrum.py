@@ -48,7 +48,8 @@ def adjoint(
     r"""Gradients in û (H·d_in, B, F), ĥ (w, 1, F) and R, where needed, for a gradient ĝ (H·d_out,
     B, F). Overwrites û and ĥ.
 
-    .. math:: \hat g_u = \hat\kappa^H \hat g, \quad P = \sum_b \hat g\,\hat u^H, \quad \hat g_{h,k} = \langle R_k, P \rangle, \quad
+    .. math:: \hat g_u = \hat\kappa^H \hat g, \quad P = \sum_b \hat g\,\hat u^H, \quad
+        \hat g_{h,k} = \langle R_k, P \rangle, \quad
         g_{R_k} = \sum_f s_f\,\mathrm{Re}(\overline{\hat h_k} P)
 
     ``share`` (F,) is s, by Parseval: one over the transform's size, twice that where a frequency
@@ -58,7 +59,7 @@ def adjoint(
     if d_out == d_in == 1:
         return _adjoint_channelwise(grad, u, h, readout, share, needs)
     matrix = readout.reshape(-1, width)
-    found_r = torch.zeros_like(matrix) if needs[2] else None
+    grad_r = torch.zeros_like(matrix) if needs[2] else None
     for block in _blocks(readout, u):
         g, signal = _pairs(grad, heads, block), _pairs(u, heads, block)
         turned = torch.cat([g, _turned(g)], 1)
@@ -70,8 +71,8 @@ def adjoint(
                 .transpose(1, 2)
                 .reshape(-1, len(matrix))
             )
-        if product is not None and found_r is not None:
-            found_r.addmm_(
+        if product is not None and grad_r is not None:
+            grad_r.addmm_(
                 product.mT, _columns(h, block) * share[block].repeat_interleave(2)[:, None]
             )
         if needs[0]:
@@ -82,8 +83,8 @@ def adjoint(
         if product is not None and needs[1]:
             part = (product @ matrix).unflatten(0, (-1, 2))
             h[:, 0, block] = torch.complex(part[:, 0], part[:, 1]).mT
-    found = u if needs[0] else None, h if needs[1] else None
-    return *found, None if found_r is None else found_r.view_as(readout)
+    gradients = u if needs[0] else None, h if needs[1] else None
+    return *gradients, None if grad_r is None else grad_r.view_as(readout)
 
 
 def _adjoint_channelwise(
@@ -97,17 +98,17 @@ def _adjoint_channelwise(
     """:func:`adjoint` where every head has one channel: products of numbers, of all frequencies at
     once.
     """
-    matrix, found_h, found_r = readout.flatten(1), None, None
+    matrix, grad_h, grad_r = readout.flatten(1), None, None
     kernel = _channelwise(h, readout) if needs[0] else None
     if needs[1] or needs[2]:
         product = (grad * u.conj()).sum(1)
         if needs[2]:
-            found_r = (_flat(product * share) @ _flat(h).mT).view_as(readout)
+            grad_r = (_flat(product * share) @ _flat(h).mT).view_as(readout)
         if needs[1]:
-            found_h = torch.view_as_complex((matrix.mT @ _flat(product)).unflatten(-1, (-1, 2)))[
+            grad_h = torch.view_as_complex((matrix.mT @ _flat(product)).unflatten(-1, (-1, 2)))[
                 :, None
             ]
-    return None if kernel is None else grad * kernel.conj()[:, None], found_h, found_r
+    return None if kernel is None else grad * kernel.conj()[:, None], grad_h, grad_r
 
 
 def _channelwise(h: Tensor, readout: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from .parts import load_hidden, load_readout, outer, store_rows
 
 @triton.jit
 def hidden_gradient(
-    grad, signal, readout, share, batch, count, d_in, d_out,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
+    grad, signal, readout, share, batch, count, d_in, d_out, WIDTH: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ_oi R[o, i, w] P[o, i, f] over a block of outputs of one head, at ``share`` (head and block
     of outputs, w, f).
@@ -29,22 +29,22 @@ def hidden_gradient(
     row = batch * count
     for i in range(d_in):
         p_re, p_im = outer(
-            grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i, count, row,
-            BLOCK_F, BLOCK_O,
+            grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i,
+            count, row, BLOCK_F, BLOCK_O,
         )  # fmt: skip
         r = load_readout(
             readout + (head * d_out * d_in + i) * WIDTH, o, d_out, d_in * WIDTH, WIDTH, BLOCK_W
         )
         real += tl.dot(tl.trans(r), p_re, input_precision=PRECISION)
         imaginary += tl.dot(tl.trans(r), p_im, input_precision=PRECISION)
-    own = share + 2 * tl.program_id(1).to(tl.int64) * WIDTH * count
-    store_rows(own, tl.arange(0, BLOCK_W), f, WIDTH, count, count, real, imaginary)
+    block_share = share + 2 * tl.program_id(1).to(tl.int64) * WIDTH * count
+    store_rows(block_share, tl.arange(0, BLOCK_W), f, WIDTH, count, count, real, imaginary)
 
 
 @triton.jit
 def readout_gradient(
-    grad, signal, hidden, weight, share, batch, count, d_in, d_out, blocks,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
+    grad, signal, hidden, weight, share, batch, count, d_in, d_out, blocks, WIDTH: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ_f s_f Re(conj(ĥ[w, f]) P[o, i, f]) over ``blocks`` blocks of frequencies, at ``share``
     (part, head, o, i, w).
@@ -57,8 +57,8 @@ def readout_gradient(
     for block in range(blocks):
         f = (tl.program_id(0) * blocks + block) * BLOCK_F + tl.arange(0, BLOCK_F)
         p_re, p_im = outer(
-            grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i, count, row,
-            BLOCK_F, BLOCK_O,
+            grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i,
+            count, row, BLOCK_F, BLOCK_O,
         )  # fmt: skip
         s = tl.load(weight + f, mask=f < count, other=0.0)[None, :]
         h_re, h_im = load_hidden(hidden, f, count, WIDTH, BLOCK_W)

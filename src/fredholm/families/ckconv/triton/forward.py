@@ -13,8 +13,8 @@ from .parts import load_hidden, load_readout, load_rows
 @triton.jit
 def multiply(
     signal, hidden, readout, out, batch, count, d_in, d_out, stride_h, stride_i, stride_o,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_B: tl.constexpr,
-    ADJOINT: tl.constexpr, PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr,
+    BLOCK_B: tl.constexpr, ADJOINT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out[o, b, f] = Σ_i κ̂[o, i, f] û[i, b, f] at a block of frequencies, outputs and batch
     entries of one head.

@@ -36,7 +36,8 @@ def _tiles(direction: str, u: Tensor, readout: Tensor) -> tuple[Tiles, dict[str,
     )
     tiles = choose_tiles(TABLE, case, DEFAULT)
     shape = {
-        "WIDTH": width, "BLOCK_W": power_of_two(width), "BLOCK_F": tiles["frequencies"], "BLOCK_O": tiles["outputs"],
+        "WIDTH": width, "BLOCK_W": power_of_two(width), "BLOCK_F": tiles["frequencies"],
+        "BLOCK_O": tiles["outputs"],
         "PRECISION": "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32",
         "num_warps": tiles["warps"], "num_stages": tiles["stages"],
     }  # fmt: skip
@@ -62,9 +63,9 @@ def _product(u: Tensor, h: Tensor, readout: Tensor, adjoint: bool) -> Tensor:
         -(-batch // block_b),
     )
     launch(
-        multiply, grid,
-        _real(u), _real(h), readout.contiguous(), torch.view_as_real(out), batch, count, d_in, d_out,
-        readout[0].numel(), stride_i, stride_o, BLOCK_B=block_b, ADJOINT=adjoint, **shape,
+        multiply, grid, _real(u), _real(h), readout.contiguous(), torch.view_as_real(out), batch,
+        count, d_in, d_out, readout[0].numel(), stride_i, stride_o, BLOCK_B=block_b,
+        ADJOINT=adjoint, **shape,
     )  # fmt: skip
     return out
 
@@ -87,20 +88,20 @@ def adjoint(
     _, shape = _tiles("backward", u, readout)
     readout, sizes = readout.contiguous(), (batch, count, d_in, d_out)
     outputs, frequencies = heads * -(-d_out // shape["BLOCK_O"]), -(-count // shape["BLOCK_F"])
-    found_h = found_r = None
+    grad_h = grad_r = None
     if needs[1]:
         shares = h.new_empty(outputs, width, count)
         tensors = (_real(grad), _real(u), readout, torch.view_as_real(shares))
         launch(hidden_gradient, (frequencies, outputs), *tensors, *sizes, **shape)
-        found_h = shares.sum(0)[:, None]
+        grad_h = shares.sum(0)[:, None]
     if needs[2]:
         blocks = -(-frequencies // PARTS)
         parts = -(-frequencies // blocks)
         totals = readout.new_empty(parts, *readout.shape)
         tensors = (_real(grad), _real(u), _real(h), share, totals)
         launch(readout_gradient, (parts, outputs, d_in), *tensors, *sizes, blocks, **shape)
-        found_r = totals.sum(0)
-    return _product(grad, h, readout, True) if needs[0] else None, found_h, found_r
+        grad_r = totals.sum(0)
+    return _product(grad, h, readout, True) if needs[0] else None, grad_h, grad_r
 
 
 grid_convolution_triton = register("grid_convolution_triton", convolve, adjoint)

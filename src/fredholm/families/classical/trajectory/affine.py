@@ -16,7 +16,8 @@ class Trajectory:
     r"""A recurrence that is affine once its gates are read off the trajectory, with state s (n
     wide) and output y (m wide):
 
-    .. math:: s_t = \alpha_t s_{t-1} + \beta_t\,(U y_{t-1}) + \delta_t\,(W x_t) + b_t, \qquad y_t = V(\varepsilon_t s_t)
+    .. math:: s_t = \alpha_t s_{t-1} + \beta_t\,(U y_{t-1}) + \delta_t\,(W x_t) + b_t, \qquad
+        y_t = V(\varepsilon_t s_t)
 
     Greek letters act feature by feature, so that no transition matrix is ever stored.
 
@@ -53,8 +54,10 @@ def push(
 
     Example:
         >>> one = torch.ones(1, 3, 1)
-        >>> line = Trajectory(one / 2, 0 * one, one, one, None, one[0, :1], one[0, :1], None, one, ())
-        >>> push(line, torch.tensor([[[1.0], [0.0], [0.0]]]), (one[:, 0] * 0, one[:, 0] * 0))[0].flatten().tolist()
+        >>> read = one[0, :1]
+        >>> line = Trajectory(one / 2, 0 * one, one, one, None, read, read, None, one, ())
+        >>> impulse, zero = torch.tensor([[[1.0], [0.0], [0.0]]]), 0 * one[:, 0]
+        >>> push(line, impulse, (zero, zero))[0].flatten().tolist()
         [1.0, 0.5, 0.25]
     """
     drive = line.bias
@@ -82,12 +85,13 @@ def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b
 
     Example:
         >>> one = torch.ones(1, 3, 1)
-        >>> line = Trajectory(one / 2, 0 * one, one, one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> read = one[0, :1]
+        >>> line = Trajectory(one / 2, 0 * one, one, one, None, read, read, None, one, ())
         >>> pull(line, torch.tensor([0.0, 0.0, 1.0]).view(1, 1, 3, 1, 1)).flatten().tolist()
         [0.25, 0.5, 1.0]
     """
     last = line.keep.shape[1] - 1
-    carried, found = None, []
+    carried, responses = None, []
     for t in range(last, -1, -1):
         upon_y = left[:, :, t]
         if carried is not None:
@@ -96,6 +100,6 @@ def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b
         upon_s = upon_s * line.write[:, t, None, None]
         if carried is not None:
             upon_s = upon_s + carried * line.keep[:, t + 1, None, None]
-        found.append(upon_s * line.drive[:, t, None, None])
+        responses.append(upon_s * line.drive[:, t, None, None])
         carried = upon_s
-    return torch.stack(found[::-1], 2) @ line.read
+    return torch.stack(responses[::-1], 2) @ line.read

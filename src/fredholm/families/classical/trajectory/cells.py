@@ -92,7 +92,8 @@ def rnn(
 def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
     r"""Long short-term memory, with the cell c as the state and its candidate's argument a:
 
-    .. math:: c_t = f_t c_{t-1} + i_t S(a_t)\,(W_g x_t + U_g h_{t-1} + b_g), \qquad h_t = P\,(o_t S(c_t)\, c_t)
+    .. math:: c_t = f_t c_{t-1} + i_t S(a_t)\,(W_g x_t + U_g h_{t-1} + b_g), \qquad
+        h_t = P\,(o_t S(c_t)\, c_t)
 
     Args:
         weights, x: one layer and its signal (B, N, d).
@@ -106,7 +107,8 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
 
     Example:
         >>> weights = Weights(torch.rand(8, 3), torch.rand(8, 2))
-        >>> lstm(weights, torch.ones(1, 4, 3), (torch.zeros(1, 2), torch.zeros(1, 2)), "secant").output.shape
+        >>> start = torch.zeros(1, 2), torch.zeros(1, 2)
+        >>> lstm(weights, torch.ones(1, 4, 3), start, "secant").output.shape
         torch.Size([1, 4, 2])
     """
     bias, (h, c) = weights.bias(), state
@@ -141,7 +143,8 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
 def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
     r"""Gated recurrent unit, with the candidate's argument a:
 
-    .. math:: h_t = z_t h_{t-1} + (1 - z_t) S(a_t)\,\big(W_n x_t + b_n + r_t (U_n h_{t-1} + b'_n)\big)
+    .. math:: h_t = z_t h_{t-1} + (1 - z_t) S(a_t)\,
+        \big(W_n x_t + b_n + r_t (U_n h_{t-1} + b'_n)\big)
 
     Args:
         weights, x, state: one layer, its signal (B, N, d) and (h,) before it, (B, n).

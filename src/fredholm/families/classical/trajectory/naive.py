@@ -1,4 +1,4 @@
-"""The kernel along a trajectory as it is written: a product of transition matrices for every pair."""
+"""The kernel along a trajectory as written: a product of transition matrices for every pair."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ def transitions(
     r"""A, B, C of :math:`s_t = A_t s_{t-1} + B_t x_t + b_t`, :math:`y_t = C_t s_t`, as matrices;
     A_1, which reads no y, has no U.
 
-    .. math:: A_t = \mathrm{diag}(\alpha_t) + \mathrm{diag}(\beta_t)\,U C_{t-1}, \quad B_t = \mathrm{diag}(\delta_t)\,W, \quad
+    .. math:: A_t = \mathrm{diag}(\alpha_t) + \mathrm{diag}(\beta_t)\,U C_{t-1}, \quad
+        B_t = \mathrm{diag}(\delta_t)\,W, \quad
         C_t = V\,\mathrm{diag}(\varepsilon_t)
 
     Example:
         >>> one = torch.ones(1, 3, 1)
-        >>> line = Trajectory(one / 2, one, one, 2 * one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> read = one[0, :1]
+        >>> line = Trajectory(one / 2, one, one, 2 * one, None, read, read, None, one, ())
         >>> transitions(line)[0].flatten().tolist()
         [0.5, 2.5, 2.5]
     """
@@ -43,7 +45,8 @@ def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
 
     Example:
         >>> one = torch.ones(1, 2, 1)
-        >>> line = Trajectory(one / 2, 0 * one, one, one, None, one[0, :1], one[0, :1], None, one, ())
+        >>> read = one[0, :1]
+        >>> line = Trajectory(one / 2, 0 * one, one, one, None, read, read, None, one, ())
         >>> kernel_naive(line).squeeze().tolist()
         [[1.0, 0.0], [0.5, 1.0]]
     """

@@ -4,11 +4,11 @@ from .adjoint import solve
 from .constraints import Constraint, MomentConstraint, PositivityConstraint
 from .controls import Constant, Controls, Linear
 from .convolution import ConvolutionalAttention, ConvolutionalEmbedding, ConvolutionTerm
+from .encoder_terms import encoder_terms
 from .evolution import Evolution, Observer, Substep
 from .monitors import Monitor, energy, growth
 from .orders import Convergence, convergence
 from .pixels import PixelAttention, PixelConvolutionTerm
-from .presets import encoder_terms
 from .schemes import Hybrid, Lie, Parallel, Relaxed, Scheme, Strang, resolve_scheme
 from .term import SubstepError, Term
 from .terms import FeedForwardTerm, LinearTerm, OperatorTerm

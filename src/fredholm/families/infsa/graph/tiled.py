@@ -95,7 +95,10 @@ class Tile:
 
 
 def tiles(x: Inputs, causal: bool, plan: Plan):
-    """All tiles but those wholly after their queries: groups outermost, then queries, then keys."""
+    """All tiles but those wholly after their queries: groups outermost, then queries, then keys.
+
+    Keys innermost keep one block of results in the cache while it is added to.
+    """
     b, h, nq, _ = x.query.shape
     for chunk in groups(b, h, plan.group, b):
         for q in spans(0, nq, plan.queries):

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
-from .terms import PAIR_TENSORS, PairTensor
+from .terms import PAIR_TENSORS, PairTensor, check_second
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,8 +38,6 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
 def check(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Raise ShapeError unless every term is complete and its shapes fit."""
     _check_complete(tensors)
-    if tensors["query2"] is not None and tensors["key"] is None:
-        raise ShapeError("mlp_kernel got query2 without key, whose last columns it multiplies")
     sizes = _sizes(tensors, mid)
     for name, fact in PAIR_TENSORS.items():
         x = tensors[name]
@@ -49,11 +47,7 @@ def check(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> N
                 "value gives batch, heads, keys and d, query_bias queries and hidden width, key e, "
                 "mid or else query_bias the last hidden width"
             )
-    if sizes.get("f", 0) > sizes.get("e", 0):
-        raise ShapeError(
-            f"mlp_kernel's query2 has {sizes['f']} columns, more than key's {sizes['e']}, whose "
-            "last columns it multiplies"
-        )
+    check_second(tensors, sizes)
     before = sizes["w"]
     for weight, shift in mid:
         if weight.dim() != 2 or weight.shape[1] != before or shift.shape != weight.shape[:1]:
@@ -82,12 +76,15 @@ def _check_complete(tensors: Mapping[str, Any]) -> None:
 
 def _sizes(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> dict[str, int]:
     """The size of every dimension that one tensor decides for the others."""
-    b, h, k, d = tensors["value"].shape
-    q, w = tensors["query_bias"].shape[2:]
-    sizes = {"b": b, "h": h, "q": q, "k": k, "d": d, "w": w, "v": mid[-1][0].shape[0] if mid else w}
-    for size, name in (("e", "key"), ("f", "query2"), ("p", "key_positions")):
-        if tensors[name] is not None:
-            sizes[size] = tensors[name].shape[-1]
+    sizes: dict[str, int] = {}
+    for name, fact in PAIR_TENSORS.items():
+        x = tensors[name]
+        if x is not None and x.dim() == len(fact.sizes):
+            sizes |= {n: x.shape[fact.sizes.index(n)] for n in fact.decides.split()}
+    if mid:
+        sizes["v"] = mid[-1][0].shape[0]
+    elif "w" in sizes:
+        sizes["v"] = sizes["w"]
     return sizes
 
 

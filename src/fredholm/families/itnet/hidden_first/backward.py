@@ -6,11 +6,15 @@ pre-activations, H = σ(S), ρ the pair weight, R the readout, Q the rows ``scal
 
     dM = G R        d(H) = dM Vᵀ        dρ = Σ_k H ⊙ d(H)        dS = ρ d(H) ⊙ σ'(S)
     dV = (ρH)ᵀ dM   dR = Gᵀ M           dQ = dS · keys           dkeys = dSᵀ Q
+
+Only dR needs the forward's moments M, which are therefore summed again where it is wanted, and
+nowhere else. dS becomes the gradients of the terms in :mod:`.first_layer`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +23,9 @@ from ....ops.activations import Activation, find_activation
 from ....ops.tiles import Scratch, Span, cut, groups, multiply_rows, spans
 from .first_layer import FirstLayer, add
 from .forward import linear
+from .plan import Plan
 from .terms import PAIR_TENSORS, Tensors
-from .tiles import Plan, as_given, cut_pairs, pair_weight, prepare
+from .tiles import as_given, cut_pairs, pair_weight, prepare
 
 
 @dataclass
@@ -68,14 +73,12 @@ def backward(
 
 def _zeros(f: Tensors, wanted: dict[str, bool]) -> Tensors:
     """Gradients to add to, heads first, None where none is wanted."""
-    needed = {name: getattr(f, name) for name in wanted if wanted[name]}
-    return Tensors(
-        **{
-            name: torch.zeros_like(x, memory_format=torch.contiguous_format)
-            for name, x in needed.items()
-            if x is not None
-        }
-    )
+    zeros: dict[str, Any] = {}
+    for name, needed in wanted.items():
+        x = getattr(f, name)
+        if needed and x is not None:
+            zeros[name] = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    return Tensors(**zeros)
 
 
 def _restored(name: str, g: Tensors, x: Tensors) -> Tensor:
@@ -153,7 +156,7 @@ def _hidden_gradient(
         beta=0,
     )
     hidden = None
-    if g.density is not None:
+    if g.density is not None:  # before ρ enters either: dρ needs H and d(H) without it
         hidden = act.function(before[-1])
         _density_gradient(f, g, (hidden * up).sum(3), chunk, q, k)
     chunk_weight = cut(weight, *chunk)
@@ -177,7 +180,7 @@ def _density_gradient(
     f: Tensors, g: Tensors, part: Tensor, chunk: tuple[Span, Span], q: Span, k: Span
 ) -> None:
     """Add the tile's ``part`` (h, b, Tq, Tk) to the density's gradient where the order lets the
-    query see the key.
+    query see the key: ρ of a hidden pair has no effect.
     """
     if f.query_time is not None and f.key_time is not None:
         late = cut(f.key_time[:, :, None, k] > f.query_time[:, :, q, None], *chunk)

@@ -70,8 +70,8 @@ class FirstLayer:
         return s, rows
 
     def _scaled_queries(self, chunk: Chunk) -> Tensor:
-        """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product terms plus
-        the query bias.
+        """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product terms
+        plus the query bias.
         """
         f, q = self.f, self.q
         heads, batch, _, columns = f.key[chunk].shape
@@ -100,7 +100,7 @@ class FirstLayer:
             total = scratch.view(h * w, self.places.numel())
             torch.index_select(f.table.flatten(0, 2), 1, self.places.flatten(), out=total)
             total = total.view(h, 1, w, *self.places.shape).transpose(2, 3)
-        if self.far_is_shared and f.distance_scale is not None:
+        if self.far is not None and self.far_is_shared and f.distance_scale is not None:
             term = f.distance_scale[:, :, None, :, None] * self.far
             total = term if total is None else total + term
         return total
@@ -176,6 +176,11 @@ class FirstLayer:
         ):
             if total is not None:
                 add(cut(total, *chunk)[:, :, tile], part)
+
+
+def shared_terms_differ(x: Tensors) -> bool:
+    """Whether the terms that all batch entries share differ between heads."""
+    return any(t is not None and t.shape[0] > 1 for t in (x.table, x.distance_scale))
 
 
 def add(total: Tensor | None, part: Tensor) -> None:

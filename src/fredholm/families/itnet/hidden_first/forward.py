@@ -8,12 +8,18 @@ from torch import Tensor
 from ....ops.activations import Activation, find_activation
 from ....ops.tiles import Scratch, Span, cut, groups, multiply_rows, spans
 from .first_layer import FirstLayer
+from .plan import Plan
 from .terms import Tensors
-from .tiles import Plan, cut_pairs, pair_weight, prepare
+from .tiles import cut_pairs, pair_weight, prepare
 
 
 def forward(x: Tensors, activation: str, memory: int) -> Tensor:
-    """Values (B, H, Nq, o) of the integral, tile by tile; see :func:`mlp_kernel`."""
+    """Values (B, H, Nq, o) of the integral, tile by tile; see :func:`mlp_kernel`.
+
+    Blocks of (head, batch) pairs are outermost, then rows of queries, whose moments meet the whole
+    readout in one product; within them tiles of queries, and innermost the keys, so that a tile's
+    moments stay where they are added to.
+    """
     b, h, nk, _ = x.value.shape
     nq, o = x.query_bias.shape[2], x.readout.shape[1]
     out = x.value.new_zeros(b, h, nq, o)

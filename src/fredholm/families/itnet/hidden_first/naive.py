@@ -24,7 +24,8 @@ def hidden_pairs(
     r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer
     after layer.
 
-    .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
+    .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad
+        z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
 
     The kernel is a linear readout of these. This is the definition that the split, tiled forms are
     held to.
@@ -73,8 +74,8 @@ def mlp_kernel_naive(
     """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float
     dtype.
 
-    Arguments and result are those of :func:`~fredholm.families.itnet.hidden_first.mlp_kernel`, where the formula
-    stands; ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
+    Arguments and result are those of :func:`.tiled.mlp_kernel`, where the formula stands;
+    ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
 
     Raises:
         OptionError: for an unknown activation or tensor.

@@ -15,13 +15,14 @@ fields say that they know it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ....errors import ShapeError
 from ....ops.distance import distances
 
 
@@ -33,6 +34,7 @@ class PairTensor:
         shape: names of its dimensions: b batch entries, h heads, q queries, k keys, d columns of a
             value, w hidden units, v those of the last layer, e columns of the product, f of the
             second one, p coordinates. ``b|1`` may be shared (size 1); other names fit any size.
+        decides: those of them that this tensor decides for all others.
         side: ``"query"`` or ``"key"``, the end of a pair it belongs to, ``"pair"`` or ``"layer"``.
         text: what it is, for the documentation.
         term: tensors of one term are given together or not at all.
@@ -49,6 +51,7 @@ class PairTensor:
     shape: str
     side: str
     text: str
+    decides: str = ""
     term: str = ""
     kind: str = "float"
     required: bool = False
@@ -79,17 +82,18 @@ class Tensors:
     """
 
     query: Tensor | None = tensor("b|1 h|1 q e", "query", "q", term="product", triton="gradients")
-    key: Any = tensor("b|1 h|1 k e", "key", "k", term="product", triton="gradients")
-    value: Any = tensor("b h k d", "key", "v", required=True, triton="gradients")
+    key: Any = tensor("b|1 h|1 k e", "key", "k", decides="e", term="product", triton="gradients")
+    value: Any = tensor("b h k d", "key", "v", decides="b h k d", required=True, triton="gradients")
     readout: Any = tensor("h o d v", "layer", "R", required=True, tile="v d o", triton="gradients")
     query_bias: Any = tensor(
-        "b|1 h|1 q w", "query", "q^b", required=True, triton="gradients", single=True
-    )
+        "b|1 h|1 q w", "query", "q^b", decides="q w", required=True, triton="gradients",
+        single=True,
+    )  # fmt: skip
     key_bias: Tensor | None = tensor("b|1 h|1 k w", "key", "k^b", tile="w k", triton="gradients")
     scale: Tensor | None = tensor("h|1 w e", "layer", "α", term="product", triton="gradients")
     query2: Tensor | None = tensor(
-        "b|1 h|1 q f", "query", "q', met by the last f ≤ e columns of ``key``", term="second",
-        triton="gradients",
+        "b|1 h|1 q f", "query", "q', met by the last f ≤ e columns of ``key``", decides="f",
+        term="second", triton="gradients",
     )  # fmt: skip
     scale2: Tensor | None = tensor("h|1 w f", "layer", "α'", term="second", triton="gradients")
     table: Tensor | None = tensor(
@@ -108,8 +112,9 @@ class Tensors:
         "b|1 q p", "query", "x, or without batch", term="distance", triton="values", single=True
     )
     key_positions: Tensor | None = tensor(
-        "b|1 k any", "key", "y, or without batch", term="distance", triton="values", single=True
-    )
+        "b|1 k p", "key", "y, or without batch", decides="p", term="distance", triton="values",
+        single=True,
+    )  # fmt: skip
     density: Tensor | None = tensor("b|1 h|1 q k", "pair", "ρ", kind="mask", triton="values")
     query_time: Tensor | None = tensor(
         "b|1 q", "query", "t of queries, or without batch", term="time", kind="time",
@@ -180,3 +185,19 @@ def _product(x: Tensors, query: Tensor, scale: Tensor | None, key: Tensor) -> Te
     b, h = x.value.shape[:2]
     ends = query.expand(b, h, -1, -1), scale.expand(h, -1, -1), key.expand(b, h, -1, -1)
     return torch.einsum("bhqe,hwe,bhke->bhqkw", *ends)
+
+
+# --- what terms ask of one another beyond their shapes --------------------------------------------
+
+
+def check_second(tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """The second product multiplies the last columns of the keys."""
+    if tensors["query2"] is None:
+        return
+    if tensors["key"] is None:
+        raise ShapeError("mlp_kernel got query2 without key, whose last columns it multiplies")
+    if sizes["f"] > sizes["e"]:
+        raise ShapeError(
+            f"mlp_kernel's query2 has {sizes['f']} columns, more than key's {sizes['e']}, whose "
+            "last columns it multiplies"
+        )

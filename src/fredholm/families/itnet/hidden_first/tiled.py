@@ -59,7 +59,7 @@ def mlp_kernel(
             an accelerator. The Triton kernels hold the hidden units in registers, and this many
             bytes of their moments, by default 1 GB.
         backend: ``"auto"``, ``"torch"`` or ``"triton"``, see :mod:`fredholm.ops.backend`. The
-            Triton kernels serve float32, bfloat16 and float16, every term but ``mid``, and every
+            Triton kernels take float32, bfloat16 and float16, every term but ``mid``, and every
             gradient but those of density and positions.
 
     Returns:
@@ -82,7 +82,8 @@ def mlp_kernel(
 
     Example:
         >>> q, k, v = torch.ones(1, 1, 2, 3), torch.ones(1, 1, 4, 3), torch.ones(1, 1, 4, 1)
-        >>> bias, ones, readout = torch.zeros(1, 1, 2, 5), torch.ones(1, 5, 3), torch.ones(1, 1, 1, 5)
+        >>> bias, ones = torch.zeros(1, 1, 2, 5), torch.ones(1, 5, 3)
+        >>> readout = torch.ones(1, 1, 1, 5)
         >>> mlp_kernel(q, k, v, readout, query_bias=bias, scale=ones, activation="relu").tolist()
         [[[[60.0], [60.0]]]]
     """

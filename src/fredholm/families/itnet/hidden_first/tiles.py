@@ -1,15 +1,12 @@
-"""How the MLP kernel's forward and backward see a call: its tensors heads first, and the sizes of
-the tiles.
+"""A call's tensors as its tiles see them.
 
 Inside the op every tensor has the heads first, (H | 1, B | 1, ...): a head's weights then meet all
-batch entries at once. A *block* is the set of (head, batch) pairs whose moments are held together;
-the terms of a tile that all pairs of a block share (table, distances between batch-shared
-positions) are made once a block. A *chunk* of a block fills one tile.
+batch entries at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -27,7 +24,7 @@ def prepare(x: Tensors) -> Tensors:
     key = x.value.new_ones(h, b, k, e + 1)
     if x.key is not None:
         key[..., :e] = x.key.transpose(0, 1)
-    tensors = {
+    tensors: dict[str, Any] = {
         name: heads_first(fact, getattr(x, name))
         for name, fact in PAIR_TENSORS.items()
         if name != "key" and getattr(x, name) is not None
@@ -73,59 +70,6 @@ def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
         if fact.kind != "index"
     }
     return Tensors(**parts)
-
-
-KEY_TILE = 512
-MOMENT_TILES = 8  # the moments of a block may take as much memory as this many tiles
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Tile sizes.
-
-    Attributes:
-        keys, queries, group: a tile holds ``group`` (head, batch) pairs × ``queries`` × hidden
-            width × ``keys``.
-        block: (head, batch) pairs whose moments are held together, at most ``block_heads`` heads.
-        rows: queries whose moments are held together; many, because each such set reads the whole
-            readout once.
-        sizes: numbers in a tile, in its shared terms, its rows of scaled queries, and the moments
-            held together.
-    """
-
-    keys: int
-    queries: int
-    group: int
-    block: int
-    block_heads: int
-    rows: int
-    sizes: tuple[int, int, int, int]
-
-    @staticmethod
-    def make(x: Tensors, memory: int) -> Plan:
-        b, h, k, d = x.value.shape
-        q, w = x.query_bias.shape[2:]
-        widest = max([w, *(weight.shape[0] for weight in x.mid[::2])])
-        elements = max(1, memory // x.value.element_size())
-        keys = max(1, min(k, KEY_TILE, elements // widest))
-        # nearly equal tiles: the last one is then as efficient as the first
-        keys = -(-k // -(-k // keys))
-        queries = max(1, min(q, elements // (widest * keys)))
-        group = min(b * h, max(1, elements // (widest * keys * queries)))
-        moment = x.readout.shape[-1] * d
-        block = min(b * h, max(group, MOMENT_TILES * elements // (queries * moment)))
-        rows = min(q, max(queries, MOMENT_TILES * elements // (block * moment)))
-        per_head = any(t is not None and t.shape[0] > 1 for t in (x.table, x.distance_scale))
-        heads = group if per_head else h
-        e = 0 if x.key is None else x.key.shape[-1]
-        tile = queries * keys
-        sizes = (
-            group * tile * widest,
-            min(heads, h) * tile * w,
-            group * queries * w * (e + 1),
-            block * rows * moment,
-        )
-        return Plan(keys, queries, group, block, heads, rows, sizes)
 
 
 def pair_weight(f: Tensors, q: Span, k: Span) -> tuple[Tensor | None, bool]:

@@ -55,10 +55,11 @@ def _accumulate(place, part, ok, step):
 
 @triton.jit
 def rows_kernel(
-    x, up, moments, bias_grad, far_grad, query_grad, query2_grad, scale_grad, scale2_grad, batch, heads, NQ, NK,
-    W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-    BQ: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
-    GROUP: tl.constexpr, ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    x, up, moments, bias_grad, far_grad, query_grad, query2_grad, scale_grad, scale2_grad, batch,
+    heads, NQ, NK, W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr,
+    P: tl.constexpr, BQ: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr,
+    BF: tl.constexpr, BD: tl.constexpr, GROUP: tl.constexpr, ACTIVATION: tl.constexpr,
+    FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over the keys. A program takes GROUP blocks of queries after one another and sums d
     scale over them.
@@ -148,8 +149,8 @@ def rows_kernel(
             tl.store(bias_grad + place, bias_sum, mask=q_ok & k_ok)
         if far_grad is not None:
             tl.store(far_grad + place, far_sum, mask=q_ok & k_ok)
-        own = tile_q + tl.arange(0, BQ)[:, None]
-        target = (hidden_block * heads * batch + pair) * NQ + own
+        query = tile_q + tl.arange(0, BQ)[:, None]
+        target = (hidden_block * heads * batch + pair) * NQ + query
         if A > 0:
             at_query = matrix(x.query, b, h, qs, ca, (qs < NQ) & (ca < A)).to(tl.float32)
             if scale_grad is not None:
@@ -162,7 +163,7 @@ def rows_kernel(
                     tl.float32
                 )
                 part = _sum_rows(first_grad * weight, BQ, BW, BA)
-                tl.store(query_grad + target * (A + F) + ca, part, mask=(own < NQ) & (ca < A))
+                tl.store(query_grad + target * (A + F) + ca, part, mask=(query < NQ) & (ca < A))
         if F > 0:
             inside = cf < F
             if scale_grad is not None:
@@ -180,20 +181,20 @@ def rows_kernel(
                     tl.float32
                 )
                 part = _sum_rows(last_grad * weight, BQ, BW, BF)
-                tl.store(query_grad + target * (A + F) + A + cf, part, mask=(own < NQ) & inside)
+                tl.store(query_grad + target * (A + F) + A + cf, part, mask=(query < NQ) & inside)
             if query2_grad is not None:
                 weight = matrix(x.scale2, 0, h, k[:, None], cf, k_ok[:, None] & inside).to(
                     tl.float32
                 )
                 part = _sum_rows(last_grad * weight, BQ, BW, BF)
-                tl.store(query2_grad + target * F + cf, part, mask=(own < NQ) & inside)
+                tl.store(query2_grad + target * F + cf, part, mask=(query < NQ) & inside)
 
 
 @triton.jit
 def keys_kernel(
-    x, up, value_grad, key_grad, key_bias_grad, batch, heads, NQ, NK,
-    W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-    BQ: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
+    x, up, value_grad, key_grad, key_bias_grad, batch, heads, NQ, NK, W: tl.constexpr,
+    A: tl.constexpr, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr, BQ: tl.constexpr,
+    BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
     ADD: tl.constexpr, ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over the rows, of one block of keys and one block of hidden units.
@@ -294,10 +295,10 @@ def keys_kernel(
 
 @triton.jit
 def table_kernel(
-    x, up, out, batch, heads, NQ, NK, start_q, stop_q,
-    W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-    BQ: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
-    SHARED: tl.constexpr, ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    x, up, out, batch, heads, NQ, NK, start_q, stop_q, W: tl.constexpr, A: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, P: tl.constexpr, BQ: tl.constexpr, BW: tl.constexpr,
+    BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr, SHARED: tl.constexpr,
+    ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``out`` (H | 1, queries, NK, W): dS of queries ``start_q`` to ``stop_q`` summed over the
     batch, and over the heads where they are SHARED.
@@ -306,7 +307,7 @@ def table_kernel(
     key_blocks = tl.cdiv(NK, BK)
     tiles = tl.cdiv(stop_q - start_q, BQ) * key_blocks * blocks
     tile = tl.program_id(0) % tiles
-    own = (tl.program_id(0) // tiles).to(tl.int64)
+    group = (tl.program_id(0) // tiles).to(tl.int64)
     row = tl.arange(0, BQ * BW)
     tile_q = start_q + (tile // blocks // key_blocks) * BQ
     q = tile_q + row // BW
@@ -324,7 +325,7 @@ def table_kernel(
     if SHARED:
         count = heads * batch
     for step in range(0, count):
-        pair = own * batch + step
+        pair = group * batch + step
         b, h = pair % batch, pair // batch
         first, last = scaled_rows(x, b, h, qs, k[:, None], qs < stop_q, k_ok[:, None], A, F, BA, BF)
         s = tl.zeros((BQ * BW, BK), tl.float32) + matrix(
@@ -348,5 +349,5 @@ def table_kernel(
         )
         values = matrix(x.value, b, h, j[:, None], c, j_ok[:, None] & (c < D))
         total += slope * tl.dot(above, tl.trans(values), input_precision=PRECISION)
-    place = ((own * (stop_q - start_q) + q[:, None] - start_q) * NK + j[None, :]) * W + k[:, None]
+    place = ((group * (stop_q - start_q) + q[:, None] - start_q) * NK + j[None, :]) * W + k[:, None]
     tl.store(out + place, total, mask=ok & j_ok[None, :])

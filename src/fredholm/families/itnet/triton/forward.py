@@ -24,10 +24,10 @@ from .parts import activate, add_terms, matrix, scaled_rows, visible_until, weig
 
 @triton.jit
 def moments_kernel(
-    x, out, batch, NQ, NK,
-    W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-    BQ: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
-    ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    x, out, batch, NQ, NK, W: tl.constexpr, A: tl.constexpr, F: tl.constexpr, D: tl.constexpr,
+    P: tl.constexpr, BQ: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr,
+    BF: tl.constexpr, BD: tl.constexpr, ACTIVATION: tl.constexpr, FAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``out`` (H, B, NQ, W, D) from ``x``."""
     blocks = tl.cdiv(W, BW)

@@ -75,7 +75,7 @@ class _Backward:
 
     def entries(self, grad: Tensor, entries: Span, queries: list[Span]) -> None:
         """Some batch entries, whose queries come in one or several parts."""
-        held: dict[str, Tensor | None] | None = None
+        sums: dict[str, Tensor | None] | None = None
         for q in queries:
             part = cut_inputs(self.x, entries, q)
             above = grad[entries, :, q].to(part.value.dtype).transpose(0, 1).flatten(1, 2)
@@ -85,13 +85,13 @@ class _Backward:
             ):
                 self.rows(part, above, moments_grad, entries, q)
             if self.wants("key", "value", "key_bias"):
-                held = self.keys(part, moments_grad, held)
+                sums = self.keys(part, moments_grad, sums)
             if self.wants("table"):
                 self.table(part, moments_grad)
-        if held is not None:
-            for name, found in held.items():
-                if found is not None:
-                    self.add(name, found if name == "key_bias" else found.sum(0), entries)
+        if sums is not None:
+            for name, gradient in sums.items():
+                if gradient is not None:
+                    self.add(name, gradient if name == "key_bias" else gradient.sum(0), entries)
 
     def add(self, name: str, part: Tensor, entries: Span, q: Span | None = None) -> None:
         """Add ``part`` (H, B, N, C) to a gradient, summed over the dimensions that its input
@@ -123,42 +123,42 @@ class _Backward:
             b, h, nq, part.value.shape[2], **const,
         )  # fmt: skip
         if moments is not None:
-            found = torch.bmm(above.mT, moments).view(h, -1, n.W, n.D)
-            self.total["readout"] += found.transpose(2, 3)
+            readout = torch.bmm(above.mT, moments).view(h, -1, n.W, n.D)
+            self.total["readout"] += readout.transpose(2, 3)
         if bias is not None:
             self.add("query_bias", bias, entries, q)
         if far is not None:
             self.total["distance_scale"] += far.sum((1, 2)).sum_to_size(
                 self.total["distance_scale"].shape
             )
-        for name, found in (("query", query), ("query2", query2)):
-            if found is not None:
-                self.add(name, found.sum(0), entries, q)
-        for name, found in (("scale", scale), ("scale2", scale2)):
-            if found is not None:
-                self.total[name] += found.sum((0, 2)).sum_to_size(self.total[name].shape)
+        for name, sums in (("query", query), ("query2", query2)):
+            if sums is not None:
+                self.add(name, sums.sum(0), entries, q)
+        for name, sums in (("scale", scale), ("scale2", scale2)):
+            if sums is not None:
+                self.total[name] += sums.sum((0, 2)).sum_to_size(self.total[name].shape)
 
     def keys(
-        self, part: Tensors, moments_grad: Tensor, held: dict[str, Tensor | None] | None
+        self, part: Tensors, moments_grad: Tensor, sums: dict[str, Tensor | None] | None
     ) -> dict[str, Tensor | None]:
-        """What belongs to keys: the sums over rows, added to ``held`` where these are not the first
+        """What belongs to keys: the sums over rows, added to ``sums`` where these are not the first
         queries.
         """
         n, const = self.n, self.constants["keys"]
         b, h, nk, _ = part.value.shape
         nq = part.query_bias.shape[2]
-        blocks, add = count(n.W, const["BW"]), held is not None
-        if held is None:
-            held = {
+        blocks, add = count(n.W, const["BW"]), sums is not None
+        if sums is None:
+            sums = {
                 "value": self.new(self.wants("value"), blocks, h, b, nk, n.D),
                 "key": self.new(self.wants("key"), blocks, h, b, nk, n.A + n.F),
                 "key_bias": self.new(self.wants("key_bias"), h, b, nk, n.W),
             }
         grid = h * b * blocks * count(nk, const["BK"])
         keys_kernel[(grid,)](
-            make_pairs(part, const), moments_grad, *held.values(), b, h, nq, nk, ADD=add, **const
+            make_pairs(part, const), moments_grad, *sums.values(), b, h, nq, nk, ADD=add, **const
         )
-        return held
+        return sums
 
     def table(self, part: Tensors, moments_grad: Tensor) -> None:
         """The displacement table: dS of some queries summed over what shares it, then over the
@@ -169,13 +169,13 @@ class _Backward:
         nq = part.query_bias.shape[2]
         query_index: Any = part.query_index
         pairs = make_pairs(part, const)
-        found = torch.zeros_like(total.mT, memory_format=torch.contiguous_format)
+        rows = torch.zeros_like(total.mT, memory_format=torch.contiguous_format)
         for q in spans(0, nq, max(1, self.memory // (4 * len(total) * nk * n.W))):
-            rows = q.stop - q.start
-            out = self.x.value.new_empty(len(total), rows * nk, n.W, dtype=torch.float32)
+            queries = q.stop - q.start
+            out = self.x.value.new_empty(len(total), queries * nk, n.W, dtype=torch.float32)
             grid = (
                 len(total)
-                * count(rows, const["BQ"])
+                * count(queries, const["BQ"])
                 * count(n.W, const["BW"])
                 * count(nk, const["BK"])
             )
@@ -184,5 +184,5 @@ class _Backward:
                 pairs, moments_grad, out, b, h, nq, nk, q.start, q.stop, SHARED=shared, **const
             )
             places = (query_index[q, None] - part.key_index).flatten()
-            found.index_add_(1, places, out)
-        total += found.mT
+            rows.index_add_(1, places, out)
+        total += rows.mT

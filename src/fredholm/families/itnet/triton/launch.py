@@ -109,7 +109,9 @@ def constants_of(x: Tensors, n: Sizes, tiles: Tiles, activation: str) -> dict[st
 
 
 def _view(x: Tensor) -> View:
-    """``x`` (B | 1, H | 1, N, C) for a kernel; copied only where its last dimension is not dense."""
+    """``x`` (B | 1, H | 1, N, C) for a kernel; copied only where its last dimension is not
+    dense.
+    """
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         x = x.contiguous()
     b, h, n = (0 if size == 1 else stride for size, stride in zip(x.shape[:3], x.stride()[:3]))
@@ -183,7 +185,7 @@ def _bounds(
     times: tuple[Tensor, Tensor] | None, rows: int, columns: int
 ) -> tuple[View | None, View | None]:
     """For each block of queries the number of blocks of keys up to the last with a visible one; for
-    each block of keys the first block of queries with one that sees them. Both are found in
+    each block of keys the first block of queries with one that sees them. Both are read off
     monotone envelopes of the blocks' extreme times.
     """
     if times is None:

@@ -24,8 +24,9 @@ DEFAULT_BYTES = 1_000_000_000  # few launches: each costs tenths of a millisecon
 def mlp_kernel_triton(
     tensors: dict[str, Tensor | None], activation: str, memory: int | None
 ) -> Tensor:
-    """:func:`~fredholm.families.itnet.hidden_first.mlp_kernel` for checked arguments; ``memory``: bytes of the
-    moments held at once.
+    """:func:`~fredholm.families.itnet.hidden_first.mlp_kernel` for checked arguments.
+
+    ``memory``: bytes of the moments held at once.
     """
     dtype = operand_dtype(tensors)
     ready = [_cast(name, x, dtype) for name, x in tensors.items()]

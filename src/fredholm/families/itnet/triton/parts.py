@@ -3,7 +3,7 @@ pair's weight.
 
 A tile is a block of *rows*, a row being one hidden unit of one query, against a block of keys: the
 integral is an attention of w·Nq rows with GELU in the place of the softmax. All index arguments are
-two-dimensional and broadcast to the tile, so that the same functions serve (rows, keys) and (keys,
+two-dimensional and broadcast to the tile, so that the same functions take (rows, keys) and (keys,
 rows).
 """
 
@@ -136,7 +136,7 @@ def add_terms(s, x, b, h, q, k, j, q_ok, k_ok, j_ok, P: tl.constexpr):
 
 @triton.jit
 def weigh(h, slope, x, b, head, q, j, q_ok, j_ok):
-    """Hidden units and slopes times the pair's density, zero where the key is later than the query."""
+    """Hidden units and slopes times the pair's density, zero where the key is later."""
     if x.density is not None:
         density = matrix(x.density, b, head, q.to(tl.int64), j, q_ok & j_ok).to(tl.float32)
         h *= density

@@ -1,4 +1,4 @@
-"""Terms of well-known encoders."""
+"""The terms of one layer of the encoders everybody knows, post-norm and pre-norm."""
 
 from __future__ import annotations
 

@@ -1,0 +1,168 @@
+r"""ITNet's operator as the paper writes it, in plain einsums: the page to open first.
+
+Eq. 1 for head h, with its slice u_h of the features, and Eq. 4 around the heads:
+
+.. math::
+    (Tu)(x) = W u(x) + W_O \Big[\int K_h(x, y, u_h(x), u_h(y))\,u_h(y)\,d\mu(y)\Big]_h
+
+Nothing here is fast: every pair of points has its own d_h × d_h matrix. The operators equal these
+functions in values and gradients, and reach them hidden units first (``tiled.py``, ``pooled.py``).
+
+Letters of the einsums: b batch, h head, q query, k key, c input of the network, w hidden unit,
+o and i output and input feature of a head, r rank.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Network(NamedTuple):
+    """Two layers, Eqs. 196-198: the first is shared by the heads, the second is per head.
+
+    ``weight2`` and ``bias2`` already have the shape of the matrix that Eq. 198 reshapes to.
+    """
+
+    weight1: Float[Tensor, "w c"]
+    bias1: Float[Tensor, " w"]
+    weight2: Float[Tensor, "h o i w"]
+    bias2: Float[Tensor, "h o i"]
+
+
+class Mixing(NamedTuple):
+    """What surrounds the integral: W of Eq. 1, and W_O of Eq. 4 with a bias."""
+
+    residual: Float[Tensor, "e d"]
+    projection: Float[Tensor, "e d"]
+    bias: Float[Tensor, " e"]
+
+
+def fourier(x: Float[Tensor, "*s p"], frequencies: Float[Tensor, "m p"]) -> Tensor:
+    """γ(x) = [cos 2πBx, sin 2πBx], Eq. 199: (*s, 2m)."""
+    angle = 2 * math.pi * torch.einsum("...p,mp->...m", x, frequencies)
+    return torch.cat([angle.cos(), angle.sin()], -1)
+
+
+def heads_of(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n i"]:
+    """The slices u_h of Eq. 4."""
+    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def kernel_inputs(
+    u: Float[Tensor, "b h n i"], x: Float[Tensor, "n p"], frequencies: Float[Tensor, "m p"]
+) -> Float[Tensor, "b h q k c"]:
+    """z of every pair, the seven groups of Eq. 3 one after the other."""
+    b, h, n, _ = u.shape
+    difference = x[:, None] - x[None, :]
+    groups = [
+        fourier(x, frequencies)[:, None],  # γ(x)
+        fourier(x, frequencies)[None, :],  # γ(y)
+        fourier(difference, frequencies),  # γ(x - y)
+        torch.linalg.vector_norm(difference, dim=-1, keepdim=True),  # |x - y|
+        u[:, :, :, None],  # u(x)
+        u[:, :, None, :],  # u(y)
+        u[:, :, :, None] * u[:, :, None, :],  # u(x) ⊙ u(y)
+    ]
+    return torch.cat([group.expand(b, h, n, n, -1) for group in groups], -1)
+
+
+def itnet_naive(
+    u: Float[Tensor, "b n d"],
+    x: Float[Tensor, "n p"],
+    measure: Float[Tensor, "#n n"],
+    *,
+    network: Network,
+    frequencies: Float[Tensor, "m p"],
+    mixing: Mixing,
+) -> Float[Tensor, "b n e"]:
+    r"""ITNet's operator on N points, Eqs. 1-4: O(N²·H·w·(c + d_h²)) time and memory.
+
+    Args:
+        u, x: features and positions.
+        measure: μ_j of key j; one row for all queries, or a row per query where an order or a mask
+            hides keys.
+        network: the kernel's, from the c = 6m + 1 + 3 d_h inputs of Eq. 3 to d_h × d_h.
+        frequencies: B of γ.
+        mixing: W and W_O.
+
+    Reference: ITNet Eqs. 1-4, 196-199.
+
+    Example:
+        >>> one = torch.ones(1, 1)
+        >>> constant = Network(torch.zeros(3, 10), torch.zeros(3), torch.zeros(1, 1, 1, 3), one[None])
+        >>> mixing = Mixing(0 * one, one, 0 * one[0])
+        >>> options = {"network": constant, "frequencies": one, "mixing": mixing}
+        >>> u = torch.tensor([[[1.0], [5.0]]])  # the constant kernel K = 1 is the mean
+        >>> itnet_naive(u, torch.rand(2, 1), torch.tensor([[0.5, 0.5]]), **options).tolist()
+        [[[3.0], [3.0]]]
+    """
+    slices = heads_of(u, network.weight2.shape[0])
+    z = kernel_inputs(slices, x, frequencies)
+    hidden = F.gelu(torch.einsum("bhqkc,wc->bhqkw", z, network.weight1) + network.bias1)
+    kernel = torch.einsum("bhqkw,hoiw->bhqkoi", hidden, network.weight2)
+    kernel = kernel + network.bias2[:, None, None]
+    n = u.shape[1]
+    integral = torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, measure.expand(n, n), slices)
+    return mix(u, integral, mixing)
+
+
+def low_rank_naive(
+    u: Float[Tensor, "b n d"],
+    x: Float[Tensor, "n p"],
+    measure: Float[Tensor, "#n n"],
+    *,
+    query: Network,
+    key: Network,
+    frequencies: Float[Tensor, "m p"],
+    mixing: Mixing,
+) -> Float[Tensor, "b n e"]:
+    r"""The operator with :math:`K_h(x, y) = \Phi_h(x, u_h(x))\,\Psi_h(y, u_h(y))^T`, §3.3.
+
+    Φ and Ψ are networks of [γ(x), u(x)] to d_h × r; here their product is formed for every pair.
+
+    Args:
+        u, x, measure, frequencies, mixing: as in :func:`itnet_naive`.
+        query, key: Φ and Ψ; the last axis but one of ``weight2`` is the rank.
+
+    Reference: ITNet §3.3, App. H.12.
+
+    Example:
+        >>> one = torch.ones(1, 1)
+        >>> factor = Network(torch.zeros(3, 3), torch.zeros(3), torch.zeros(1, 1, 1, 3), one[None])
+        >>> mixing = Mixing(0 * one, one, 0 * one[0])
+        >>> options = {"query": factor, "key": factor, "frequencies": one, "mixing": mixing}
+        >>> u = torch.tensor([[[1.0], [5.0]]])
+        >>> low_rank_naive(u, torch.rand(2, 1), torch.tensor([[0.5, 0.5]]), **options).tolist()
+        [[[3.0], [3.0]]]
+    """
+    slices = heads_of(u, query.weight2.shape[0])
+    gamma = fourier(x, frequencies)
+    inputs = torch.cat([gamma.expand(*slices.shape[:3], -1), slices], -1)
+    left, right = _factor(inputs, query), _factor(inputs, key)
+    kernel = torch.einsum("bhqor,bhkir->bhqkoi", left, right)
+    n = u.shape[1]
+    integral = torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, measure.expand(n, n), slices)
+    return mix(u, integral, mixing)
+
+
+def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor, "b h n o r"]:
+    hidden = F.gelu(torch.einsum("bhnc,wc->bhnw", inputs, network.weight1) + network.bias1)
+    return torch.einsum("bhnw,horw->bhnor", hidden, network.weight2) + network.bias2[:, None]
+
+
+def mix(
+    u: Float[Tensor, "b n d"], integral: Float[Tensor, "b h n o"], mixing: Mixing
+) -> Float[Tensor, "b n e"]:
+    """W u + W_O [integral of head 1, 2, …] + bias, Eqs. 1 and 4."""
+    together = integral.transpose(1, 2).flatten(2)
+    return (
+        torch.einsum("ed,bnd->bne", mixing.residual, u)
+        + torch.einsum("ed,bnd->bne", mixing.projection, together)
+        + mixing.bias
+    )
