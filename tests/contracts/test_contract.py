@@ -101,18 +101,72 @@ def test_domain_gradients(case, operator, what):
     )
 
 
-@pytest.mark.on("causal*")
-def test_step_is_forward(case, operator, where):
-    domain, u = case.domains()[where], signal(case)
+# Splits of POINTS points: a number is a stretch of that length (``prefill``), None one ``step``.
+# States after stretches are compared with those after steps, so that splits not listed follow.
+STEPS: tuple[int | None, ...] = (None,) * POINTS
+STRETCHES = (1, 2, 3)
+MIXED = ((6,), (4, None, 1), (2, None, 3))
 
-    def steps():
-        state, outputs = operator.init_state(BATCH, domain), []
-        for t in range(POINTS):
+
+def advance(operator, u, domain, split):
+    """The outputs of a split, and the states after each of its parts by how much they have seen."""
+    state, outputs = operator.init_state(BATCH, domain), []
+    states = {0: state}
+    for part in split:
+        t = state.seen
+        if part is None:
             y, state = operator.step(u[:, t], state)
-            outputs.append(y)
-        return torch.stack(outputs, 1)
+            y = y[:, None]
+        else:
+            y, state = operator.prefill(u[:, t : t + part], state)
+        outputs.append(y)
+        states[state.seen] = state
+    return torch.cat(outputs, 1), states
 
-    assert_same_function(steps, lambda: operator(u, domain), *with_parameters(operator, u=u))
+
+def as_real(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+@pytest.mark.on("causal*")
+def test_any_split_into_steps_and_stretches_is_forward(case, operator, where):
+    """Steps, stretches, and one split of both kinds for each domain in turn. One backward serves
+    them all: each output meets a direction of its own.
+    """
+    domain, u = case.domains()[where], signal(case)
+    turn = [name for name in case.domains() if name.startswith("causal")].index(where)
+    expected, outputs = operator(u, domain), []
+    for split in (STEPS, STRETCHES, MIXED[turn % len(MIXED)]):
+        out, states = advance(operator, u, domain, split)
+        assert_close(out, expected, f"output of {split}")
+        outputs.append(out)
+        if split is STEPS:
+            stepped = states
+        for seen, state in states.items():
+            assert state.keys.keys() == stepped[seen].keys.keys(), (split, seen)
+            for name, memory in state.keys.items():
+                what = f"{name} of {split} after {seen}"
+                assert_close(as_real(memory), as_real(stepped[seen].keys[name]), what)
+    inputs, names = with_parameters(operator, u=u)
+    directions = torch.randn(len(outputs), *expected.shape, dtype=expected.dtype)
+    together = (torch.stack(outputs) * directions).sum()
+    alone = (expected * directions.sum(0)).sum()
+    for name, g, h in zip(names, gradients(together, inputs), gradients(alone, inputs)):
+        assert_close(g, h, f"gradient of {name}")
+
+
+@pytest.mark.on("causal")
+def test_a_state_is_not_changed_by_what_follows_it(case, operator, where):
+    """Two continuations of one prefix do not see each other."""
+    domain, u, other = case.domains()[where], signal(case), signal(case, 8)
+    with torch.no_grad():
+        _, prefix = operator.prefill(u[:, :2], operator.init_state(BATCH, domain))
+        _, first = operator.step(u[:, 2], prefix)
+        kept = copy.deepcopy((prefix.keys, first.keys))
+        operator.step(other[:, 2], prefix)
+    for state, before in zip((prefix, first), kept):
+        for name, memory in state.keys.items():
+            assert torch.equal(memory, before[name]), f"{name} was written to"
 
 
 @pytest.mark.on("causal*")

@@ -24,9 +24,7 @@ from .capabilities import (
     WeightedValue,
     has_trait,
 )
-from .choose import choose
 from .conversion import as_operator, convertible, refuse, register_converter
-from .displacements import grid_displacements
 from .feature_attention import FeatureAttentionKernel
 from .feature_map import (
     FEATURE_MAPS,
@@ -39,7 +37,7 @@ from .feature_map import (
     query_features,
     register_feature_map,
 )
-from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, with_offset
+from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .kernel import (
@@ -54,7 +52,7 @@ from .kernel import (
 from .lattice import LatticeKernel, Window, read_grid, write_points
 from .multihead import MultiheadAdapter
 from .operator import CausalState, IntegralOperator
-from .problem import Facts, Layout, Point, Problem
+from .problem import Facts, Layout, Point, Problem, grid_displacements
 from .registry import (
     create_operator,
     import_file,

@@ -15,11 +15,9 @@ from ..errors import DomainError, OptionError, ShapeError
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .choose import choose
-from .forms import Form, Memory
-from .inputs import batched, check_fit, clean, positions
+from .forms import Form, Memory, choose
 from .kernel import Kernel, head_width, merge_heads, split_heads
-from .problem import Facts, Layout, Problem
+from .problem import Call, Facts, Layout, Problem, batched, check_fit, clean, positions
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -144,8 +142,10 @@ class IntegralOperator(nn.Module):
         query: Float[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
-        problem, query, valid = self._problem(u, domain, query, query_domain)
-        form = choose(self._strategy, self.kernel, self._facts(problem))
+        call = self._call(u, domain, query, query_domain)
+        facts = Facts.of(call.layout, call.target.positions, u, self.kernel.training)
+        form = choose(self._strategy, self.kernel, facts)
+        problem, query, valid = self._read(call)
         return self._finish(form.respond(self.kernel, problem), query, valid)
 
     def dense(
@@ -212,9 +212,6 @@ class IntegralOperator(nn.Module):
     @strategy.setter
     def strategy(self, strategy: Strategy | str | Mapping[str, Any]) -> None:
         self._strategy = read_strategy(strategy)
-
-    def _facts(self, problem: Problem) -> Facts:
-        return Facts.of(problem.layout, problem.ux, problem.uy, self.kernel.training)
 
     def _facts_on(self, domain: Domain, layout: Layout) -> Facts:
         """The facts of a call that is not made yet."""
@@ -304,12 +301,8 @@ class IntegralOperator(nn.Module):
                 "integral over this measure"
             )
 
-    def _problem(
-        self, u, domain, query, query_domain
-    ) -> tuple[Problem, Tensor | None, Tensor | None]:
-        """Checked inputs, padding cleaned, heads split: (problem, query features or None, validity
-        of the queries).
-        """
+    def _call(self, u, domain, query, query_domain) -> Call:
+        """What the operator is called with, checked before anything is computed from it."""
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
@@ -325,33 +318,42 @@ class IntegralOperator(nn.Module):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
-        cross, target = query_domain is not None, query_domain or domain
-        if query is None and not cross:
-            query = u
-        if query is None and (self.residual is not None or self.kernel.reads_query):
-            what = "W" if self.residual is not None else type(self.kernel).__name__
-            raise ShapeError(
-                f"{what} reads features at the queries: pass query=(B, {target.size}, {self.dim})"
-            )
-        if cross and query is not None:
+        if query_domain is None:
+            return Call(u, domain, u, None, layout)
+        self._check_query(u, domain, query, query_domain)
+        return Call(u, domain, query, query_domain, layout)
+
+    def _check_query(self, u: Tensor, domain: Domain, query: Tensor | None, target: Domain) -> None:
+        """ShapeError where features at the queries lack, or do not fit their domain."""
+        if query is None:
+            if self.residual is not None or self.kernel.reads_query:
+                what = "W" if self.residual is not None else type(self.kernel).__name__
+                need = f"(B, {target.size}, {self.dim})"
+                raise ShapeError(f"{what} reads features at the queries: pass query={need}")
+        else:
             if query.shape[-1] != self.dim:
-                raise ShapeError(
-                    f"query must have shape (B, {target.size}, {self.dim}), got "
-                    f"{tuple(query.shape)}"
-                )
+                need = f"(B, {target.size}, {self.dim})"
+                raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
             check_fit(query, target, "query", "query_domain")
             if query.shape[0] != u.shape[0]:
                 raise ShapeError(
                     f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
                 )
-        if cross and target.dim != domain.dim:
+        if target.dim != domain.dim:
             raise ShapeError(
                 f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
             )
-        u = clean(u, domain.valid)
-        query = u if not cross else None if query is None else clean(query, target.valid)
+
+    def _read(self, call: Call) -> tuple[Problem, Tensor | None, Tensor | None]:
+        """The integral in tensors, padding cleaned and heads split; the queries' features or None,
+        and which of the queries are real.
+        """
+        domain, target = call.domain, call.target
+        u = query = clean(call.u, domain.valid)
+        if call.query_domain is not None:
+            query = None if call.query is None else clean(call.query, target.valid)
         if query is None:  # nothing reads these values
-            heads = self.heads if not self.kernel.whole else 1
+            heads = 1 if self.kernel.whole else self.heads
             ux = u.new_zeros(()).expand(u.shape[0], heads, target.size, self.kernel.d_in)
         else:
             ux = self._split(query)
@@ -361,11 +363,17 @@ class IntegralOperator(nn.Module):
             y=positions(domain).to(dtype),
             ux=ux,
             uy=self._split(u),
-            quadrature=domain.quadrature(query_domain).to(u.dtype),
-            layout=layout,
+            quadrature=domain.quadrature(call.query_domain).to(u.dtype),
+            layout=call.layout,
             real=target.valid,
         )
         return problem, query, target.valid
+
+    def _problem(
+        self, u, domain, query, query_domain
+    ) -> tuple[Problem, Tensor | None, Tensor | None]:
+        """:meth:`_read` of a call."""
+        return self._read(self._call(u, domain, query, query_domain))
 
     def _split(self, u: Tensor) -> Tensor:
         return u[:, None] if self.kernel.whole else split_heads(u, self.heads)

@@ -1,8 +1,11 @@
-"""What one integral is about: the facts that are known before any number is, and the tensors."""
+"""What one integral is about: the facts that are known before any number is, and the tensors; how
+both are read from what an operator is called with.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -10,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..domain import Domain
+from ..errors import ShapeError
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -95,17 +99,35 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout, ux: Tensor, uy: Tensor, training: bool) -> Facts:
-        """The facts about features ``ux`` (B, H, Nq, d) and ``uy`` (B, H, Nk, d)."""
+        """The facts about features ``ux`` and ``uy``, with points on dimension -2."""
         return cls(
             layout,
-            ux.shape[2],
-            uy.shape[2],
+            ux.shape[-2],
+            uy.shape[-2],
             uy.dtype,
             uy.device.type,
             training,
             torch.compiler.is_compiling(),
             torch.is_grad_enabled(),
         )
+
+
+class Call(NamedTuple):
+    """What an operator was called with, checked: features (B, N, dim) on a domain, and features at
+    the queries, or None where nothing reads them. ``query_domain`` is None where the queries are
+    the domain's own points.
+    """
+
+    u: Tensor
+    domain: Domain
+    query: Tensor | None
+    query_domain: Domain | None
+    layout: Layout
+
+    @property
+    def target(self) -> Domain:
+        """Where the queries live."""
+        return self.domain if self.query_domain is None else self.query_domain
 
 
 class Point(NamedTuple):
@@ -171,3 +193,80 @@ class Problem:
             whole=self if self.whole is None else self.whole,
             real=None if self.real is None else take_rows(self.real, rows, 1),
         )
+
+
+# --- what comes in is checked and cleaned ---------------------------------------------------------
+
+
+def batched(x: Tensor, dims: int) -> Tensor:
+    """With a batch of one in front where ``x`` has ``dims`` dimensions, that is none."""
+    return x[None] if x.dim() == dims else x
+
+
+def positions(domain: Domain) -> Tensor:
+    """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast
+    forms read displacements there.
+    """
+    shared = domain.shape is not None and domain.positions.dim() == 2
+    return batched(domain.positions if shared else clean(domain.positions, domain.valid), 2)
+
+
+def clean(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Zero at padding, by ``where``, so that NaN there is harmless."""
+    if valid is None:
+        return x
+    return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
+    """ShapeError where features ``u`` and their domain differ in points, batch or device."""
+    if u.shape[1] != domain.size:
+        raise ShapeError(
+            f"{name} has {u.shape[1]} points and its {domain_name} {domain.size}; they must be "
+            "equal"
+        )
+    if domain.batch not in (None, 1, u.shape[0]):
+        raise ShapeError(
+            f"{name} has batch size {u.shape[0]} and its {domain_name} {domain.batch}; they must "
+            "be equal"
+        )
+    if domain.positions.device != u.device:
+        where = f"{domain.positions.device}, {name} on {u.device}"
+        raise ShapeError(
+            f"{domain_name} is on {where}; move it with {domain_name}.to({str(u.device)!r})"
+        )
+
+
+# --- regular grids --------------------------------------------------------------------------------
+
+
+def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """All displacements of a regular grid, (D, p) with D = ∏(2n - 1), and each point's index c (N,)
+    into them.
+
+    The displacement x_i - x_j is row ``c_i - c_j + D // 2``.
+
+    Example:
+        >>> table, index = grid_displacements(torch.tensor([[0.0], [0.5]]), (2,))
+        >>> table.squeeze(1).tolist(), index.tolist()
+        ([-0.5, 0.0, 0.5], [0, 1])
+    """
+    device = positions.device
+    lattice = torch.zeros(
+        (*(2 * n - 1 for n in grid), positions.shape[-1]), dtype=positions.dtype, device=device
+    )
+    index = torch.zeros(grid, dtype=torch.int64, device=device)
+    stride = 1
+    for axis in reversed(range(len(grid))):
+        n = grid[axis]
+        shape = [1] * len(grid)
+        shape[axis] = -1
+        if n > 1:
+            last = positions[(n - 1) * prod(grid[axis + 1 :])] - positions[0]
+            steps = torch.arange(1 - n, n, device=device, dtype=positions.dtype).reshape(
+                *shape, 1
+            ) / (n - 1)
+            lattice = lattice + steps * last
+        index = index + torch.arange(n, device=device).reshape(shape) * stride
+        stride *= 2 * n - 1
+    return lattice.flatten(0, -2), index.flatten()

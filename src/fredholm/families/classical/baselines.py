@@ -52,8 +52,8 @@ class Recurrence(IntegralOperator):
         recurrent = layer(dim, width, batch_first=True, bidirectional=not causal)
         super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
 
-    def _problem(self, u, domain, query, query_domain):
-        return super()._problem(
+    def _call(self, u, domain, query, query_domain):
+        return super()._call(
             u, None if domain is None else in_reading_order(domain, u), query, query_domain
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...integral import IntegralOperator, Kernel, Problem, choose
+from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
 from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator
 
@@ -233,7 +233,8 @@ def _loss(
 
 
 def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
-    form = choose(operator.strategy, operator.kernel, operator._facts(problem))
+    facts = Facts.of(problem.layout, problem.ux, problem.uy, operator.kernel.training)
+    form = choose(operator.strategy, operator.kernel, facts)
     return form.respond(operator.kernel, problem)
 
 

@@ -4,7 +4,7 @@ has what they need; forms of one paper's kernel lie in its family.
 
 from .chunks import Chunks, RunningMoment
 from .dense import Dense
-from .form import Form, KeyForm, Memory, with_offset
+from .form import Form, KeyForm, Memory, choose, with_offset
 from .fused import Fused
 from .hidden import HiddenBlocks
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
@@ -39,5 +39,6 @@ __all__ = [
     "TapConvolution",
     "Transition",
     "WeightBlocks",
+    "choose",
     "with_offset",
 ]

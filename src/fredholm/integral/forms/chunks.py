@@ -6,7 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ...ops.linear_attention import linear_attention, linear_attention_step
+from ...ops.linear_attention import (
+    linear_attention,
+    linear_attention_step,
+    linear_attention_stretch,
+)
 from ...quadrature import Quadrature
 from ..kernel import Kernel
 from ..problem import Facts, Layout, Problem
@@ -35,8 +39,8 @@ class Chunks(SeparableForm):
 
 
 class RunningMoment(SeparableForm):
-    """The same sequence point by point: the moment of the points before is the whole memory, O(r·c)
-    time and memory per point.
+    """The same sequence in parts: the moment of the points before is the whole memory, O(r·c) time
+    and memory per point. Stretches go in chunks, single points by themselves.
     """
 
     name = "state of fixed size"
@@ -47,19 +51,38 @@ class RunningMoment(SeparableForm):
     def step(
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        query, after, moment = query_features(kernel, x, u), {}, memory.get("moment")
-        valid = None if quadrature.valid is None else quadrature.valid[:, t : t + 1]
+        return self._advance(kernel, x, u, quadrature.row(t), memory)
+
+    def prefill(
+        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return self._advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
+
+    def _advance(
+        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """The next n points, the last n of what ``quadrature`` is about."""
+        n = u.shape[2]
+        valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
+        mass, moment, after = quadrature.mass[:, -n:], memory.get("moment"), {}
         features, shift = key_features(kernel, x, u, valid, memory.get("shift"))
         if shift is not None:
             if moment is not None:  # the moment so far, over the new common factor e^c
                 ratio = (memory["shift"] - shift).exp()
                 moment = moment * ratio[..., None, None].to(moment.dtype)
             after = {"shift": shift}
-        scale = None if quadrature.scale is None else quadrature.scale[..., t]
-        value = kernel.values(x, u)
-        point = (query[:, :, 0], features[:, :, 0], value[:, :, 0], quadrature.mass[:, t], scale)
-        out, moment = linear_attention_step(*point, moment, floor=kernel.floor)
-        row = quadrature.row(t)
-        problem = Problem(x, x, u, u, row, Layout(cross=True, stepping=True))
-        out = expanded(kernel, problem, out[:, :, None])
-        return with_offset(out, kernel, problem), {"moment": moment, **after}
+        points = query_features(kernel, x, u), features, kernel.values(x, u)
+        if n == 1:  # without chunks, whose padding would cost as much again
+            query, key, value = (part[:, :, 0] for part in points)
+            scale = None if quadrature.scale is None else quadrature.scale[..., 0]
+            single = query, key, value, mass[:, 0], scale, moment
+            out, moment = linear_attention_step(*single, floor=kernel.floor)
+            out = out[:, :, None]
+        else:
+            options = {"floor": kernel.floor, "chunk": self.strategy.chunk}
+            out, moment = linear_attention_stretch(
+                *points, mass, quadrature.scale, moment, **options
+            )
+        problem = Problem(x, x, u, u, quadrature, Layout(cross=True, stepping=True))
+        out = with_offset(expanded(kernel, problem, out), kernel, problem)
+        return out, {"moment": moment, **after}

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ...ops.attention import attention
-from ..capabilities import JointScores, SoftmaxScores, has_trait
+from ..capabilities import JointScores, SoftmaxScores
 from ..kernel import Kernel
 from ..problem import Facts, Problem
 from ..strategy import Exact
@@ -36,7 +36,7 @@ class Fused(KeyForm):
         return attention(query, keys["key"], keys["value"], problem.quadrature)
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
-        if problem.layout.cross or not has_trait(kernel, JointScores):
+        if problem.layout.cross or not isinstance(kernel, JointScores):
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
         return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)

@@ -1,7 +1,14 @@
 """Attention whose weight is an inner product of features, against a measure."""
 
 from .banked import banked_attention
-from .chunked import Moment, attend_in_pieces, linear_attention, linear_attention_step, wants_pieces
+from .chunked import (
+    Moment,
+    attend_in_pieces,
+    linear_attention,
+    linear_attention_step,
+    linear_attention_stretch,
+    wants_pieces,
+)
 from .naive import guarded, linear_attention_naive, linear_density
 
 __all__ = [
@@ -12,6 +19,7 @@ __all__ = [
     "linear_attention",
     "linear_attention_naive",
     "linear_attention_step",
+    "linear_attention_stretch",
     "linear_density",
     "wants_pieces",
 ]

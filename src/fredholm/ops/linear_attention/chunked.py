@@ -1,5 +1,5 @@
-"""Linear attention with a cost linear in the number of points: two sums, causal chunks, one step at
-a time.
+"""Linear attention with a cost linear in the number of points: two sums, causal chunks, a stretch
+or one step at a time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def linear_attention(
     with torch.autocast(query.device.type, enabled=False):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * quadrature.mass[:, None, :, None].to(dtype)
-        out = _prefix_sums(query, key, value, chunk)
+        out, _ = _prefix_sums(query, key, value, chunk)
         scale = None if quadrature.scale is None else quadrature.scale[..., None].to(dtype)
         return _divide(out, scale, floor)
 
@@ -214,6 +214,38 @@ def linear_attention_step(
         return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
 
 
+def linear_attention_stretch(
+    query: Float[Tensor, "#b #h n r"],
+    key: Float[Tensor, "#b #h n r"],
+    value: Float[Tensor, "#b #h n c"],
+    mass: Float[Tensor, "#b n"],
+    scale: Float[Tensor, "#b #h n"] | None,
+    moment: Float[Tensor, "b h r _"] | None,
+    *,
+    floor: float | None,
+    chunk: int = 64,
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h r _"]]:
+    """n points in causal order at once: their responses and the moment after the last; ``moment``
+    is that of the points before, None where there are none.
+
+    Cost: O(n·r·c) time; memory O(n·(r + c)) and O(n·(r·c / chunk + chunk)) more.
+
+    Example:
+        >>> u, mass = torch.ones(1, 1, 3, 2), torch.ones(1, 3)
+        >>> head, rest = (u[:, :, :1], mass[:, :1]), (u[:, :, 1:], mass[:, 1:])
+        >>> _, moment = linear_attention_stretch(*3 * head[:1], head[1], None, None, floor=1e-6)
+        >>> out, _ = linear_attention_stretch(*3 * rest[:1], rest[1], None, moment, floor=1e-6)
+        >>> out[0, 0].tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast(query.device.type, enabled=False):
+        query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
+        key = key.to(dtype) * mass[:, None, :, None].to(dtype)
+        out, moment = _prefix_sums(query, key, value, chunk, moment)
+        return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
+
+
 def check_order(quadrature: Quadrature) -> None:
     """StrategyError where pairs, or an order across two domains, leave no linear form."""
     if quadrature.density is not None or (
@@ -234,16 +266,18 @@ def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
     return out if floor is None else out[..., :-1] / guarded(out[..., -1:], floor)
 
 
-def _prefix_sums(query: Tensor, key: Tensor, value: Tensor, chunk: int) -> Tensor:
-    r""":math:`\phi_i^T \sum_{j \le i} \psi_j v_j^T` for all i. Shapes only, no loop, so that traced
+def _prefix_sums(
+    query: Tensor, key: Tensor, value: Tensor, chunk: int, moment: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in brackets
+    after the last; M is the ``moment`` of points before. Shapes only, no loop, so that traced
     lengths stay free.
     """
     n = query.shape[2]
     count = (n + chunk - 1) // chunk
     if torch.compiler.is_compiling():
-        count += (
-            1  # an extra empty chunk: a traced dimension of size 1 would be taken for a constant
-        )
+        # an extra empty chunk: a traced dimension of size 1 would be taken for a constant
+        count += 1
     else:
         chunk = min(chunk, n)
     # unfold, because to traced code unflatten would be a claim about divisibility
@@ -251,6 +285,8 @@ def _prefix_sums(query: Tensor, key: Tensor, value: Tensor, chunk: int) -> Tenso
         F.pad(x, (0, 0, 0, count * chunk - n)).unfold(2, chunk, chunk).mT
         for x in (query, key, value)
     )
-    before = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, -1))
+    sums = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, 0))  # row c: what chunk c follows
+    sums = sums if moment is None else sums + moment[:, :, None]
+    before = sums[:, :, :-1]
     out = (query @ key.mT).tril() @ value + query @ before
-    return F.pad(out.flatten(2, 3), (0, 0, 0, n - count * chunk))
+    return F.pad(out.flatten(2, 3), (0, 0, 0, n - count * chunk)), sums[:, :, -1]

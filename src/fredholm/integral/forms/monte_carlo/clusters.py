@@ -9,7 +9,7 @@ from ...capabilities import OwnForm
 from ...kernel import Kernel
 from ...problem import Facts, Problem
 from ...strategy import EXACT
-from ..form import Form
+from ..form import Form, choose
 from .anchors import Anchors, at_anchors, check_count
 from .strategy import MonteCarlo
 
@@ -41,8 +41,6 @@ class AnchorKeys(Form):
         return False
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        from ...choose import choose
-
         samples, given = self.strategy.samples, self.strategy.anchors
         check_count(samples, problem.uy.shape[2])
         part = at_anchors(problem, given if isinstance(given, Anchors) else None, samples)
