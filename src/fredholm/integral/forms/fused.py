@@ -36,7 +36,8 @@ class Fused(KeyForm):
         return attention(query, keys["key"], keys["value"], problem.quadrature)
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
-        if problem.layout.cross or not isinstance(kernel, JointScores):
+        joint = isinstance(kernel, JointScores) and not problem.layout.cross
+        if not joint:
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
         return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
