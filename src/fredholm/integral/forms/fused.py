@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ...ops.attention import attention
-from ..capabilities import JointScores, SoftmaxScores
+from ..capabilities import JointScores, SoftmaxScores, has_trait
 from ..kernel import Kernel
 from ..problem import Facts, Problem
 from ..strategy import Exact
@@ -36,8 +36,7 @@ class Fused(KeyForm):
         return attention(query, keys["key"], keys["value"], problem.quadrature)
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
-        joint = isinstance(kernel, JointScores) and not problem.layout.cross
-        if not joint:
+        if problem.layout.cross or not has_trait(kernel, JointScores):
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
         return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
