@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fredholm.domain import Domain
+from fredholm.families.classical import Convolution, Recurrence
 from fredholm.kernels import HiddenKernel
-from fredholm.models.backbone import Convolution, Recurrence
 from fredholm.operators import IntegralOperator, LinearAttention, SoftmaxAttention
 
 from .registry import Case, Entry, register, with_gradients

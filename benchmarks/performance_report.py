@@ -1,5 +1,4 @@
-"""``python -m benchmarks.performance_report``: docs/results/performance.md and the performance
-section of README.md from committed results.
+"""``python -m benchmarks.performance_report``: docs/results/performance.md from committed results.
 
 Every number comes from benchmarks/results/{cpu,roofline}.json; ratios are times of the other way
 over ours, so that below 1 we lose.
@@ -12,25 +11,23 @@ from typing import Any
 from .report import ROOT, load, machine_line, memory_table
 from .roofline import share
 
-PAGE, README = ROOT / "docs" / "results" / "performance.md", ROOT / "README.md"
-BEGIN, END = (
-    "<!-- performance: written by `python -m benchmarks.performance_report` -->",
-    "<!-- end of performance -->",
-)
+PAGE = ROOT / "docs" / "results" / "performance.md"
 PEERS = ("attention", "linear attention", "classical", "graph neural operator", "keops")
 PUBLISHED = ("hidden-first", "ckconv", "published")
 
 
 def duels(cases: list[dict[str, Any]], groups: tuple[str, ...]) -> list[dict[str, Any]]:
     """Rows of ways that are not ours, each with our time beside its own."""
-    ours = {}
+    ours: dict[tuple[str, str], dict[str, Any]] = {}  # the first way of a case is ours
     for row in cases:
-        ours.setdefault(row["case"], row)
-    found = [row for row in cases if row["group"] in groups and row is not ours[row["case"]]]
-    return [
-        {**row, "ours": ours[row["case"]]["milliseconds"], "our way": ours[row["case"]]["way"]}
-        for row in found
-    ]
+        # two groups may time cases of one name at different sizes
+        ours.setdefault((row["group"], row["case"]), row)
+    rows = []
+    for row in cases:
+        mine = ours[row["group"], row["case"]]
+        if row["group"] in groups and row is not mine:
+            rows.append({**row, "ours": mine["milliseconds"], "our way": mine["way"]})
+    return rows
 
 
 def duel_table(rows: list[dict[str, Any]]) -> str:
@@ -165,49 +162,9 @@ Written out as published, the same weights.
 {rates}"""
 
 
-def readme_section() -> str:
-    """The performance section: every duel in a line, those we lose first."""
-    cpu = load("cpu.json")
-    rows = sorted(duels(cpu["cases"], PEERS + PUBLISHED), key=lambda row: row["ratio"])
-    lines = ["| their time / ours | case | beside |", "|---|---|---|"]
-    for row in rows:
-        ratio = f"**{row['ratio']:.2f}**" if row["ratio"] < 1 else f"{row['ratio']:.1f}"
-        lines.append(f"| {ratio} | {row['case']} ({row['note']}) | {row['way']} |")
-    softmax = {
-        row["way"]: row["milliseconds"]
-        for row in cpu["cases"]
-        if row["case"].endswith(" forward+backward") and row["group"] == "operators"
-    }
-    slower = [
-        f"{name} {ms / softmax['softmax']:.1f}x"
-        for name, ms in softmax.items()
-        if ms > 1.5 * softmax["softmax"]
-    ]
-    note = next(row["note"] for row in cpu["cases"] if row["group"] == "operators")
-    names = ", ".join(slower)
-    return f"""{BEGIN}
-
-Below 1, in bold, the other is faster. At equal width some operators cost more than softmax attention
-({note}, forward and backward): {names}.
-[All cases, memory and the roofline](docs/results/performance.md); [which operator for what](docs/choosing.md).
-
-{chr(10).join(lines)}
-
-{machine_line(cpu["machine"])} `make bench` measures it on yours.
-
-{END}"""
-
-
-def with_section(readme: str) -> str:
-    """README.md with its performance section as the results say."""
-    head, tail = readme.split(BEGIN)[0], readme.split(END)[1]
-    return head + readme_section() + tail
-
-
 def main() -> None:
     PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(with_section(README.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"written to {PAGE} and {README}; {len(lost(load('cpu.json')['cases']))} cases lost")
+    print(f"written to {PAGE}; {len(lost(load('cpu.json')['cases']))} cases lost")
 
 
 if __name__ == "__main__":

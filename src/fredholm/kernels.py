@@ -3,16 +3,18 @@
 from .families.ckconv.finite_horizon import FiniteHorizonKernel
 from .families.ckconv.kernel import ContinuousConvolutionKernel
 from .families.ckconv.position_network import PositionNetwork
-from .families.classical.continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel
+from .families.classical.continuous_time import ContinuousStateSpaceKernel
 from .families.classical.convolution import StencilKernel
+from .families.classical.diagonal_state_space import DiagonalStateSpaceKernel
 from .families.classical.graph import AdditiveAttentionKernel, AdjacencyKernel
 from .families.classical.linear import PointwiseKernel
 from .families.classical.mamba import MambaKernel
+from .families.classical.nonlinear_system import AffineSystemKernel
 from .families.classical.pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .families.classical.recurrence import RecurrentKernel
 from .families.classical.selective import SelectiveKernel
 from .families.classical.spectral import PeriodicKernel
-from .families.classical.state_space import DiagonalStateSpaceKernel, StateSpaceKernel
+from .families.classical.state_space import StateSpaceKernel
 from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations

@@ -75,16 +75,27 @@ def test_pages_are_up_to_date():
     )
     performance = performance_report.PAGE.read_text(encoding="utf-8")
     assert performance == performance_report.page(), "python -m benchmarks.performance_report"
-    readme = performance_report.README.read_text(encoding="utf-8")
-    assert readme == performance_report.with_section(readme), (
-        "python -m benchmarks.performance_report"
-    )
 
 
 def test_lost_cases_are_shown():
     rows = performance_report.load("cpu.json")["cases"]
     for row in performance_report.lost(rows):
         assert f"**{row['ratio']:.2f}** | {row['case']}" in performance_report.page()
+
+
+def test_duels_stay_within_their_group():
+    rows = [
+        {"group": group, "case": "infsa forward", "way": way, "milliseconds": ms}
+        for group, way, ms in (
+            ("operators", "infsa", 1.0),
+            ("hidden-first", "tiled", 10.0),
+            ("hidden-first", "N × N", 20.0),
+        )
+    ]
+    duels = performance_report.duels(rows, ("hidden-first",))
+    assert [(row["way"], row["ours"], row["our way"]) for row in duels] == [
+        ("N × N", 10.0, "tiled")
+    ]
 
 
 def test_the_committed_comparison_covers_every_operator():

@@ -266,7 +266,7 @@ def test_maps_by_name():
         with pytest.raises(NotImplementedError, match="Mine must define features_of"):
             build_feature_map("mine", WIDTH, HEADS, features=2)(points())
     finally:
-        del FEATURE_MAPS["mine"]
+        del FEATURE_MAPS._entries["mine"]
 
 
 def test_untied_maps_differ():

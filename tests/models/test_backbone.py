@@ -8,8 +8,9 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
+from fredholm.families.classical import Convolution, Recurrence
 from fredholm.models import create_model, from_pretrained, list_baselines, save_pretrained
-from fredholm.models.backbone import BackboneConfig, Convolution, Recurrence
+from fredholm.models.backbone import BackboneConfig
 from fredholm.models.backbone.model import make_layer, suited
 from fredholm.operators import list_operators
 from tests.tolerances import assert_close

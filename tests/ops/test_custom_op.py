@@ -32,7 +32,7 @@ RATE, WIDE, SCALE = draw(3), draw(1, 1, 1, 3), draw(1, 3, 1)
 
 # each as a function of one tensor (2, 1, 6, 1) whose points come third
 OPS = {
-    "edge_product": lambda u: edge_product(u, u, u, torch.ones(1, 6).double())[0],
+    "affinity_product": lambda u: edge_product(u, u, u, torch.ones(1, 6).double())[0],
     "grid_convolution": lambda u: grid_convolution(u, LAGS, READOUT, (6,)),
     "mlp_kernel": lambda u: mlp_kernel(u, u, u, WIDE, query_bias=u * RATE, scale=SCALE),
     "piecewise_linear": lambda u: scalar_bank(u.flatten(2).repeat(1, 1, 50), BANK),
@@ -98,8 +98,8 @@ def test_transforms_that_do_not_follow_the_op_pass(case):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_passes():
     u = draw(2, 1, 6, 1, seed=3)
-    single = torch.func.vmap(lambda x: OPS["edge_product"](x[None])[0])(u)
-    torch.testing.assert_close(single, OPS["edge_product"](u))
+    single = torch.func.vmap(lambda x: OPS["affinity_product"](x[None])[0])(u)
+    torch.testing.assert_close(single, OPS["affinity_product"](u))
 
 
 def test_lists_and_missing_tensors():

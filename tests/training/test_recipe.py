@@ -9,7 +9,12 @@ import pytest
 
 from fredholm.errors import RecipeError
 from fredholm.training import list_recipes, load_recipe, save_recipe
-from fredholm.training.recipe_files import apply_overrides, differences, find_recipe
+from fredholm.training.recipe_files import (
+    apply_overrides,
+    differences,
+    find_recipe,
+    imported_code,
+)
 
 MISTAKES = [
     (["training.epoch=5"], "training.epoch: unknown key (received 5); did you mean 'epochs'?"),
@@ -106,11 +111,12 @@ FILES = {
 def test_files_that_are_no_recipes_get_one_line_at_once(tmp_path, content, message):
     file = tmp_path / "odd.yaml"
     file.write_bytes(content)
-    with pytest.raises(RecipeError) as caught, at_once():
-        load_recipe(file)
-    assert message in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-    assert len(str(caught.value)) < 500
+    for read in (load_recipe, imported_code):  # the command line asks for the code first
+        with pytest.raises(RecipeError) as caught, at_once():
+            read(file)
+        assert message in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+        assert len(str(caught.value)) < 500
 
 
 def test_plain_data_that_multiply_are_refused_too():

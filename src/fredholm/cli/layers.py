@@ -38,7 +38,7 @@ def read_options(given: list[str] | None) -> dict[str, Any]:
         >>> read_options(["channels=16", "envelope=scalar"])
         {'channels': 16, 'envelope': 'scalar'}
     """
-    from fredholm.training.recipe_text import parse, plain
+    from ..training.recipe_text import parse, plain
 
     found = {}
     for text in given or []:

@@ -12,7 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
 
-from fredholm.files import replacing
+from ..files import replacing
 
 COLUMNS = ("epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "seconds")
 

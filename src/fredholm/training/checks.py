@@ -96,8 +96,8 @@ def _text_fields(model: str) -> set[str]:
 
 
 def _text_options(operator: str | None) -> set[str]:
+    from ..integral.registry import operator_parameters
     from ..operators import list_operators
-    from ..operators.registry import operator_parameters
 
     if operator not in list_operators():
         return set()

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fredholm.errors import FredholmError
-from fredholm.files import storing, write_json
+from ..errors import FredholmError
+from ..files import storing, write_json
 
 LOCK, HOLDER = ".lock", "lock.json"
 

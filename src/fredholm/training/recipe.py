@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fredholm.training.recipe_text import Word
+from .recipe_text import Word
 
 
 def _pair(value: Any) -> Any:

@@ -139,9 +139,7 @@ def load_recipe(
     from .checks import check, import_files, settle_words
 
     raw, folder, own = _read(source)
-    raw = apply_overrides(raw, list(overrides))
-    check_values(raw)
-    recipe = _validate(raw)
+    recipe = _validate(apply_overrides(raw, list(overrides)))
     recipe.imports = import_files(recipe.imports, folder, trust_code or own)
     settle_words(recipe)
     check(recipe)
@@ -191,6 +189,7 @@ def _in_run_folder(path: Path) -> bool:
 
 
 def _validate(raw: dict[str, Any]) -> Recipe:
+    check_values(raw)
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from fredholm.errors import RecipeError
-from fredholm.files import storing
+from ..errors import RecipeError
+from ..files import storing
 
 # The longest built-in recipe has 2 kB and 60 values, five levels deep.
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 17, 10_000, 32

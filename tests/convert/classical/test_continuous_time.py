@@ -10,7 +10,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.families.classical.continuous_time import affine_system
+from fredholm.families.classical import affine_system
 from fredholm.kernels import AffineSystemKernel
 
 from ...tolerances import assert_close

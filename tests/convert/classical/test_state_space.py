@@ -10,7 +10,7 @@ from benchmarks.unification.witnesses_recurrence import state_against_rank, two_
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, ShapeError
-from fredholm.families.classical.state_space import diagonal_system, linear_system
+from fredholm.families.classical import diagonal_system, linear_system
 
 from ...tolerances import assert_close
 

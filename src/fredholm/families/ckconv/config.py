@@ -20,7 +20,7 @@ class CKCNNConfig:
     Attributes:
         encoder: ``sequence`` of numbers, ``text`` (token numbers, embedded) or ``image`` (pixels of
             a grid, kernels of two dimensions).
-        channels, length: values of a point, and points of a training sequence: the kernels' extent.
+        channels, length: values per point, and points of a training sequence: the kernels' extent.
         num_classes: outputs; 1 for a regression.
         timed, spacing, step, mask: of sequences, see :class:`fredholm.encoders.SequenceEncoder`.
             ``spacing`` and ``step`` change no weight.
@@ -28,7 +28,7 @@ class CKCNNConfig:
             and the width of their embedding.
         image_size: of images; their kernels are centred.
         widths: channels of each block.
-        causal: a point sees those up to its own; images have no order.
+        causal: a point sees those before it and itself; images have no order.
         head: ``last`` point, ``every`` point, or the ``mean`` over points, then a linear layer.
         tied: of a text, the head's matrix is the embedding.
         norm: ``paper``: layer norm over the channels of each point; ``released``: the authors'

@@ -58,7 +58,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         self.horizon, self.memory = horizon, memory
 
     def lag_features(self, displacements: Tensor) -> Tensor:
-        """h and one more unit, constant: the readout's bias ends at the horizon too. (..., w + 1)"""
+        """h and a constant unit, so that the readout's bias ends there too: (..., w + 1)."""
+        # Half a step before the horizon: samples of the training grid lie clear of the edge.
         end = (self.horizon - 0.5) * self.extent.to(displacements.dtype) / self.length
         inside = (displacements.abs() < end).to(
             torch.promote_types(displacements.dtype, torch.float32)
@@ -103,9 +104,9 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         out = torch.einsum("hoiw,bhiw->bho", weight.to(point.u.dtype), moment)
         if point.scale is not None:
             out = out * point.scale[..., None]
-        return (
-            out if self.bias is None else out + self.bias.view(1, self.heads, self.d_out)
-        ), after
+        if self.bias is not None:
+            out = out + self.bias.view(1, self.heads, self.d_out)
+        return out, after
 
     def _check_memory(self, x: Tensor, mass: Tensor, memory: dict[str, Tensor]) -> None:
         """The point that is forgotten must lie beyond the horizon. Eager code only: it reads

@@ -22,7 +22,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
     :math:`z = 2 (x - y) / extent - 1`.
 
     h is a :class:`PositionNetwork` and the readout R one weight-normalised linear layer, so a
-    horizon of any length costs the same parameters. A mass of one a training sample makes the
+    horizon of any length costs the same parameters. A mass of one per training sample makes the
     integral the sum of an ordinary convolution; another rate or irregular samples then need their
     spacing as the measure and nothing else.
 
@@ -40,7 +40,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         unit_variance: see ``length``.
         blur: spacing of the samples in steps of training where that is below 1, or None: ψ is then
             smoothed by a Gaussian of half a sample, which takes out what is too fast to have been
-            seen in training; one axis. It is no parameter and may be changed.
+            seen in training; one axis. It is not a parameter and may be changed.
         network_options: of :class:`PositionNetwork`: ``width``, ``depth``, ``activation``,
             ``omega``, ``learned_omega``, ``knots``, ``preset``.
 
@@ -120,14 +120,11 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         if self.blur is None:
             return self._features(displacements)
         reach = round(1 / self.blur)
-        weights = [
-            math.exp(-2.0 * k * k) for k in range(-reach, reach + 1)
-        ]  # a standard deviation of half a sample
-        sample, total = (
-            self.blur * self.extent / self.length,
-            torch.zeros((), device=displacements.device),
-        )
-        for k, weight in zip(range(-reach, reach + 1), weights):
+        offsets = range(-reach, reach + 1)
+        weights = [math.exp(-2.0 * k * k) for k in offsets]  # standard deviation: half a sample
+        sample = self.blur * self.extent / self.length
+        total = torch.zeros((), device=displacements.device)
+        for k, weight in zip(offsets, weights):
             total = total + weight / sum(weights) * self._features(displacements + k * sample)
         return total
 
@@ -155,9 +152,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """Say once that displacements are longer than the training domain. Eager code only: it
         reads values.
         """
-        unread = (
-            torch.compiler.is_compiling() or type(displacements) is not Tensor
-        )  # a tensor without values
+        # A traced tensor, or one of a transform, has no values to read.
+        unread = torch.compiler.is_compiling() or type(displacements) is not Tensor
         if self._warned or unread or not displacements.numel():
             return
         longest, extent = float(displacements.abs().max()), float(self.extent)
@@ -173,7 +169,9 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
     # --- where the kernel lives -------------------------------------------------------------------
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        """The line of the training rate, a mass of one a sample; causal where lag 0 is the start."""
+        """The line of the training rate, with a mass of one per sample; causal where lag 0 is the
+        start.
+        """
         length, causal = self.length / float(self.extent), self.origin == "start"
         return Domain.line(
             n, length=length, causal=causal, measure="counting", device=device, dtype=dtype

@@ -1,4 +1,4 @@
-"""The CKCNN."""
+"""The CKCNN: residual blocks of two continuous kernel convolutions each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TokenEncoder(nn.Module):
     Shape: numbers (B, N) int64 to (B, N, D) and the line of N points.
 
     Raises:
-        ShapeError: numbers that are no (B, N) integers.
+        ShapeError: numbers that are not (B, N) integers.
 
     Example:
         >>> TokenEncoder(50, 8, length=100)(torch.zeros(2, 7, dtype=torch.int64))[0].shape
@@ -66,8 +66,8 @@ class TokenEncoder(nn.Module):
 
 
 class WholeNorm(nn.GroupNorm):
-    """One mean and variance over all channels and points, one gain and bias a channel: (B, N, D) to
-    (B, N, D).
+    """One mean and variance over all channels and points, one gain and bias per channel: (B, N, D)
+    to (B, N, D).
 
     Reference: the authors' released code, whose layer norm this is.
     """
@@ -88,7 +88,8 @@ class CKBlock(nn.Module):
 
     Example:
         >>> from fredholm.operators import CKConv
-        >>> block = CKBlock([CKConv(3, out_dim=5, length=9), CKConv(5, length=9)], [nn.LayerNorm(5), nn.LayerNorm(5)])
+        >>> convolutions = [CKConv(3, out_dim=5, length=9), CKConv(5, length=9)]
+        >>> block = CKBlock(convolutions, [nn.LayerNorm(5), nn.LayerNorm(5)])
         >>> block(torch.randn(2, 9, 3), Domain.line(9, causal=True, measure="counting")).shape
         torch.Size([2, 9, 5])
     """
@@ -112,7 +113,7 @@ class CKBlock(nn.Module):
     def step(
         self, u: Float[Tensor, "b d"], states: list[CausalState]
     ) -> tuple[Float[Tensor, "b o"], list[CausalState]]:
-        """One more point: the block's output there, and the states of both convolutions after it."""
+        """One more point: the block's output there, and both convolutions' states after it."""
         out, after = u, []
         for operator, norm, state in zip(self.operators, self.norms, states):
             out, new = operator.step(out, state)  # type: ignore[operator]
@@ -138,7 +139,7 @@ class CKCNN(nn.Module, PretrainedMixin):
     Shape: sequences (B, N, C) with NaN where nothing is, token numbers (B, N), or images (B, C, H,
     W), to (B, num_classes), or to (B, N, num_classes) with ``head="every"``.
 
-    Cost: O(N log N) a layer on a regular grid, O(N²) time and O(N) memory on timestamps.
+    Cost: O(N log N) per layer on a regular grid, O(N²) time and O(N) memory on timestamps.
 
     Reference: CKConv §5, Fig. 8, Tables 8 and 9.
 
@@ -295,7 +296,7 @@ def make_block(c: CKCNNConfig, d_in: int, d_out: int) -> CKBlock:
 
 
 def _mean(u: Tensor, domain: Domain) -> Tensor:
-    """The mean over the points that are no padding, by their masses, (B, D)."""
+    """The mean over the points that are not padding, by their masses, (B, D)."""
     mass = domain.quadrature().mass.to(u.dtype)[..., None]
     u = u if domain.valid is None else torch.where(domain.valid[..., None], u, 0.0)
     return (mass * u).sum(1) / mass.sum(1).clamp(min=torch.finfo(u.dtype).tiny)

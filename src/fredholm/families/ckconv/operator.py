@@ -1,4 +1,4 @@
-"""Continuous kernel convolution."""
+"""CKConv's operator, a thin constructor: the formula is in ``kernel.py``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class CKConv(IntegralOperator):
         horizon: steps of training after which ψ ends, or None; a causal step then keeps that many
             points, see
             :class:`fredholm.families.ckconv.finite_horizon.FiniteHorizonKernel`.
-        separable: one kernel a channel (heads = dim), then a matrix: 1/dim of the kernel's outputs.
+        separable: one kernel per channel (heads = dim), then a matrix: 1/dim of the kernel's
+            outputs.
         strategy: ``"auto"`` takes the FFT on regular grids, hidden units first, and direct
             evaluation elsewhere.
         kernel_options: further options of :class:`fredholm.kernels.ContinuousConvolutionKernel`:
@@ -70,8 +71,8 @@ class CKConv(IntegralOperator):
         out_dim = out_dim or dim
         if separable and heads not in (1, dim):
             raise OptionError(
-                f"heads: received {heads} for a separable convolution; it has one a channel, leave "
-                "it out"
+                f"heads: received {heads} for a separable convolution; it has one per channel, "
+                "leave it out"
             )
         heads = dim if separable else heads
         d_in, d_out = (1, 1) if separable else (head_width(dim, heads), head_width(out_dim, heads))

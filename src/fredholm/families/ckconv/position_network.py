@@ -26,9 +26,9 @@ PRESETS = ("paper", "released")
 
 class WeightNormLinear(nn.Module):
     r"""A linear layer with weight :math:`W_i = g_i\,v_i / |v_i|`, one magnitude and one direction
-    an output.
+    per output.
 
-    torch's own parametrisation cannot be pickled; this is the same function as a module of two
+    torch's parametrisation cannot be pickled; this is the same function as a module of two
     parameters.
 
     Reference: Salimans and Kingma 2016.
@@ -81,7 +81,7 @@ class PositionNetwork(nn.Module):
         preset: ``"paper"``: weights by Sitzmann's rule, :math:`U(\pm 1/p)` first and
             :math:`U(\pm\sqrt{6/w}/\omega_0)` after, biases
             :math:`U(\pm\pi/|W_i|)`; ``"released"``: what the authors' code has in effect, torch's
-            own weights for every ω0 and biases U(-1, 1).
+            default weights for every ω0 and biases U(-1, 1).
 
     Shape: (..., p) to (..., w).
 
@@ -110,18 +110,11 @@ class PositionNetwork(nn.Module):
     ):
         super().__init__()
         _check(position_dim, width, depth, activation, omega, knots, preset)
-        self.position_dim, self.width, self.activation, self.preset = (
-            position_dim,
-            width,
-            activation,
-            preset,
-        )
-        self.fourier = (
-            FourierFeatures(position_dim, max(1, width // 2), omega)
-            if activation == "rff"
-            else None
-        )
-        first = position_dim if self.fourier is None else 2 * max(1, width // 2)
+        self.position_dim, self.width = position_dim, width
+        self.activation, self.preset = activation, preset
+        waves = max(1, width // 2)
+        self.fourier = FourierFeatures(position_dim, waves, omega) if activation == "rff" else None
+        first = position_dim if self.fourier is None else 2 * waves
         self.layers: Any = nn.ModuleList(
             WeightNormLinear(first if i == 0 else width, width) for i in range(depth)
         )
@@ -153,7 +146,7 @@ class PositionNetwork(nn.Module):
 
     @torch.no_grad()
     def _spread_knots(self) -> None:
-        """One bend of every unit at a position of its own, drawn uniformly: b = -W h(z)."""
+        """One bend per unit, at a position drawn uniformly for it: b = -W h(z)."""
         for i, layer in enumerate(self.layers):
             z = torch.empty(self.width, self.position_dim).uniform_(-1.0, 1.0)
             h = self._run(z, i)
@@ -173,8 +166,8 @@ class PositionNetwork(nn.Module):
         """
         with torch.autocast(z.device.type, enabled=False):
             h = z if self.fourier is None else self.fourier(z)
-            own = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
-            h = h.to(torch.promote_types(h.dtype, own))
+            dtype = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
+            h = h.to(torch.promote_types(h.dtype, dtype))
             for i in range(depth):
                 h = self.layers[i](h)
                 if self.omega is not None:
@@ -191,7 +184,7 @@ class PositionNetwork(nn.Module):
                         norm.eps,
                     )
                     h = ACTIVATIONS[self.activation](h)
-            return h.to(own)
+            return h.to(dtype)
 
     def extra_repr(self) -> str:
         return (

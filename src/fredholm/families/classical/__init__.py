@@ -1,29 +1,46 @@
-"""Convolution, pooling, recurrence, state spaces, graph layers: each kind of layer in one file, its
-kernel and the conversion of the libraries' own layers. A new kind is one new file here.
+"""The layers everybody knows, as integral operators: one file per kind of layer.
+
+Each file has the kernel first and then the converter of the libraries' classes to it. Theorems 1-3
+of ITNet say that convolution, attention and recurrence are integral transforms; these are they.
+
+- ``linear.py``: one linear map at every point.
+- ``convolution.py``, ``pooling.py``, ``spectral.py``: stencils, windows, Fourier multipliers.
+- ``graph.py``: graph convolution and graph attention.
+- ``recurrence.py``: RNN, LSTM, GRU, exact along the trajectory; its algebra is in ``trajectory/``.
+- ``state_space.py``, ``diagonal_state_space.py``: linear systems in discrete time;
+  ``time_invariant.py`` is what they share.
+- ``continuous_time.py``, ``nonlinear_system.py``: systems in real time.
+- ``selective.py``, ``mamba.py``: the selective scan, and the whole Mamba mixer around it.
+- ``baselines.py``: some of these in an operator's place, to compare with.
+
+A new file registers its converter by being there: every module of this folder is imported.
 """
 
 from importlib import import_module
 from pkgutil import iter_modules
 
 from .baselines import Convolution, Recurrence
-from .continuous_time import AffineSystemKernel, ContinuousStateSpaceKernel, affine_system
+from .continuous_time import ContinuousStateSpaceKernel
 from .convolution import StencilKernel
+from .diagonal_state_space import DiagonalStateSpaceKernel, diagonal_system
 from .graph import AdditiveAttentionKernel, AdjacencyKernel
 from .linear import PointwiseKernel
 from .mamba import MambaKernel
+from .nonlinear_system import AffineSystemKernel, affine_system
 from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .recurrence import RecurrentKernel, memory_profile
 from .selective import SelectiveKernel
 from .spectral import PeriodicKernel
-from .state_space import (
-    DiagonalStateSpaceKernel,
-    StateSpaceKernel,
-    diagonal_system,
-    linear_system,
-)
+from .state_space import StateSpaceKernel, linear_system
 
-for _kind in iter_modules(__path__):  # a new file registers its converter by being imported
-    import_module(f"{__name__}.{_kind.name}")
+
+def _import_every_kind() -> None:
+    """Import each file of this folder, so that its converters register themselves."""
+    for kind in iter_modules(__path__):
+        import_module(f"{__name__}.{kind.name}")
+
+
+_import_every_kind()
 
 __all__ = [
     "AdaptivePoolKernel",

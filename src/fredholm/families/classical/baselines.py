@@ -1,7 +1,8 @@
 """Classical layers in an operator's place: what a user would pick instead, in the same blocks.
 
-Their kernels are stencils and recurrences. A convolution needs a grid; a recurrence reads points in
-the order of their index with a mass of one each, wherever they are.
+Registered as the baselines ``convolution``, ``gru`` and ``lstm``. Their kernels are stencils and
+recurrences: a convolution needs a grid; a recurrence reads points in the order of their index with
+a mass of one each, wherever they are.
 """
 
 from __future__ import annotations
@@ -67,14 +68,15 @@ class Convolution(IntegralOperator):
         causal: on a line, taps at the point and before it.
         taps: along each axis; odd, unless causal.
 
-    Shape: (B, N, dim) on a regular grid with a mass of one a point to (B, N, dim).
+    Shape: (B, N, dim) on a regular grid with a mass of one per point to (B, N, dim).
 
     Raises:
         OptionError: an even number of taps around a point.
 
     Example:
         >>> import torch
-        >>> Convolution(8, position_dim=2)(torch.randn(2, 6, 8), Domain.grid(2, 3, measure="counting")).shape
+        >>> grid = Domain.grid(2, 3, measure="counting")
+        >>> Convolution(8, position_dim=2)(torch.randn(2, 6, 8), grid).shape
         torch.Size([2, 6, 8])
     """
 
@@ -87,9 +89,8 @@ class Convolution(IntegralOperator):
                 f"taps: received {taps}; needs an odd number, as many before a point as after it"
             )
         ends = (taps - 1, 0) if causal else (taps // 2, taps // 2)
-        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
-            dim, dim, taps
-        )  # its initial weights
+        # torch's layer is made for its initial weights alone.
+        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](dim, dim, taps)
         kernel = StencilKernel(layer.weight, layer.bias, padding=[ends] * position_dim)
         super().__init__(dim, kernel=kernel, residual=False, projection=False)
 

@@ -1,4 +1,8 @@
-"""Convolution as a kernel: a stencil of taps on a regular grid."""
+"""Convolution: K(x, y) = Σ_t w_t [y = x + h (t d - p)], a stencil of taps on a regular grid.
+
+The kernel, then the converters of ``torch.nn.Conv1d`` to ``Conv3d`` and of ``ConvTranspose1d`` to
+``ConvTranspose3d``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ AXES = (("a", "m"), ("b", "n"), ("c", "p"))
 
 class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
     r"""Taps on a regular grid of spacing h: :math:`K(x, y) = \sum_t w_t\,[y = x + h\,(t d - p)]`,
-    under a mass of one a point.
+    under a mass of one per point.
 
     torch cross-correlates, so that the kernel at displacement :math:`\delta = (x - y)/h` is the
     weight at the centre minus δ. With a stride queries are a sub-grid, x = s q; a transposed
@@ -47,17 +51,18 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
             where ``transposed``.
         bias: (out,) or None.
         heads: number of groups; each reads and writes a slice of the channels.
-        stride, dilation: s and d, a number or one an axis.
-        padding: p: a number, or one an axis, or (before, after) an axis. A transposed stencil cuts
-            as many outputs.
+        stride, dilation: s and d, one number, or one per axis.
+        padding: p: one number, or one per axis, or (before, after) per axis. A transposed stencil
+            cuts as many outputs.
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
         transposed: keys write taps instead of queries reading them.
-        output_padding: outputs a transposed stencil keeps at the far end, a number or one an axis.
+        output_padding: outputs that a transposed stencil keeps at the far end, one number, or one
+            per axis.
 
     Shape: u (B, N, in) with N points of the grid in row-major order to (B, M, out), M points of the
     output grid.
 
-    Cost: the layer's own in the fast form; the definition is O(Nq·Nk·d_out·d_in).
+    Cost: that of the layer in the fast form; the definition is O(Nq·Nk·d_out·d_in).
 
     Raises:
         OptionError: sizes that do not fit.
@@ -147,19 +152,19 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
     def offset(self, problem: Problem) -> Tensor | None:
         return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
 
-    # --- the layer's own form ---------------------------------------------------------------------
+    # --- as torch computes it ---------------------------------------------------------------------
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
         weight, scale = self.weight, problem.quadrature.scale
-        if problem.layout.causal:
+        if problem.layout.causal:  # taps that read ahead weigh nothing
             past = torch.tensor(
                 [away <= 0 for away in self.windows[0].offsets], device=weight.device
             )
             weight = weight * past.to(weight.dtype)
-        if len(self.windows) == 1:
+        if len(self.windows) == 1:  # a line is an image of one row
             weight = weight.unsqueeze(2)
         respond = self._scatter if self.transposed else self._gather
         out = write_points(
@@ -181,6 +186,7 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         mode = windows[-1].mode
         if mode != "zeros" or any(w.before != w.after for w in windows):
             ends = [p for w in reversed(windows) for p in (w.before, w.after)]
+            # torch pads both ends alike and with zeros; any other padding comes first.
             image, padding = F.pad(image, ends, "constant" if mode == "zeros" else mode), 0
         return CONVOLVE[len(windows)](image, weight, bias, stride, padding, dilation, self.heads)
 
@@ -226,7 +232,7 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
 
 
 def _each(value, axes: int) -> tuple:
-    """One value an axis."""
+    """One value per axis."""
     if isinstance(value, int):
         return (value,) * axes
     if len(value) != axes:
@@ -238,7 +244,7 @@ def _each(value, axes: int) -> tuple:
 def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     """A convolution with any channels, groups, stride, dilation and padding; heads are its groups.
 
-    Its default domain is the line with a mass of one a point; on a grid pass ``Domain.grid(h, w,
+    Its default domain is the line with a mass of one per point; on a grid pass ``Domain.grid(h, w,
     measure="counting")``.
     """
     _check(module)
@@ -264,8 +270,9 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
 def transposed_convolution(
     module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
 ) -> IntegralOperator:
-    """A transposed convolution; its output lives on the finer grid. ``output_size`` at a call is
-    not served: set output_padding.
+    """A transposed convolution; its output lives on the finer grid.
+
+    ``output_size`` at a call has no counterpart here: set ``output_padding``.
     """
     _check(module)
     kernel = StencilKernel(

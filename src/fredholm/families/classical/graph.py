@@ -1,4 +1,8 @@
-"""A graph's normalised adjacency as a kernel: what graph convolution does."""
+"""Graph layers: weights by degrees, K(x, y) = V / sqrt(d(x) d(y)), and additive attention.
+
+Two kernels, adjacency and additive attention, then the converters of PyTorch Geometric's
+``GATConv`` and ``GCNConv``. The graph is the domain: ``Domain.graph``.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +50,11 @@ class AdjacencyKernel(WeightedKernel):
 
     Example:
         >>> from fredholm.operators import IntegralOperator
-        >>> op = IntegralOperator(1, kernel=AdjacencyKernel(torch.ones(1, 1)), residual=False, projection=False)
+        >>> kernel = AdjacencyKernel(torch.ones(1, 1))
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
         >>> graph = Domain.graph(torch.tensor([[0], [1]]), 2, measure="counting")
-        >>> [[round(w, 3) for w in row] for row in op.weights(torch.ones(1, 2, 1), graph)[0, 0].tolist()]
+        >>> weights = op.weights(torch.ones(1, 2, 1), graph)[0, 0]
+        >>> [[round(w, 3) for w in row] for row in weights.tolist()]
         [[1.0, 0.0], [0.707, 0.5]]
     """
 
@@ -79,9 +85,10 @@ class AdjacencyKernel(WeightedKernel):
         return None if self.bias is None else self.bias.view(1, 1, 1, -1)
 
     def weights(self, problem: Problem) -> Tensor:
-        everyone = (problem.whole or problem).quadrature.weights()
-        degree = everyone.expand(-1, -1, problem.uy.shape[2], -1).sum(-1).to(problem.uy.dtype)
-        seen = degree > 0
+        # A block of queries does not know the keys' degrees: they come from the whole domain.
+        everything = (problem.whole or problem).quadrature.weights()
+        degree = everything.expand(-1, -1, problem.uy.shape[2], -1).sum(-1).to(problem.uy.dtype)
+        seen = degree > 0  # a node that sees nothing weighs nothing
         root = torch.where(seen, torch.where(seen, degree, 1.0).rsqrt(), 0.0)
         if not self.symmetric:
             root = torch.ones_like(degree)
@@ -102,7 +109,7 @@ class AdditiveAttentionKernel(WeightedKernel):
         heads: H.
         bias: (H · d_out,) or None.
         slope: of σ where its argument is negative.
-        dropout: of a converted layer; in training mode it is random and no integral operator.
+        dropout: of a converted layer; in training mode it is random, not an integral operator.
 
     Shape: u (B, N, dim) to (B, Nq, H · d_out).
 
@@ -117,7 +124,8 @@ class AdditiveAttentionKernel(WeightedKernel):
     Example:
         >>> from fredholm.domain import Domain
         >>> from fredholm.operators import IntegralOperator
-        >>> kernel = AdditiveAttentionKernel(torch.randn(4, 3), torch.randn(2, 2), torch.randn(2, 2), heads=2)
+        >>> value, query, key = torch.randn(4, 3), torch.randn(2, 2), torch.randn(2, 2)
+        >>> kernel = AdditiveAttentionKernel(value, query, key, heads=2)
         >>> op = IntegralOperator(3, 2, kernel=kernel, out_dim=4, residual=False, projection=False)
         >>> graph = Domain.graph(torch.tensor([[0, 1], [1, 2]]), 3)
         >>> op.weights(torch.randn(1, 3, 3), graph)[0, 0, 0].tolist()

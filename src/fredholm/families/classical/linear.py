@@ -1,4 +1,7 @@
-"""A linear map at every point as a kernel: a delta."""
+"""A linear map at every point: K(x, y) = A [x = y], a convolution with one tap.
+
+The kernel, then the converter of ``torch.nn.Linear``.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,12 @@ from ...integral.conversion import refuse, register_converter
 
 
 class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
-    r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one a point: a
-    convolution with one tap.
+    r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one per point.
 
-    Points are the same when they have the same index, so that any domain serves.
+    Points are the same when they have the same index, so that any domain will do.
 
     Args:
-        linear: A, with a bias or without; its own parameters are used.
+        linear: A, with a bias or without; the kernel uses its parameters, not copies.
 
     Shape: u (B, N, in) to (B, N, out).
 
@@ -38,7 +40,8 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
     Example:
         >>> from fredholm.operators import IntegralOperator
         >>> layer = nn.Linear(2, 3)
-        >>> op = IntegralOperator(2, kernel=PointwiseKernel(layer), out_dim=3, residual=False, projection=False)
+        >>> kernel = PointwiseKernel(layer)
+        >>> op = IntegralOperator(2, kernel=kernel, out_dim=3, residual=False, projection=False)
         >>> u = torch.randn(1, 4, 2)
         >>> torch.allclose(op(u), layer(u))
         True

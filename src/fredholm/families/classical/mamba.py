@@ -1,4 +1,7 @@
-"""The whole Mamba mixer as one kernel: projection, causal convolution, selective scan and gate."""
+"""The whole Mamba mixer as one kernel: projection, causal convolution, selective scan and gate.
+
+The kernel, then the converters of Hugging Face's ``MambaMixer`` and ``mambapy``'s ``MambaBlock``.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,17 @@ class MambaKernel(TrajectoryKernel):
     With a convolution w of k taps, the gate g of the other half of the projection, and
     :math:`\mathrm{silu}(c) = σ(c)\,c`,
 
-    .. math:: K(t, s) = \mathrm{diag}\Big(\mathrm{silu}(g_t) \sum_{r=s}^{\min(t, s+k-1)} M(t, r)\,σ(c_r)\,w_{r-s}\Big)\,W_x,
-        \qquad M(t, r) = C_t \Big[\prod_{q=r+1}^{t} e^{Δ_q A}\Big] Δ_r B_r + D\,δ_{tr},
+    .. math::
+        K(t, s) = \mathrm{diag}\Big(\mathrm{silu}(g_t)
+            \sum_{r=s}^{\min(t, s+k-1)} M(t, r)\,σ(c_r)\,w_{r-s}\Big)\,W_x, \qquad
+        M(t, r) = C_t \Big[\prod_{q=r+1}^{t} e^{Δ_q A}\Big] Δ_r B_r + D\,δ_{tr},
 
     where c, g, Δ, B and C are read off the trajectory of u. The biases of projection and
     convolution make the offset. The output projection is the operator's.
 
     Args:
         in_proj: u to the convolved half (E) and the gate (E).
-        conv: depthwise causal convolution, k taps; its own padding is not used.
+        conv: depthwise causal convolution, k taps; its ``padding`` is not used.
         x_proj: E to (rank + 2S): the step's squeezed features, B and C.
         dt_proj: rank to E, with bias.
         log_decay: A = -exp(log_decay), (E, S).
@@ -46,8 +51,10 @@ class MambaKernel(TrajectoryKernel):
     Reference: Gu and Dao 2023, Fig. 3; ITNet Theorem 3 (d), E.6.
 
     Example:
-        >>> layers = nn.Linear(4, 12), nn.Conv1d(6, 6, 2, groups=6), nn.Linear(6, 1 + 2 * 3, bias=False), nn.Linear(1, 6)
-        >>> MambaKernel(*layers, nn.Parameter(torch.zeros(6, 3)), nn.Parameter(torch.ones(6)))
+        >>> in_proj, conv = nn.Linear(4, 12), nn.Conv1d(6, 6, 2, groups=6)
+        >>> x_proj, dt_proj = nn.Linear(6, 1 + 2 * 3, bias=False), nn.Linear(1, 6)
+        >>> log_decay, feedthrough = nn.Parameter(torch.zeros(6, 3)), nn.Parameter(torch.ones(6))
+        >>> MambaKernel(in_proj, conv, x_proj, dt_proj, log_decay, feedthrough)
         MambaKernel(
           heads=1, d_in=4, d_out=6
           (in_proj): Linear(in_features=4, out_features=12, bias=True)

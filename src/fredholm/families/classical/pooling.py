@@ -1,4 +1,9 @@
-"""Pooling as a kernel: averages, and maxima exactly along the signal."""
+"""Pooling: averages, K(x, y) = [y in W(x)] / |W(x)|, and maxima, K(x, y; u) = [y = argmax of W(x)].
+
+Three kernels (averages over windows, averages over the parts of an axis, maxima), then the
+converters of ``torch.nn.AvgPool1d`` to ``3d``, ``AdaptiveAvgPool1d`` to ``3d`` and ``MaxPool1d`` to
+``3d``. They share windows and one way through torch's images, so that they stay in one file.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +37,8 @@ KEYS = "mnp"
 
 @dataclass(frozen=True)
 class AdaptiveWindow:
-    """Windows that divide n keys into m parts: output q reads keys ⌊q n / m⌋ to ⌈(q + 1) n / m⌉ -
-    1.
+    """Windows that divide n keys into m parts: output q reads the keys from ⌊q n / m⌋ up to, not
+    including, ⌈(q + 1) n / m⌉.
 
     Attributes:
         outputs: m, or None for as many as there are keys.
@@ -74,7 +79,7 @@ class AdaptiveWindow:
 
 
 class _Average(LatticeKernel, OwnForm):
-    """A weighted mean that is a product over the axes, a channel a head."""
+    """A weighted mean that is a product over the axes; every channel is a head."""
 
     def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
         """Weight with which an output reads a key along one axis, (R, n)."""
@@ -102,13 +107,13 @@ class _Average(LatticeKernel, OwnForm):
 
 
 class AveragePoolKernel(_Average):
-    r"""Averages over windows: :math:`K(x, y) = [y \in W(x)] / |W(x)|`, a channel a head, under a
-    mass of one a point.
+    r"""Averages over windows: :math:`K(x, y) = [y \in W(x)] / |W(x)|`, under a mass of one per
+    point; every channel is a head.
 
     Args:
         dim: channels.
-        windows: one :class:`Window` an axis, of zero padding; a last window may reach over the end
-            (``ceil``).
+        windows: one :class:`Window` per axis, of zero padding; a last window may reach over the
+            end (``ceil``).
         include_padding: |W| counts the padding that the window covers.
         divisor: |W| for every window instead.
 
@@ -142,7 +147,7 @@ class AveragePoolKernel(_Average):
 
     def padding_refusal(self) -> str | None:
         if self.divisor is None and (not self.include_padding or any(w.ceil for w in self.windows)):
-            return "windows at the end of the real points have divisors of their own"
+            return "windows at the end of the real points have other divisors"
         return super().padding_refusal()
 
     def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
@@ -163,12 +168,12 @@ class AveragePoolKernel(_Average):
 
 
 class AdaptivePoolKernel(_Average):
-    r"""Averages over the m parts of each axis, :math:`K(x, y) = [y \in W(x)] / |W(x)|`, a channel a
-    head.
+    r"""Averages over the m parts of each axis, :math:`K(x, y) = [y \in W(x)] / |W(x)|`; every
+    channel is a head.
 
     Args:
         dim: channels.
-        sizes: outputs an axis, None for as many as there are points.
+        sizes: outputs per axis, None for as many as there are points.
 
     Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
 
@@ -177,7 +182,8 @@ class AdaptivePoolKernel(_Average):
 
     Example:
         >>> from fredholm.operators import IntegralOperator
-        >>> op = IntegralOperator(1, kernel=AdaptivePoolKernel(1, (1,)), residual=False, projection=False)
+        >>> kernel = AdaptivePoolKernel(1, (1,))
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
         >>> op(torch.tensor([[[1.0], [3.0], [5.0]]])).flatten().tolist()
         [3.0]
     """
@@ -198,11 +204,11 @@ class AdaptivePoolKernel(_Average):
 
 class MaxPoolKernel(LatticeKernel, OwnForm):
     r"""The largest value of a window, exactly along the signal:
-    :math:`K(x, y; u) = [y = \arg\max_{W(x)} u]`, a channel a head.
+    :math:`K(x, y; u) = [y = \arg\max_{W(x)} u]`; every channel is a head.
 
     Args:
         dim: channels.
-        windows: one :class:`Window` an axis; padding never wins.
+        windows: one :class:`Window` per axis; padding never wins.
 
     Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
 
@@ -250,6 +256,7 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
     def evaluate(self, problem: Problem) -> Tensor:
         if problem.layout.measure == "counting":
             return write_points(self._pool(read_grid(problem))[0], self.heads)
+        # The largest value is chosen before masses multiply it, which might choose another.
         return read_grid(problem).flatten(2).gather(2, self.chosen(problem))[..., None]
 
 
@@ -257,7 +264,7 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
 def average_pooling(
     module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, *, dim: int | None = None
 ) -> IntegralOperator:
-    """A mean over windows; ``dim`` is the number of channels, which the layer itself does not know."""
+    """A mean over windows; ``dim`` is the number of channels, which the layer does not know."""
     kernel = AveragePoolKernel(
         _width(module, dim),
         _windows(module),

@@ -1,4 +1,10 @@
-"""Recurrence as a kernel: products of transition matrices along the trajectory."""
+"""Recurrence: K(t, s; u) = C_t A_t A_(t-1) ... A_(s+1) B_s, along the trajectory.
+
+The kernel, then the converter of ``torch.nn.RNN``, ``LSTM`` and ``GRU``, then
+:func:`memory_profile`, which says how far back an operator looks. The algebra of one direction of
+one layer is in ``trajectory/``; this file is long because the kernel has every view of the same
+layers: its rows, its response, torch's recurrence, one step, and the domains it can live on.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +55,11 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             the operator then evaluates its kernel, and :meth:`linearization_error` says how far off
             it is.
 
-    Shape: u (B, N, input_size) on a line of mass one a point, causal unless the layer is
-    bidirectional, to (B, N, directions · width). Padding may be anywhere: the state passes it by.
+    Shape: u (B, N, input_size) on a line with a mass of one per point, causal unless the layer
+    is bidirectional, to (B, N, directions · width). Padding may be anywhere: the state passes it
+    by.
 
-    Cost: the layer's own; a row of the kernel O(N·d_out·n²) time and O(N·d_out·n) memory; a step
+    Cost: that of the layer; a row of the kernel O(N·d_out·n²) time and O(N·d_out·n) memory; a step
     O(1) memory.
 
     Raises:
@@ -66,7 +73,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
     Example:
         >>> from fredholm.operators import IntegralOperator
         >>> lstm = nn.LSTM(3, 5, batch_first=True)
-        >>> op, u = IntegralOperator(3, kernel=RecurrentKernel(lstm), out_dim=5, residual=False, projection=False), torch.randn(2, 7, 3)
+        >>> kernel, u = RecurrentKernel(lstm), torch.randn(2, 7, 3)
+        >>> op = IntegralOperator(3, kernel=kernel, out_dim=5, residual=False, projection=False)
         >>> torch.allclose(op.dense(u), lstm(u)[0], atol=1e-6)
         True
     """
@@ -109,6 +117,7 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         points = nn.functional.one_hot(index, u.shape[1]).to(u.dtype)
         features = torch.eye(self.d_out, dtype=u.dtype, device=u.device)
         rows = (points[:, :, None, None] * features).expand(u.shape[0], -1, -1, -1, -1)
+        # From the last layer to the first: its rows are the factors of the layer below.
         for lines in reversed(self._unroll(u, problem.quadrature.valid)):
             parts = rows.split(self.width, -1)
             rows = sum(
@@ -129,7 +138,7 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         orders = [
             Order.of(valid, n, reverse=bool(d), device=u.device) for d in range(self.directions)
         ]
-        states, found = self._states(u), []
+        states, layers = self._states(u), []
         for layer in range(self.layer.num_layers):
             lines = []
             for d, order in enumerate(orders):
@@ -137,13 +146,13 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
                 line = self._cell(layer, d, take(u, order.there), start)
                 lines.append(Line(line, order, start))
             u = torch.cat([take(part.line.output, part.order.back) for part in lines], -1)
-            found.append(lines)
-        return found
+            layers.append(lines)
+        return layers
 
     @staticmethod
     def _respond(layers: list[list[Line]], u: Tensor | None) -> Tensor:
-        """The affine response of all layers, coefficients held as they are; to no signal: the
-        offset.
+        """The affine response of all layers, with the coefficients of the trajectory; to no signal:
+        the offset.
         """
         for lines in layers:
             u = torch.cat([line.push(u) for line in lines], -1)
@@ -166,10 +175,10 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         real = u.new_ones(u.shape[:2]) if valid is None else valid.to(u.dtype)
         u = u if valid is None else torch.where(valid[..., None], u, 0.0)
         exact = self._layer_output(u, valid)
-        found = self._respond(self._unroll(u, valid), u)
-        return ((found - exact) * real[..., None]).norm() / (exact * real[..., None]).norm()
+        linear = self._respond(self._unroll(u, valid), u)
+        return ((linear - exact) * real[..., None]).norm() / (exact * real[..., None]).norm()
 
-    # --- the layer's own form ---------------------------------------------------------------------
+    # --- as torch computes it ---------------------------------------------------------------------
 
     def evaluates(self, layout: Layout) -> bool:
         return True
@@ -187,17 +196,17 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         """Whether autocast would ask oneDNN for an LSTM in bfloat16 on a processor where it has
         none and raises.
         """
-        asked = (
+        in_bf16 = (
             self.layer.mode == "LSTM"
             and u.device.type == "cpu"
             and torch.is_autocast_enabled("cpu")
         )
-        return asked and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return in_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     def _layer_output(
         self, u: Float[Tensor, "b n d"], valid: Tensor | None
     ) -> Float[Tensor, "b n o"]:
-        """torch's own recurrence. Padding is moved behind the real points, where it reaches no
+        """torch's recurrence. Padding is moved behind the real points, where it reaches no
         output of theirs.
         """
         state = (
@@ -254,7 +263,7 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         build = f"Domain.line(n, {'' if both else 'causal=True, '}measure='counting')"
         if layout.cross:
             raise DomainError(
-                f"{name} has its output at its own points; leave query and query_domain out"
+                f"{name} has its output at the points it reads; leave query and query_domain out"
             )
         # A padded batch of lines of several lengths has no extents any more.
         if layout.keys is None and not layout.padded:
@@ -365,7 +374,7 @@ def recurrence(
     """An RNN (tanh or relu), LSTM or GRU of any depth, one or two directions, with any of torch's
     options but active dropout.
 
-    Its default domain is the causal line with a mass of one a point, for two directions the same
+    Its default domain is the causal line with a mass of one per point, for two directions the same
     line without order. ``initial_state`` and ``linearization`` are those of
     :class:`fredholm.families.classical.recurrence.RecurrentKernel`.
     """
@@ -395,7 +404,7 @@ def memory_profile(
     Cost: that of ``kernel_matrix(rows=...)``; O(N) for a recurrence.
 
     Raises:
-        ShapeError: no rows, or rows that are no points of u.
+        ShapeError: no rows, or rows that are not points of u.
 
     Example:
         >>> from fredholm.convert import as_operator

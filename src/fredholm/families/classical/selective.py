@@ -1,4 +1,8 @@
-"""Selective state spaces as kernels: the recurrence is diagonal, and depends on the signal."""
+"""Selective state spaces: a diagonal recurrence whose step and matrices are read off the signal.
+
+:class:`TrajectoryKernel` is the base of recurrences that are exact along their trajectory, Mamba's
+mixer among them (``mamba.py``); :class:`SelectiveKernel` is the bare selective scan.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
     """A recurrence whose coefficients are read off the signal: exact along the trajectory, which
     one pass over u gives.
 
-    A point is a step and padding is no point. The domain is causal with mass 1 a point: other
-    masses would have to change the coefficients as well, and then the recurrence is another one.
+    A point is a step and padding is not a point. The domain is causal with mass 1 per point:
+    other masses would change the coefficients as well, and then it is another recurrence.
     """
 
     whole = True
@@ -42,7 +46,7 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
         raise NotImplementedError
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
-        """K at query steps ``at`` (B, Nq), and zero for later keys, on sequences without padding."""
+        """K at query steps ``at`` (B, Nq), zero for later keys, on sequences without padding."""
         raise NotImplementedError
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
@@ -73,7 +77,7 @@ def gains(
     inputs: Float[Tensor, "b n s"],
     rule: str,
 ) -> tuple[Float[Tensor, "b n e s"], Float[Tensor, "b n e s"]]:
-    """exp(ΔA) and B̄, a channel and state."""
+    """exp(ΔA) and B̄, per channel and state."""
     z = step[..., None] * poles
     if rule == "zoh":
         return z.exp(), torch.expm1(z) / poles * inputs[:, :, None]
@@ -87,11 +91,12 @@ def selective_matrix(
     outputs: Float[Tensor, "b n s"],
     at: Tensor,
 ) -> Float[Tensor, "b q n e"]:
-    r""":math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` a channel, at steps t =
-    ``at`` (B, Nq) and all s; zero for s > t.
+    r""":math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` per channel, at steps
+    t = ``at`` (B, Nq) and all s; zero for s > t.
     """
     total = step.cumsum(1)
     seen = torch.arange(step.shape[1], device=step.device) <= at[:, :, None]
+    # Products of decays are differences of one running sum; later keys must not overflow in exp.
     elapsed = torch.where(seen[..., None], reorder(total, at, 1)[:, :, None] - total[:, None], 0.0)
     decay = (elapsed[..., None] * poles).exp()
     dense = torch.einsum("bqs,bqkes,bkes->bqke", reorder(outputs, at, 1), decay, gain)
@@ -99,17 +104,19 @@ def selective_matrix(
 
 
 class SelectiveKernel(TrajectoryKernel):
-    r"""The bare selective scan, a channel e at a time: poles A fixed, Δ, B and C read off u.
+    r"""The bare selective scan, each channel e alone: poles A fixed, Δ, B and C read off u.
 
-    .. math:: K_e(t, s) = \sum_n C_n(u_t)\,\Big[\prod_{r=s+1}^{t} e^{Δ_e(u_r) A_{en}}\Big]\,\bar B_{en}(u_s),
-        \qquad Δ(u) = \mathrm{softplus}(W_Δ u + b)
+    .. math::
+        K_e(t, s) = \sum_n C_n(u_t)\,\Big[\prod_{r=s+1}^{t} e^{Δ_e(u_r) A_{en}}\Big]\,
+            \bar B_{en}(u_s), \qquad
+        Δ(u) = \mathrm{softplus}(W_Δ u + b)
 
     *zoh* :math:`\bar B = (e^{ΔA} - 1) A^{-1} B`; *simplified* :math:`\bar B = Δ B`, the choice of
     Mamba's released code. A feedthrough D is the operator's pointwise term W.
 
     Args:
         dim: channels of u.
-        state: S, states a channel.
+        state: S, states per channel.
         rank: of W_Δ, default dim / 16 rounded up.
         discretization: ``"zoh"`` or ``"simplified"``.
 
@@ -119,7 +126,8 @@ class SelectiveKernel(TrajectoryKernel):
 
     Example:
         >>> from fredholm.operators import IntegralOperator
-        >>> op = IntegralOperator(4, kernel=SelectiveKernel(4, state=3), residual=True, projection=False)
+        >>> kernel = SelectiveKernel(4, state=3)
+        >>> op = IntegralOperator(4, kernel=kernel, residual=True, projection=False)
         >>> op(torch.randn(2, 5, 4)).shape
         torch.Size([2, 5, 4])
     """
@@ -136,10 +144,8 @@ class SelectiveKernel(TrajectoryKernel):
         self.log_decay = nn.Parameter(torch.empty(dim, state))
         self.squeeze = nn.Linear(dim, self.rank, bias=False)
         self.step = nn.Linear(self.rank, dim)
-        self.input, self.output = (
-            nn.Linear(dim, state, bias=False),
-            nn.Linear(dim, state, bias=False),
-        )
+        self.input = nn.Linear(dim, state, bias=False)
+        self.output = nn.Linear(dim, state, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -153,11 +159,8 @@ class SelectiveKernel(TrajectoryKernel):
 
     def terms(self, u: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Δ, A, exp(ΔA), B̄ and C along a sequence, in at least float32."""
-        step, inputs, outputs = (
-            full(self.step(self.squeeze(u))),
-            full(self.input(u)),
-            full(self.output(u)),
-        )
+        step = full(self.step(self.squeeze(u)))
+        inputs, outputs = full(self.input(u)), full(self.output(u))
         with torch.autocast(u.device.type, enabled=False):
             step, poles = F.softplus(step), -self.log_decay.exp()
             decay, gain = gains(step, poles, inputs, self.discretization)

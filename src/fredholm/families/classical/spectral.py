@@ -1,5 +1,7 @@
-"""Linear layers that commute with the shifts of a periodic grid, as kernels: the response to an
-impulse.
+"""Layers that commute with the shifts of a periodic grid: K(x, y) = κ(x - y mod 1).
+
+A Fourier multiplier is one. The kernel reads κ off the layer's response to an impulse; then the
+converter of ``neuralop``'s ``SpectralConv``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ...integral.conversion import refuse, register_converter
 
 
 class PeriodicKernel(LatticeKernel, OwnForm):
-    r"""A translation-invariant kernel on a periodic grid, under a mass of one a point:
+    r"""A translation-invariant kernel on a periodic grid, under a mass of one per point:
     :math:`K(x, y) = \kappa(x - y \bmod 1)`.
 
     The layer is affine and commutes with the grid's shifts, so that its response to an impulse at
@@ -40,7 +42,7 @@ class PeriodicKernel(LatticeKernel, OwnForm):
 
     Shape: u (B, N, d_in) with N points of the grid in row-major order to (B, N, d_out).
 
-    Cost: the layer's own in the fast form; the definition is d_in responses and O(N²·d_out·d_in)
+    Cost: that of the layer in the fast form; the definition is d_in responses and O(N²·d_out·d_in)
     memory.
 
     Raises:
@@ -52,7 +54,8 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         >>> from fredholm.operators import IntegralOperator
         >>> layer = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
         >>> kernel = PeriodicKernel(layer, 1, 1, axes=1)
-        >>> op, u = IntegralOperator(1, kernel=kernel, residual=False, projection=False), torch.randn(2, 5, 1)
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> u = torch.randn(2, 5, 1)
         >>> torch.allclose(op.dense(u), layer(u.mT).mT, atol=1e-6)
         True
     """
@@ -68,9 +71,9 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         odd = {a: layout.keys[a] for a in self.even if layout.keys and layout.keys[a] % 2}
         if odd:
             raise DomainError(
-                f"{type(self.layer).__name__} is no convolution on an odd number of points along "
-                f"axes {list(odd)} "
-                f"(extents {list(odd.values())}): it moves modes there; use an even number"
+                f"{type(self.layer).__name__} is not a convolution on an odd number of points: "
+                f"it moves modes along axes {list(odd)}, of extents {list(odd.values())}; use even "
+                "numbers"
             )
 
     def matrix(self, problem: Problem) -> Tensor:
@@ -97,7 +100,7 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         return write_points(self.layer(image if len(self.windows) > 1 else image.squeeze(2)), 1)
 
     def _responses(self, problem: Problem, *, impulses: bool = True) -> Tensor:
-        """To nothing and, one a channel, to impulses at the origin: (1 + d_in, d_out, *grid)."""
+        """To nothing and, one per channel, to impulses at the origin: (1 + d_in, d_out, *grid)."""
         n = problem.uy.shape[2]
         inputs = problem.uy.new_zeros(1 + impulses * self.d_in, self.d_in, n)
         if impulses:

@@ -1,4 +1,8 @@
-"""Causal kernels that depend on the number of steps between two points, and on nothing else."""
+"""Causal kernels that depend on the number of steps between two points: what linear systems share.
+
+The base class from which ``state_space.py`` and ``diagonal_state_space.py`` follow by giving their
+taps, their scan and one step; and the checks of all systems in time.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...domain import Domain
-from ...errors import DomainError, ShapeError
+from ...errors import DomainError, OptionError, ShapeError, suggest
 from ...integral import (
     CausalTransition,
+    IntegralOperator,
     Kernel,
     LagTaps,
     Layout,
@@ -22,12 +27,14 @@ from ...integral import (
 )
 from ...ops.scan import pack, ranks, reorder
 
+RULES = ("zoh", "bilinear", "euler")
+
 
 def check_sequence(
     kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None
 ) -> None:
-    """DomainError unless the domain is one causal sequence, without pairs, with one of ``measures``
-    where these are named.
+    """DomainError unless the domain is one causal sequence, without pairs, and its measure one of
+    ``measures`` where these are given.
     """
     name = type(kernel).__name__
     if not layout.causal:
@@ -50,10 +57,10 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
     free response as offset.
 
-    A point is a step, wherever it is; padding is no point. The domain is causal, its masses
-    multiply u, and ``counting`` (a unit mass a step) is what a recurrence does. A subclass gives κ,
-    the free response and one step; the matrix, the convolution by FFT, the scan and the causal step
-    follow.
+    A point is a step, wherever it is; padding is not a point. The domain is causal, its masses
+    multiply u, and ``counting`` (a unit mass per step) is what a recurrence does. A subclass
+    gives κ, the free response and one step; the matrix, the convolution by FFT, the scan and the
+    causal step follow.
     """
 
     reads_query = False
@@ -137,13 +144,13 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         with torch.autocast(point.u.device.type, enabled=False):
             out, after = self.move(memory["state"], full(point.mass[:, None, None] * point.u))
-            found = {"state": after}
+            memory_after = {"state": after}
             if point.scale is not None:
                 out = out * point.scale[..., None]
             if "free" in memory:
-                response, found["free"] = self.move(memory["free"], None)
+                response, memory_after["free"] = self.move(memory["free"], None)
                 out = out + response
-        return out, found
+        return out, memory_after
 
 
 def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -185,3 +192,29 @@ def check_matrices(
 def as_parameter(x: Tensor) -> nn.Parameter:
     """A parameter as it is, another tensor as a new one."""
     return x if isinstance(x, nn.Parameter) else nn.Parameter(x.clone())
+
+
+def check_rule(rule: str | None) -> str | None:
+    """The rule of discretisation, or an OptionError."""
+    if rule is not None and rule not in RULES:
+        raise OptionError(f"unknown discretization {rule!r}{suggest(str(rule), RULES)}, or None")
+    return rule
+
+
+def with_feedthrough(kernel: Kernel, feedthrough: Tensor | None) -> IntegralOperator:
+    """The operator of a system; its pointwise term W is D, where there is one."""
+    operator = IntegralOperator(
+        kernel.d_in,
+        kernel=kernel,
+        out_dim=kernel.d_out,
+        residual=feedthrough is not None,
+        projection=False,
+    )
+    if feedthrough is not None and operator.residual is not None:
+        if feedthrough.shape != operator.residual.weight.shape:
+            need = tuple(operator.residual.weight.shape)
+            raise ShapeError(
+                f"the feedthrough must have shape {need}, got {tuple(feedthrough.shape)}"
+            )
+        operator.residual.weight = as_parameter(feedthrough)
+    return operator

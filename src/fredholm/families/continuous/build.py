@@ -43,7 +43,7 @@ def make_encoder(c: ContinuousConfig) -> nn.Module:
 
 
 def stage_configs(c: ContinuousConfig) -> list[ContinuousConfig]:
-    """One configuration a stage, the whole one where there are no stages.
+    """One configuration per stage, the whole one where there are no stages.
 
     ``steps`` are those of the last stage; earlier ones take as many in proportion to their knots,
     at least one.
@@ -51,17 +51,17 @@ def stage_configs(c: ContinuousConfig) -> list[ContinuousConfig]:
     if not c.stages:
         return [c]
     last = c.stages[-1][1]
-    found = []
+    configs = []
     for stage in c.stages:
         dim, depth, heads, _ = stage
         steps = None if c.steps is None else max(1, round(c.steps * depth / last))
         horizon = None if c.horizon is None else c.horizon * depth / last
-        found.append(
+        configs.append(
             replace(
                 c, dim=dim, depth=depth, heads=heads, steps=steps, horizon=horizon, stages=(stage,)
             )
         )
-    return found
+    return configs
 
 
 def make_evolution(c: ContinuousConfig, position_dim: int) -> Evolution:
@@ -134,7 +134,7 @@ def _convolutional_terms(c: ContinuousConfig, position_dim: int, drop_path: floa
 
 @torch.no_grad()
 def _scale_outputs(knots: list[list[Term]], scale: float) -> None:
-    """Shrink the output layers of attention and network, so that u(T) does not grow with the depth."""
+    """Shrink the output layers of attention and network: u(T) must not grow with the depth."""
     for term in (term for terms in knots for term in terms):
         if isinstance(term, OperatorTerm):
             projection = getattr(term.operator, "projection", None)

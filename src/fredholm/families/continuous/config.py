@@ -30,7 +30,7 @@ class ContinuousConfig:
         vocabulary, max_length: of text: token numbers, and the unit of position.
         num_classes: of the output.
         dim, heads: width d of the features, heads H of the attention term.
-        depth: knots K at which the control θ(t) has parameters of its own.
+        depth: K, the number of knots, at each of which the control θ(t) has its parameters.
         horizon: T; None for K.
         steps: N_t, the time steps of a forward pass; None for K. It changes no weight: a trained
             model runs with any number.
@@ -51,7 +51,7 @@ class ContinuousConfig:
         positions: of text, ``fourier``, ``learned`` or ``none``; ``frequencies`` and ``sigma`` of
             Fourier features.
         stages: none, or (dim, depth, heads, stride) of each stage of a convolutional vision
-            transformer: a strided convolution makes fewer tokens, then the stage's own evolution
+            transformer: a strided convolution makes fewer tokens, then the stage's evolution
             runs; dim, depth and heads above are those of the last one.
         kernel: side of the stages' embeddings and of the convolutions in their attention.
     """
@@ -132,9 +132,9 @@ class ContinuousConfig:
                     "dim"
                 )
         if self.stages and self.stages[-1][:3] != (self.dim, self.depth, self.heads):
-            own = (self.dim, self.depth, self.heads)
+            sizes = (self.dim, self.depth, self.heads)
             raise OptionError(
-                f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {own}; make "
+                f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {sizes}; make "
                 "them equal"
             )
         if self.encoder == "image" and not self.stages:

@@ -93,7 +93,7 @@ class ContinuousTransformer(nn.Module, PretrainedMixin):
         return self.evolutions[-1]
 
     def _steps(self, evolution: Evolution, steps: int | None) -> int | None:
-        """Steps of one stage: as many a unit of time as ``steps`` are in the last."""
+        """Steps of one stage: as many per unit of time as ``steps`` are in the last."""
         if steps is None:
             return None
         return max(1, round(steps * evolution.horizon / self.evolution.horizon))
@@ -103,20 +103,20 @@ class ContinuousTransformer(nn.Module, PretrainedMixin):
         """What each step's attention term sees: (operator, its input u (B, N, D), domain), first
         step first, of the last stage.
 
-        Where a scheme acts more than once a step, its first time. Interpolated controls show the
+        Where a scheme acts more than once per step, its first time. Interpolated controls show the
         operator of the nearest knot.
         """
-        found: dict[int, tuple[nn.Module, Tensor]] = {}
+        first: dict[int, tuple[nn.Module, Tensor]] = {}
 
         def look(substep: Substep) -> None:
             term = substep.term
-            if isinstance(term, OperatorTerm) and substep.step not in found:
+            if isinstance(term, OperatorTerm) and substep.step not in first:
                 seen = substep.before if term.norm is None else term.norm(substep.before)
-                found[substep.step] = term.operator, seen
+                first[substep.step] = term.operator, seen
 
         u, domain = self.start(inputs)
         self.evolution(u, domain, observer=look)
-        return [(operator, u, domain) for operator, u in found.values()]
+        return [(operator, u, domain) for operator, u in first.values()]
 
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """See :func:`fredholm.models.decay.weight_decay_groups`."""

@@ -1,4 +1,4 @@
-"""What every step of a trained model does to its input."""
+"""What every step of a trained model does to its input: energy, distance from the constraints."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def trajectory(
 
     Example:
         >>> from fredholm.models import create_model
-        >>> found = trajectory(create_model("continuous_text_micro", vocabulary=9), torch.tensor([[3, 4, 0]]), steps=2)
-        >>> found["time"], len(found["energy"])
+        >>> model = create_model("continuous_text_micro", vocabulary=9)
+        >>> steps = trajectory(model, torch.tensor([[3, 4, 0]]), steps=2)
+        >>> steps["time"], len(steps["energy"])
         ([2.0, 4.0], 2)
     """
     evolution, was_training = model.evolution, model.training
@@ -48,10 +49,10 @@ def trajectory(
     finally:
         model.train(was_training)
     last = {row["step"]: row for row in monitor.rows}
-    found = {key: [row[key] for row in last.values()] for key in ("energy", "distance")}
+    measured = {key: [row[key] for row in last.values()] for key in ("energy", "distance")}
     count = len(ratios)
     return {
         "time": [evolution.horizon * (n + 1) / count for n in range(count)],
-        **found,
+        **measured,
         "growth": ratios,
     }

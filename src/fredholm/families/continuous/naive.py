@@ -57,7 +57,7 @@ class Attention(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """S1: standard deviation σ2 and mean σ1, here one per feature; ε keeps the projection smooth."""
+    """S1: standard deviation σ2 and mean σ1, here per feature; ε keeps the projection smooth."""
 
     std: Float[Tensor, " d"]
     mean: Float[Tensor, " d"]

@@ -1,6 +1,6 @@
 """Infinite Self-Attention (InfSA).
 
-Giorgio Roffo, "Infinite Self-Attention", preprint, February 2026. The paper's own code:
+Giorgio Roffo, "Infinite Self-Attention", preprint, February 2026. The author's code:
 https://github.com/giorgioroffo/infinite-self-attention
 
 Tokens are the nodes of a graph, activated inner products of queries and keys its edges, divided by

@@ -23,9 +23,10 @@ class CentreKernel(TokenGraphKernel, OwnForm):
     r"""Keys count by their likeness to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
-    .. math:: e = |Q u|, \quad \alpha = \frac{e}{\int e\,d\mu + \varepsilon}, \quad \bar q = \int \alpha\,Q u\,d\mu, \quad
-              S(y) = \phi(\langle \bar q, K u(y)\rangle), \quad a = \frac{S}{\int |S|\,d\mu +
-              \varepsilon}
+    .. math:: e = |Q u|, \quad \alpha = \frac{e}{\int e\,d\mu + \varepsilon}, \quad
+              \bar q = \int \alpha\,Q u\,d\mu, \quad
+              S(y) = \phi(\langle \bar q, K u(y)\rangle), \quad
+              a = \frac{S}{\int |S|\,d\mu + \varepsilon}
 
     and a = α where the last integral is zero. Further ``steps`` repeat the last two with
     :math:`\bar q = \int a\,Q u\,d\mu`. An order or pairs give each query integrals over what it
@@ -34,7 +35,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
     Args:
         tied: keys are the queries, as in the paper; the default is the preset's.
         steps: power steps, at least 1.
-        centres: C central queries a head; the energies of centre c are
+        centres: C central queries per head; the energies of centre c are
             :math:`|Q u|\,\sigma(\langle p_c, Q u\rangle)` with learned p, and a query mixes the C
             responses by a softmax of :math:`\langle \bar q_c, Q u(x)\rangle / \sqrt{d_h}`: rank C,
             not 1.
@@ -83,7 +84,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         return True
 
     def evaluate(self, problem: Problem) -> Tensor:
-        """The response (B, H, Nq, d_out), or (B, H, 1, d_out) where it is the same for every query."""
+        """The response (B, H, Nq, d_out), or (B, H, 1, d_out) where all queries share it."""
         u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
         shared = q.query_time is None and q.density is None
         value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
@@ -96,7 +97,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
             return (out * self._factor().to(out.dtype)).to(u.dtype)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
-        """Where order or pairs give each query centres of its own."""
+        """Where order or pairs give each query its centres."""
         return rows_of_centres(tokens, value, problem.quadrature)
 
     def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor) -> Tensor:
@@ -149,10 +150,10 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
 
     Without order it is :class:`CentreKernel`. In causal order it is another function: the exact
     form scores all keys anew for each query, which is not separable and costs O(N²). The state is
-    O(C·steps·(e + d)) a head.
+    O(C·steps·(e + d)) per head.
 
     Raises:
-        DomainError: pairs in causal order, which no state of fixed size can serve.
+        DomainError: pairs in causal order, which no state of fixed size can follow.
 
     Reference: ours; InfSA Eqs. 16-21 at a prefix.
     """

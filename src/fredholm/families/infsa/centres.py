@@ -6,7 +6,7 @@ Every form starts from energies e and repeats, for a query's weights w over what
     a = e / (Σ w e + ε),      c = Σ w a Q,      a = φ(c·K) / (Σ w |φ(c·K)| + ε)     where that sum
     is not zero.
 
-Shapes: Q, K (B, H, N, e), V (B, H, N, d), energies (B, H, C, N) for C centres a head.
+Shapes: Q, K (B, H, N, e), V (B, H, N, d), energies (B, H, C, N) for C centres per head.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Tokens:
         return torch.softmax(score * query.shape[-1] ** -0.5, 2)
 
 
-# --- the definitions: every pair held at once -----------------------------------------------------
+# --- the definitions: every pair in memory at once ------------------------------------------------
 
 
 def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
@@ -79,23 +79,23 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
     (·, ·, Nk, Nk) are its views.
     """
     score = tokens.energy
-    own = past = None
+    seen = past = None  # shares among the keys a query sees, and among those a key saw
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
         sums = [
             (w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True)
             for w in (weights, all_weights)
         ]
-        own = tokens.share(score[:, :, :, None], sums[0], own)
+        seen = tokens.share(score[:, :, :, None], sums[0], seen)
         if level == tokens.steps:
             break
         past = tokens.share(score[:, :, :, None], sums[1], past)
-        centre = (weights[:, :, None] * own) @ tokens.query[:, :, None]
+        centre = (weights[:, :, None] * seen) @ tokens.query[:, :, None]
         centres = (all_weights[:, :, None] * past) @ tokens.query[:, :, None]
         score = activated((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
-    assert own is not None
+    assert seen is not None
     mixture = tokens.mixture(query, centre)
-    return own[:, :, 0] if mixture is None else (mixture[..., None] * own).sum(2)
+    return seen[:, :, 0] if mixture is None else (mixture[..., None] * seen).sum(2)
 
 
 # --- the fast forms -------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
-    """Response (B, H, N, d) where an order or pairs give every query centres of its own. O(N²)
+    """Response (B, H, N, d) where an order or pairs give every query its centres. O(N²)
     time, tiled, O(N) memory.
     """
     b, h, c, n = tokens.energy.shape

@@ -40,7 +40,7 @@ class InfViTConfig:
             (:class:`fredholm.depth.Accumulation`). Operators without a γ, such as softmax, add Z in
             the first two.
         decay: γ, of operators that have one and of ``accumulated``.
-        learned_decay: γ is learned: one a head, or one for all of ``accumulated``.
+        learned_decay: γ is learned: one per head, or one for all of ``accumulated``.
         mlp_ratio: expansion of the feed-forward networks.
         chunk: tokens that a feed-forward network computes at once, None for all: bounds memory,
             changes no weight.

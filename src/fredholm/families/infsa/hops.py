@@ -164,11 +164,11 @@ def graph_row(
             -1
         )
         before = memory.get("norm", torch.zeros_like(size))
-        own = mass[..., -1]
+        here = mass[..., -1]  # the mass of the point itself
         if rules["norm"] == "rows":
-            norm = total = torch.maximum(before, torch.where(own > 0, size, 0.0))
+            norm = total = torch.maximum(before, torch.where(here > 0, size, 0.0))
         else:
-            total = before + own * size
+            total = before + here * size
             norm = root_of(total)
         scale = None if view.scale is None else view.scale.to(dtype)
         factor = row_factor(norm, scale, rules["decay"].to(dtype), rules["eps"])

@@ -29,7 +29,7 @@ class TokenGraphKernel(AttentionKernel):
         preset: ``"paper"`` or ``"released"``, the defaults of ``decay``, ``scale`` and the linear
             form's ``tied``.
         decay: γ in (0, 1).
-        learned_decay: one γ a head, the sigmoid of a parameter, started at ``decay``.
+        learned_decay: one γ per head, the sigmoid of a parameter, started at ``decay``.
         power: exponent of γ in the response of one hop: block l of a stack has ``power=l``; 0
             leaves γ out.
         activation: φ, ``"relu"``, ``"gelu"`` or ``"abs"``.
@@ -88,9 +88,9 @@ class TokenGraphKernel(AttentionKernel):
     def reset_parameters(self) -> None:
         """Xavier-uniform maps with zero biases; a learned decay at the ``decay`` it was given."""
         super().reset_parameters()
-        own: nn.Parameter | None = getattr(self, "decay_logit", None)
-        if own is not None:
-            own.fill_(math.log(self.gamma / (1 - self.gamma)))
+        logit: nn.Parameter | None = getattr(self, "decay_logit", None)  # not yet in __init__
+        if logit is not None:
+            logit.fill_(math.log(self.gamma / (1 - self.gamma)))
 
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
         return super()._map(0 if part == 1 and getattr(self, "tied", False) else part)
@@ -139,16 +139,20 @@ class TokenGraphKernel(AttentionKernel):
 
     def extra_repr(self) -> str:
         gamma = "learned" if self.decay_logit is not None else f"{self.gamma:g}"
-        own = f"decay={gamma}, power={self.power}, activation={self.activation}, tied={self.tied}"
-        return f"{super().extra_repr()}, {own}"
+        options = (
+            f"decay={gamma}, power={self.power}, activation={self.activation}, tied={self.tied}"
+        )
+        return f"{super().extra_repr()}, {options}"
 
 
 class HopKernel(TokenGraphKernel, TokenGraphWeights):
     r"""One hop on the token graph:
-    :math:`K_h(x, y; u) = \gamma_h^l\,\frac{\phi(\langle Q_h u(x), K_h u(y)\rangle)}{n_h(x) + \varepsilon}\,V_h`.
 
-    The norm n is one number a head and sample, :math:`n^2 = \iint \phi^2\,d\mu\,d\mu`; in causal
-    order one a prefix, so that it never sees the future. With equal masses this is
+    .. math:: K_h(x, y; u) = \gamma_h^l\,
+              \frac{\phi(\langle Q_h u(x), K_h u(y)\rangle)}{n_h(x) + \varepsilon}\,V_h
+
+    The norm n is one number per head and sample, :math:`n^2 = \iint \phi^2\,d\mu\,d\mu`; in causal
+    order one per prefix, so that it never sees the future. With equal masses this is
     :math:`\gamma^l \hat A V`, ‖Â‖_F = 1. A bias or density of pairs is part of the graph: it
     multiplies φ in the norm as well.
 

@@ -145,7 +145,7 @@ def _operator(c: InfViTConfig, layer: int) -> nn.Module:
     """The operator of block ``layer`` (1 … L), with γ and its power where it has them."""
     options = dict(c.operator_options)
     if {"decay", "power", "learned_decay"} <= set(operator_options(c.operator)):
-        if c.depth_rule == "accumulated":  # the stack's own γ
+        if c.depth_rule == "accumulated":  # the stack applies γ itself
             options |= {"decay": c.decay, "power": 0}
         else:
             power = layer if c.depth_rule == "power" else 1

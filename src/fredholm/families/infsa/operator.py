@@ -25,7 +25,7 @@ class InfSA(IntegralOperator):
 
     The strategy says how many hops: ``"auto"`` one, as in the paper and its code, ``Neumann(hops)``
     walks of up to so many, ``Resolvent(tol)`` all of them, :math:`(I - \gamma \hat A)^{-1} - I`.
-    All are matrix-free: O(N²) time a product, O(N) memory, forward and backward. In causal order
+    All are matrix-free: O(N²) time per product, O(N) memory, forward and backward. In causal order
     the norm is the prefix's.
 
     Args:
@@ -74,7 +74,8 @@ class InfSA(IntegralOperator):
 
         Example:
             >>> import torch
-            >>> InfSA(8, strategy=Resolvent(tol=1e-4)).convergence(torch.randn(1, 5, 8)).residual < 1e-4
+            >>> operator = InfSA(8, strategy=Resolvent(tol=1e-4))
+            >>> operator.convergence(torch.randn(1, 5, 8)).residual < 1e-4
             True
         """
         if not isinstance(self.strategy, Resolvent):

@@ -1,4 +1,4 @@
-"""InfViT's named models: the paper's sizes, softmax of equal depth, and small ones for a CPU."""
+"""InfViT's presets: the paper's sizes, softmax of equal depth, and small ones for a CPU."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ and appendices are cited by their numbers.
 - ``hidden_first/``: the op under ``tiled.py``: definition, tiles, gradients, registration.
 - ``triton/``: the same op on a GPU.
 - ``compress.py``: a low-rank operator fitted to a trained exact one.
-- ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its encoders, its named sizes.
+- ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its encoders, its sizes.
 """
 
 from .compress import CompressionReport, compress

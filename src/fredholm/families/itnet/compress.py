@@ -19,10 +19,8 @@ from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator
 
 Signals = Sequence[tuple[Tensor, Domain]]
-LARGEST, BYTES = (
-    4096,
-    1 << 26,
-)  # side of a matrix that is decomposed; rows of the teacher's matrix held in a step
+LARGEST = 4096  # side of a matrix that is decomposed
+BYTES = 1 << 26  # of the rows of the teacher's matrix that one step compares
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,12 @@ class CompressionReport:
     errors are relative.
 
     Attributes:
-        rank: r of a head.
+        rank: r, per head.
         steps: optimisation steps taken.
         response_error: of the integrals' responses, :math:`|T_r u - T u| / |T u|`.
         matrix_error: of the kernels' matrices in the measure, :math:`|K_r - K|_F / |K|_F`.
-        optimum: the smallest matrix error that any matrix of rank r a head has, chosen anew for
-            each signal (Eckart-Young).
+        optimum: the smallest matrix error that any matrix of rank r per head has, chosen
+            anew for each signal (Eckart-Young).
         bound: what Proposition 12 promises the optimum to stay below,
             :math:`|K|_* / (\sqrt{r + 1}\,|K|_F)`.
     """
@@ -80,15 +78,15 @@ def compress(
     Args:
         exact: a trained operator, left as it is; its kernel maps slices of equal width and has no
             offset.
-        rank: r of a head.
+        rank: r, per head.
         signals: batches (u, domain), drawn in a random order for ever.
         held_out: batches for the report, of at most 4,096 / d_h points each.
         steps, lr: of Adam; the rate falls linearly to zero. Computed in float32.
         patience: stop where the mean loss of so many steps is not 1% below that of as many before.
         seed: of initial values, order and rows; the result is a function of it.
         progress: called with (step, loss) after every step.
-        kernel_options: of :class:`fredholm.kernels.LowRankKernel`; γ is the exact kernel's own
-            where it has one.
+        kernel_options: of :class:`fredholm.kernels.LowRankKernel`; γ is that of the exact
+            kernel where it has one.
 
     Returns: the low-rank operator, in the exact one's precision, and its report.
 
@@ -119,10 +117,8 @@ def compress(
         student = _student(teacher, rank, batches[0], kernel_options)
         taken = _fit(teacher, student, batches, steps, lr, patience, progress)
     student.eval().to(dtype)
-    student.residual, student.projection = (
-        deepcopy(exact.residual),
-        deepcopy(exact.projection),
-    )  # not rounded on the way
+    # Copied after the change of precision, so that they are not rounded on the way.
+    student.residual, student.projection = deepcopy(exact.residual), deepcopy(exact.projection)
     unseen = [(u.to(device, dtype), domain.to(device, dtype)) for u, domain in held_out]
     was = exact.training
     report = _report(exact.eval(), student, unseen, taken)
@@ -187,9 +183,8 @@ def _student(
         root = values[:, None, :r].sqrt()
         kernel.query.bias2[..., :r] = left[..., :r] * root
         kernel.key.bias2[..., :r] = right.mT[..., :r] * root
-        kernel.query.bias2[..., r:] = (
-            0.0  # further directions start silent; the key's factor is nonzero, so they can learn
-        )
+        # Further directions start silent; the key's factor is not zero, so that they can learn.
+        kernel.query.bias2[..., r:] = 0.0
     return student
 
 
@@ -210,7 +205,7 @@ def _fit(teacher, student, batches, steps: int, lr: float, patience: int, progre
         if progress is not None:
             progress(step, float(loss))
         window += float(loss.detach())
-        if step % patience == 0:
+        if step % patience == 0:  # one window of steps against the one before it
             if window > 0.99 * before:
                 return step
             window, before = 0.0, window

@@ -49,9 +49,9 @@ class ITNetConfig:
         dropout: after operators, inside feed-forward networks and after the embedding.
         drop_path: stochastic depth of the last block; it grows linearly from 0.
         pool: ``mean`` or ``cls``; of text also ``last``, or ``every``: logits at every token; of
-            graphs ``mean``, ``first`` (the node asked about) or ``every``. A field is answered at
+            graphs ``mean``, ``first`` (the node in question) or ``every``. A field is answered at
             every point, clouds and several scales are averaged.
-        causal: of text, a token reads those up to its own.
+        causal: of text, a token reads those before it and itself.
         frequencies, sigma: of the encoder's Fourier features.
     """
 

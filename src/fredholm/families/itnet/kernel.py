@@ -53,7 +53,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
     Args:
         heads: H.
-        dim: features d of a head's slice of u; K is d × d.
+        dim: features d of the slice of u that a head reads; K is d × d.
         position_dim: p.
         width: hidden width w.
         depth: layers of the network, 2 or more; each further one is w × w, shared by heads, and run
@@ -176,9 +176,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         if self.output == "full":
             return self.weight2, self.bias2
         low_rank = torch.einsum("hork,hirk->hoik", self.left, self.right)
-        return low_rank + torch.eye(self.d_in, device=low_rank.device)[..., None] * self.diagonal[
-            :, :, None
-        ], self.bias2
+        identity_matrix = torch.eye(self.d_in, device=low_rank.device)[..., None]
+        return low_rank + identity_matrix * self.diagonal[:, :, None], self.bias2
 
     # --- the split first layer --------------------------------------------------------------------
 
@@ -240,6 +239,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         # a bias without positions or features is the same at all queries; the op reads N from it
         lead = torch.broadcast_shapes(bias.shape[:-2], (1, 1))
         terms["query_bias"] = bias.expand(*lead, ux.shape[2], self.width)
+        # W_rel γ(x - y) by the addition theorems: two products with γ(y), no sine per pair. Two,
+        # because W_c and W_s trade places between them.
         parts, scales = ([ux], [self._weight("product")]) if "product" in self.groups else ([], [])
         if columns and "relative" in self.groups:
             cos, sin = _like(self._gamma(x)[:, None], ux).chunk(2, -1)
@@ -275,7 +276,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return None if total is None else total.mT
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, width={self.width}, depth={self.depth}, output={self.output}, groups={self.groups}"
+        network = f"width={self.width}, depth={self.depth}, output={self.output}"
+        return f"{super().extra_repr()}, {network}, groups={self.groups}"
 
 
 def _like(gamma: Tensor, u: Tensor) -> Tensor:

@@ -15,14 +15,15 @@ class FactorNetwork(nn.Module):
     r"""One factor of a low-rank kernel:
     :math:`\Phi = \mathrm{reshape}(W_2\,\mathrm{GELU}(W_1 [\gamma(x), u(x)] + b_1) + b_2)`.
 
-    W1, b1 are shared by the heads, W2, b2 are one a head: as in
+    W1, b1 are shared by the heads, W2, b2 are per head: as in
     :class:`fredholm.kernels.MLPKernel`.
 
     Shape: positions' features (..., 2m) and features (..., dim), heads on dimension 1, to (...,
     dim, rank).
 
     Example:
-        >>> FactorNetwork(2, 4, 3, 8, 6, "gelu")(torch.zeros(1, 1, 5, 6), torch.zeros(1, 2, 5, 4)).shape
+        >>> factor = FactorNetwork(2, 4, 3, 8, 6, "gelu")
+        >>> factor(torch.zeros(1, 1, 5, 6), torch.zeros(1, 2, 5, 4)).shape
         torch.Size([1, 2, 5, 4, 3])
     """
 
@@ -56,8 +57,8 @@ class LowRankKernel(PairKernel, Pooled):
 
     Args:
         heads: H.
-        dim: features d of a head's slice of u.
-        rank: r, of a head. It bounds the rank of the whole matrix over a domain, not only of a
+        dim: features d of the slice of u that a head reads.
+        rank: r, per head. It bounds the rank of the whole matrix over a domain, not only of a
             pair's, so it may exceed ``dim``; beyond N·dim on a domain of N points it adds nothing.
         position_dim: p.
         width: hidden width w of both networks.
@@ -68,7 +69,7 @@ class LowRankKernel(PairKernel, Pooled):
     the operator starts as the mean, seen in r directions (all of it where r ≥ d).
 
     Cost: bidirectional, hidden units first, O(N·w·d); causal O(N·w·d·r); a step has a state of r
-    numbers a head.
+    numbers per head.
 
     Raises:
         OptionError: an unknown activation, or sizes that are not positive.
@@ -129,6 +130,8 @@ class LowRankKernel(PairKernel, Pooled):
 
     # --- separable --------------------------------------------------------------------------------
 
+    # The values already carry Ψ, and ``expand`` applies Φ: what is left between two points is 1.
+
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         return ux.new_ones(1, 1, ux.shape[2], 1)
 
@@ -152,9 +155,8 @@ class LowRankKernel(PairKernel, Pooled):
         p = problem
         dtype = torch.promote_types(p.uy.dtype, torch.float32)
         there = self.fourier(p.y)[:, None]
-        here = (
-            self.fourier(p.x)[:, None] if p.layout.cross else there
-        )  # the sines are a good part of the cost
+        # The sines are a good part of the cost: once, where queries are keys.
+        here = self.fourier(p.x)[:, None] if p.layout.cross else there
         units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
         with torch.autocast(p.uy.device.type, enabled=False):
             signal = p.uy.to(dtype) * p.quadrature.mass[:, None, :, None].to(dtype)

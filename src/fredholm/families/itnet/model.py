@@ -26,8 +26,8 @@ from .presets import PRESETS
 class ITNet(nn.Module, PretrainedMixin):
     r"""Encoder, L pre-norm residual blocks of an operator, layer norm, pooling, linear read-out.
 
-    The same backbone serves every registered operator (``config.operator``), so that operators can
-    be compared.
+    The same backbone takes every registered operator (``config.operator``), so that operators
+    can be compared.
 
     Shape: what ``config.encoder`` reads (images (B, C, H, W), clouds (B, N, p), token numbers (B,
     N), fields (B, C, n1, n2), or
@@ -153,7 +153,8 @@ class ITNet(nn.Module, PretrainedMixin):
 
         Example:
             >>> from fredholm.models import create_model
-            >>> options = {"encoder": "text", "causal": True, "pool": "every", "vocabulary": 9, "num_classes": 9, "max_length": 8}
+            >>> options = {"encoder": "text", "causal": True, "pool": "every", "vocabulary": 9}
+            >>> options |= {"num_classes": 9, "max_length": 8}
             >>> model = create_model("itnet_nano", operator="itnet_low_rank", **options).eval()
             >>> logits, state = model.step(torch.tensor([3, 4]), model.init_state(8, batch=2))
             >>> logits.shape, state.seen

@@ -95,7 +95,8 @@ def itnet_naive(
 
     Example:
         >>> one = torch.ones(1, 1)
-        >>> constant = Network(torch.zeros(3, 10), torch.zeros(3), torch.zeros(1, 1, 1, 3), one[None])
+        >>> weight2 = torch.zeros(1, 1, 1, 3)
+        >>> constant = Network(torch.zeros(3, 10), torch.zeros(3), weight2, one[None])
         >>> mixing = Mixing(0 * one, one, 0 * one[0])
         >>> options = {"network": constant, "frequencies": one, "mixing": mixing}
         >>> u = torch.tensor([[[1.0], [5.0]]])  # the constant kernel K = 1 is the mean

@@ -21,7 +21,7 @@ class ITNetOperator(IntegralOperator):
 
     Head h reads and writes its own slice u_h of width d_h = dim / heads; K_h is
     :class:`fredholm.kernels.MLPKernel`. It is evaluated hidden units first: 2·w·d_h multiply-adds
-    and w activations a pair and head, memory O(N).
+    and w activations per pair and head, memory O(N).
 
     Args:
         dim: width d of u.
@@ -83,7 +83,7 @@ class LowRankITNetOperator(IntegralOperator):
         dim: width d of u.
         heads: H, must divide ``dim``.
         position_dim: dimension p of the domain's positions.
-        rank: r, of one head. A total rank R over the heads (the paper's "LR-64") is ``rank=ceil(R /
+        rank: r, per head. A total rank R over the heads (the paper's "LR-64") is ``rank=ceil(R /
             heads)``.
         width: hidden width w of both factor networks.
         strategy, out_dim: see :class:`IntegralOperator`.

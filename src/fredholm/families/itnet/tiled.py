@@ -1,4 +1,8 @@
-"""ITNet's kernel integrated hidden units first, tile by tile: nothing wide is held per pair."""
+"""The exact forms: hidden units integrated first, tile by tile; nothing wide exists per pair.
+
+M_k(x) = ∫ h_k(x, y) u(y) dμ(y) and then one contraction with W2 per query; the displacement term of
+the first layer comes from a table on a grid, and from appended columns on any points.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) 
     out = mlp_kernel(
         value=value, readout=readout, density=q.density, backend=strategy.backend, **terms
     )
-    if bias is not None:  # the readout's bias is a kernel of its own, constant over pairs
+    if bias is not None:  # the readout's bias is one more kernel, constant over pairs
         total = _mean(q, value, problem.ux.shape[2])
         out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), total)
     return out if q.scale is None else out * q.scale[..., None].to(out.dtype)

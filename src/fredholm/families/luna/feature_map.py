@@ -54,11 +54,11 @@ class LunaMap(FeatureMap):
             :math:`e^{u}, e^{-u}, e^{u/2}, e^{-u/2}, \dots` on [-6, 6], and directions are
             orthonormal, the identity if M = e, so that two channels begin as Hedgehog's features
             do. For conversions: attention starts nearer to softmax, and ends nearer.
-        bank: w and ψ stay as drawn, and one coefficient a channel is learned ("bank +
+        bank: w and ψ stay as drawn, and one coefficient per channel is learned ("bank +
             coefficients").
         cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a
             running average, which neither couples samples nor sees ahead, or ``"batch"`` with the
-            call's own, as the paper's listing.
+            call's statistic, as the paper's listing.
 
     Raises:
         OptionError: an unknown name, or a size below one.
@@ -182,11 +182,9 @@ class LunaMap(FeatureMap):
     def features_of(self, x: Tensor) -> Tensor:
         b, h, n, _ = x.shape
         u, sets, scale = self.scalars(x), self.weight.shape[0], self._scale(x.dtype)
-        u = (
-            u.reshape(b, h, self.directions * n)
-            if sets > 1
-            else u.reshape(b * h, 1, self.directions * n)
-        )
+        # A set of networks per head, or one for all: then heads are further rows of the same set.
+        rows = (b, h) if sets > 1 else (b * h, 1)
+        u = u.reshape(*rows, self.directions * n)
         y = scalar_bank(
             u, self.scaled_bank(x.dtype), activation=self.activation, nonneg=self.nonneg
         )
@@ -209,7 +207,7 @@ class LunaMap(FeatureMap):
         return scale
 
     def _capped(self, y: Tensor, scale: Tensor) -> Tensor:
-        """The batch's cap; or the running average's update, whose value the features have already."""
+        """The batch's cap, or an update of the running average, which the bank's scale contains."""
         if self.cap == "batch":
             size = (y.square().mean((0, 1, 3, 4)) * self.directions + TINY).sqrt()
             return y * (self.target / size).clamp(max=1.0)[:, None, None]
@@ -226,7 +224,8 @@ class LunaMap(FeatureMap):
         return gate[:, :, :, None]
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, directions={self.directions}, channels={self.channels}, activation={self.activation}"
+        options = f"directions={self.directions}, channels={self.channels}"
+        return f"{super().extra_repr()}, {options}, activation={self.activation}"
 
 
 def _preset(name: str, **given: Any) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def feature_map(
     envelope: Float[Tensor, "b h n #l"] | None = None,
     **options,
 ) -> Float[Tensor, "b h n ml"]:
-    r"""The features, :math:`\phi(x) = \frac{h(x)}{\sqrt m}\,[\psi_l(w_i \cdot x + b_i)]_{i,l}` (11).
+    r""":math:`\phi(x) = \frac{h(x)}{\sqrt m}\,[\psi_l(w_i \cdot x + b_i)]_{i,l}` (11).
 
     ``envelope`` holds the values h(x), 1 if not given; ``options`` are those of :func:`channels`.
     The offsets b are the listing's. Column i·l + c is channel c of direction i.
@@ -73,7 +73,7 @@ def attention(
     value: Float[Tensor, "b h k d"],
 ) -> Float[Tensor, "b h n d"]:
     r""":math:`\phi(Q)(\phi(K)^\top V) \,/\, \phi(Q)(\phi(K)^\top 1)` (9): two sums over the keys,
-    which all queries share, O(n + k) time. The kernel is :math:`k(x, y) = \phi(x)\cdot\phi(y)` (10).
+    which all queries share, O(n + k) time. The kernel is :math:`\phi(x)\cdot\phi(y)` (10).
 
     Example:
         >>> one = torch.ones(1, 1, 3, 1)

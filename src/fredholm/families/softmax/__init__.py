@@ -7,8 +7,7 @@ RNNs: Fast Autoregressive Transformers with Linear Attention, ICML 2020.
 - ``kernel.py``: softmax attention's kernel; ``linear.py``: linear attention's.
 - ``feature_maps.py``: the named feature maps φ of linear attention.
 - ``operator.py``: both operators, thin constructors.
-- ``multihead.py``, ``huggingface.py``, ``timm.py``: converters of the libraries' own attention
-  layers.
+- ``multihead.py``, ``huggingface.py``, ``timm.py``: converters of the libraries' attention layers.
 
 The fast ops lie in ``fredholm.ops.attention`` and ``fredholm.ops.linear_attention``, because other
 families use them too.

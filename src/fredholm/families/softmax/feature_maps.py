@@ -39,7 +39,7 @@ class RandomFeatures(FeatureMap):
     """
 
     frequencies: Tensor
-    waves = 1  # features a frequency
+    waves = 1  # features per frequency
 
     def __init__(
         self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
@@ -47,7 +47,7 @@ class RandomFeatures(FeatureMap):
         super().__init__(width, heads, features=features or width)
         if self.features % self.waves:
             raise OptionError(
-                f"{type(self).__name__} has {self.waves} features a frequency; {features} do not "
+                f"{type(self).__name__} has {self.waves} features per frequency; {features} do not "
                 "divide"
             )
         self.orthogonal = orthogonal
@@ -107,7 +107,7 @@ class FourierRandomFeatures(RandomFeatures):
 
 
 class HeadLinear(FeatureMap):
-    """Base of maps with one linear layer a head, ``weight`` (H, r', e) and ``bias`` (H, r')."""
+    """Base of maps with one linear layer per head, ``weight`` (H, r', e) and ``bias`` (H, r')."""
 
     def __init__(self, width: int, heads: int = 1, *, rows: int, features: int):
         super().__init__(width, heads, features=features)
@@ -115,14 +115,14 @@ class HeadLinear(FeatureMap):
         self.bias = nn.Parameter(torch.zeros(heads, rows))
 
     def mixed(self, x: Tensor) -> Tensor:
-        """W x + b, a head each."""
+        """W x + b, per head."""
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         return x @ weight.mT + bias[:, None]
 
 
 @register_feature_map("t2r")
 class T2RFeatures(HeadLinear):
-    """φ(x) = ReLU(W x + b), one layer a head.
+    """φ(x) = ReLU(W x + b), one layer per head.
 
     Reference: Kasai et al. 2021, Eq. 6.
 
@@ -141,7 +141,7 @@ class T2RFeatures(HeadLinear):
 
 @register_feature_map("hedgehog")
 class HedgehogFeatures(HeadLinear, ExponentialMap):
-    r"""φ(x) = [exp(W x + b), exp(-W x - b)], one layer a head, W the identity at first.
+    r"""φ(x) = [exp(W x + b), exp(-W x - b)], one layer per head, W the identity at first.
 
     Args:
         width, heads: see :class:`FeatureMap`.
@@ -151,7 +151,8 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
     Reference: Zhang et al. 2024, Eq. 6.
 
     Example:
-        >>> HedgehogFeatures(4, softmax=True)(torch.randn(1, 1, 3, 4)).sum(-1).round(decimals=4).unique().item()
+        >>> features = HedgehogFeatures(4, softmax=True)(torch.randn(1, 1, 3, 4))
+        >>> features.sum(-1).round(decimals=4).unique().item()
         2.0
     """
 

@@ -1,4 +1,4 @@
-"""Softmax attention as a kernel."""
+"""Softmax attention's kernel: K(x, y; u) = exp(s ⟨Q u(x), K u(y)⟩) V / Z(x)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SoftmaxKernel(AttentionKernel, JointScores):
     r"""Scaled dot-product attention:
     :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
 
-    The normaliser Z is an integral over the whole signal, so K is no function of four local
+    The normaliser Z is an integral over the whole signal, so that K is not a function of four local
     arguments; its definition is :meth:`weights`, a density against the measure. The value bias is
     an offset, because the weights integrate to one. Masks, windows, padding and additive biases are
     the domain's.
@@ -33,13 +33,13 @@ class SoftmaxKernel(AttentionKernel, JointScores):
         dim, heads, bias, projections: see :class:`AttentionKernel`. A key bias cancels in the
             normaliser and never changes the output, unless keys are normalised or turned after it.
         scale: s, default one over the root of a query's width.
-        query_norm, key_norm: normalisations of a head's queries and keys, (…, e) to (…, e).
+        query_norm, key_norm: normalisations of the queries and keys of a head, (…, e) to (…, e).
         rotary: turns queries and keys with their positions; the default domain then has positions
             0, 1, 2, …
         causal: the layer only makes sense looking back: its default domain is causal and others are
             refused.
-        dropout: of a converted layer, on weights or output. In training mode the layer is random
-            and no integral operator, so that a call is refused.
+        dropout: of a converted layer, on weights or output. In training mode the layer is random,
+            not an integral operator, and a call is refused.
 
     Raises:
         DomainError: a domain without order for ``causal``.

@@ -1,4 +1,4 @@
-"""``nn.MultiheadAttention`` as an operator, and what every conversion of an attention checks."""
+"""The converter of ``torch.nn.MultiheadAttention``, and what conversions of attentions check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from .kernel import SoftmaxKernel
 def multihead_attention(module: nn.MultiheadAttention) -> IntegralOperator:
     r"""Multi-head attention, self or cross, on (B, N, dim) whatever the module's ``batch_first``.
 
-    .. math:: K_h(x, y; u) = Z_h(x)^{-1} e^{\langle Q_h u(x), K_h u(y)\rangle/\sqrt{d_h}}\,V_h,\qquad \text{offset} = b_V
+    .. math::
+        K_h(x, y; u) = Z_h(x)^{-1} e^{\langle Q_h u(x), K_h u(y)\rangle/\sqrt{d_h}}\,V_h,
+        \qquad \text{offset} = b_V
 
     The arguments of the module's forward are the domain's: ``key_padding_mask`` = ``~valid``,
     ``attn_mask`` = ``~pairs`` where boolean and ``pairs`` where float, ``is_causal`` = ``causal``;
@@ -44,7 +46,7 @@ def multihead_attention(module: nn.MultiheadAttention) -> IntegralOperator:
 
 
 def bind(kernel: SoftmaxKernel, projection: nn.Linear | None) -> IntegralOperator:
-    """The operator of an attention kernel and the module's own output layer."""
+    """The operator of an attention kernel and the module's output layer."""
     width = kernel.heads * kernel.d_out
     return IntegralOperator(
         kernel.d_in,

@@ -1,4 +1,5 @@
-r"""Softmax attention and linear attention against a measure, in plain einsums: the page to open first.
+r"""Softmax attention and linear attention against a measure, in plain einsums: the page to open
+first.
 
 Both are averages of the values under a density p, :math:`\int p(x, y)\,d\mu(y) = 1`:
 
@@ -8,7 +9,8 @@ Both are averages of the values under a density p, :math:`\int p(x, y)\,d\mu(y) 
 With a mass of 1/N per point this is the attention of every library. Where points carry different
 masses each key counts by its mass, so that sampling one region more densely moves nothing.
 
-Letters of the einsums: b batch, h head, q query, k key, e feature of a head, r feature of φ.
+Letters of the einsums: b batch, h head, q query, k key, d and e input and output feature of a
+layer, e also feature of a head, r feature of φ.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def softmax_attention_naive(
     projections: Projections,
     heads: int,
 ) -> Float[Tensor, "b n e"]:
-    r"""Scaled dot-product attention, :math:`p(x, y) \propto e^{\langle Q u(x), K u(y)\rangle/\sqrt e}`.
+    r"""Scaled dot-product attention,
+    :math:`p(x, y) \propto \exp(\langle Q u(x), K u(y)\rangle / \sqrt{e})`.
 
     Args:
         u: features.

@@ -72,7 +72,7 @@ class LinearAttention(IntegralOperator):
 
     Shape: (B, N, dim) to (B, N, out_dim).
 
-    Cost: O(N·dim·(dim + r)) for r features a head, causal or not; ``step`` O(dim·(dim + r)).
+    Cost: O(N·dim·(dim + r)) for r features per head, causal or not; ``step`` O(dim·(dim + r)).
 
     Reference: Katharopoulos et al. 2020, Eqs. 4-7.
 

@@ -1,4 +1,4 @@
-"""The attention of timm's vision transformers."""
+"""The converter of the attention of timm's vision transformers."""
 
 from __future__ import annotations
 

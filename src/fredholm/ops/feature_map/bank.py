@@ -22,11 +22,11 @@ def scalar_bank(
     ``nonneg``, at many scalars.
 
     With ReLU units ψ is piecewise linear: one search among the K = G·h merged knots and one
-    multiply-add a channel. Other activations are evaluated in chunks and computed again in the
+    multiply-add per channel. Other activations are evaluated in chunks and computed again in the
     backward.
 
     Args:
-        u: scalars, (R, S, T); set s of the bank is evaluated at ``u[:, s]``.
+        u: scalars, (R, S, T); set s of the bank is applied to ``u[:, s]``.
         bank: see :class:`Bank`.
         activation: σ, a name in ``fredholm.ops.activations.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
@@ -45,8 +45,8 @@ def scalar_bank(
 
     Example:
         >>> one = torch.ones(1, 1, 1)
-        >>> u, bank = torch.tensor([[[-1.0, 0.0, 2.0]]]), Bank(one, -one, one[None], 0 * one)
-        >>> scalar_bank(u, bank).tolist()
+        >>> bank = Bank(one, -one, one[None], 0 * one)  # ReLU(u - 1)
+        >>> scalar_bank(torch.tensor([[[-1.0, 0.0, 2.0]]]), bank).tolist()
         [[[[0.0, 0.0, 1.0]]]]
     """
     find_activation(activation)

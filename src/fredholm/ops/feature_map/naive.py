@@ -12,8 +12,8 @@ from ..activations import find_activation
 
 
 class Bank(NamedTuple):
-    r"""S sets of G networks 1 → h → C each, L = G·C channels a set; channel g·C + c is output c of
-    network g.
+    r"""S sets of G networks 1 → h → C each, L = G·C channels per set; channel g·C + c is output c
+    of network g.
 
     Attributes:
         weight, bias: of the hidden units, (S, G, h) each.

@@ -1,11 +1,9 @@
 r"""Scalar networks with one ReLU layer as what they are: piecewise linear functions with at most h
 knots each.
 
-The knots of all networks of a set are merged, so that all channels need one search and one
-gather.
-In segment k,
-:math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums over the scalars of a
-segment.
+The knots of all networks of a set are merged, so that one search and one gather do for all
+channels. In segment k, :math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums
+over the scalars of a segment.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from torch import Tensor
 
 from .naive import Bank
 
-# scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread
+# Scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread.
 CHUNK = 32_768
 ACCELERATOR_CHUNK = 4_194_304
-CELLS = 16  # grid cells a knot
+CELLS = 16  # grid cells per knot
 PASSES = 12  # more knots than this in one cell: binary search
 Rectangle = tuple[slice, slice]
 
@@ -39,8 +37,8 @@ def segments(
 
     Example:
         >>> one = torch.ones(1, 1, 1)
-        >>> relu = Bank(one, -one, one[None], one)  # ReLU(u - 1) + 1
-        >>> [x.flatten().tolist() for x in segments(relu)]
+        >>> bank = Bank(one, -one, one[None], one)  # ReLU(u - 1) + 1
+        >>> [x.flatten().tolist() for x in segments(bank)]
         [[1.0], [0.0, 1.0], [1.0, 0.0]]
     """
     double = torch.float64 if bank.weight.device.type != "mps" else bank.weight.dtype
@@ -58,9 +56,9 @@ def segments(
     start = torch.einsum("xsgh,sgch->xsgc", before, readout) + torch.stack(
         [torch.zeros_like(shift), shift]
     )
-    jumps = (
-        across[:, :, :, None] * readout
-    )  # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h)
+    # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h). A channel jumps at
+    # the knots of its network alone, hence the identity over networks.
+    jumps = across[:, :, :, None] * readout
     same = torch.eye(weight.shape[1], dtype=double, device=weight.device)[:, None, :, None]
     jumps = (jumps[..., None, :] * same).flatten(4, 5).flatten(2, 3)
     jumps = jumps.gather(-1, order[:, None].expand(jumps.shape))
@@ -87,8 +85,8 @@ class Search:
     """The number of knots below a scalar, exactly as a binary search finds it, but from a grid of
     cells over the data.
 
-    A cell's number grows with the scalar, in floating point too, so that only knots in the scalar's
-    own cell need a comparison.
+    A cell's number grows with the scalar, in floating point too, so that only knots in the
+    scalar's cell need a comparison.
     """
 
     def __init__(self, knots: Tensor, u: Tensor):
@@ -101,12 +99,12 @@ class Search:
         self.rate = self.last / (high - low)
         if not (self.rate.isfinite() and self.rate > 0):
             return
-        per_cell = torch.bincount(
+        counts = torch.bincount(
             self._cell(knots[(knots >= low) & (knots <= high)]), minlength=self.last + 1
         )
-        self.passes = int(per_cell.max())
+        self.passes = int(counts.max())
         if self.passes <= PASSES:
-            self.start = (per_cell.cumsum(0) - per_cell + (knots < low).sum()).int()
+            self.start = (counts.cumsum(0) - counts + (knots < low).sum()).int()
             self.padded = F.pad(knots, (0, 1), value=torch.inf)
 
     def _cell(self, u: Tensor) -> Tensor:

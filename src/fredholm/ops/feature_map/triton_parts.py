@@ -4,7 +4,7 @@ more.
 Features of a block of points are a matrix (points, L·M), channel l of direction m in column l·M +
 m, as in
 :class:`fredholm.kernels.LunaMap`; both sizes are padded to powers of two with columns that are
-zero. A bank with one network a set (``SHARED``) computes a hidden unit once for all its channels.
+zero. A bank with one network per set (``SHARED``) computes a hidden unit once for all its channels.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def scalars(base, at, count, M: tl.constexpr, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def _unit(
-    weight, bias, readout, j, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
-    BLOCK_L: tl.constexpr, SHARED: tl.constexpr
+    weight, bias, readout, j,
+    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """Hidden unit j of the networks: w and b (1, 1 | L, 1), and its share R of every channel (1, L,
     1).
@@ -98,8 +98,9 @@ def _unit(
 
 @triton.jit
 def channels(
-    u, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
-    BLOCK_L: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
+    u, weight, bias, readout, shift,
+    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr,
+    SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """ψ before a last ReLU, (points, BLOCK_L, BLOCK_M), of scalars u (points, 1, BLOCK_M)."""
     channel = tl.arange(0, BLOCK_L)
@@ -115,15 +116,16 @@ def channels(
 def known(
     at, count, L: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr
 ):
-    """Whether an entry of (points, BLOCK_L, BLOCK_M) is a point, a channel and a direction."""
+    """Whether an entry of (points, BLOCK_L, BLOCK_M) is of a point, a channel and a direction."""
     columns = (tl.arange(0, BLOCK_L) < L)[:, None] & (tl.arange(0, BLOCK_M) < M)[None, :]
     return (at < count)[:, None, None] & columns[None, :, :]
 
 
 @triton.jit
 def features(
-    base, at, count, weight, bias, readout, shift, L: tl.constexpr, C: tl.constexpr,
-    H: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+    base, at, count, weight, bias, readout, shift,
+    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
 ):  # fmt: skip
     """φ of the points ``at``, (points, BLOCK_L·BLOCK_M), zero outside."""
@@ -137,14 +139,15 @@ def features(
 
 @triton.jit
 def features_backward(
-    grad, base, at, count, weight, bias, readout, shift, base_grad, weight_grad, bias_grad,
-    readout_grad, shift_grad, L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
-    BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr, SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
-    NONNEG: tl.constexpr,
+    grad, base, at, count, weight, bias, readout, shift,
+    base_grad, weight_grad, bias_grad, readout_grad, shift_grad,
+    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+    SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
 ):  # fmt: skip
     """From φ's gradient (points, BLOCK_L·BLOCK_M), the scalars' at ``base_grad`` (M, count) and
-    this block's share of the bank's: w and b (1 | L, H), R (L, H) and c (L) of its own. Hidden
-    units are computed again.
+    this block's share of the bank's: w and b (1 | L, H), R (L, H) and c (L), which no other
+    block writes. Hidden units are computed again.
     """
     u = scalars(base, at, count, M, BLOCK_M)
     g = tl.reshape(grad, (u.shape[0], BLOCK_L, BLOCK_M))

@@ -26,7 +26,7 @@ def grid_convolution(
 
     The readout is linear, so that :math:`\hat\kappa = \sum_k R_k \hat h_k`: w transforms of hidden
     units instead of d_out·d_in of kernel entries, and one real matrix product. Zero-padded to 2n or
-    more an axis: what wraps around lands outside the part that is kept. The kernel's spectrum is
+    more per axis: what wraps around lands outside the part that is kept. The kernel's spectrum is
     made a block of frequencies at a time, and again in the backward.
 
     Args:

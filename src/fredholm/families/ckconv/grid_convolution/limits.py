@@ -7,9 +7,8 @@ from torch import Tensor
 
 from ....ops.launch import LARGEST_GRID
 
-WIDEST = (
-    128  # hidden units whose spectrum at a block of frequencies the registers of a program hold
-)
+# Hidden units whose spectrum at a block of frequencies fits into the registers of one program.
+WIDEST = 128
 
 
 def spectrum_refusal(dtype: torch.dtype, hidden: Tensor, readout: Tensor) -> str | None:

@@ -3,7 +3,7 @@ exists than fits a cache.
 
 Spectra are (channels, B, F) with F the frequencies of a real transform, flattened. A block of them
 is seen as pairs of real numbers: R is real, so that :math:`\\hat\\kappa = R \\hat h` is one real
-matrix product, and what follows one small real product a frequency. Heads of one channel need no
+matrix product, and what follows one small real product per frequency. Heads of one channel need no
 blocks: their :math:`\\hat\\kappa` is no larger than the signal.
 """
 

@@ -11,7 +11,7 @@ import triton.language as tl
 @triton.jit
 def load_rows(base, row, f, rows, count, stride):
     """Rows of a complex matrix at frequencies f, real and imaginary parts (row, f), zero outside.
-    ``stride``: complex numbers a row.
+    ``stride``: complex numbers per row.
     """
     inside = (row < rows)[:, None] & (f < count)[None, :]
     place = base + 2 * (row[:, None].to(tl.int64) * stride + f[None, :])

@@ -1,5 +1,10 @@
-"""Nonlinear recurrences as linear ones along their own trajectory: coefficients, responses and
-kernels.
+"""The algebra of recurrences: a nonlinear recurrence is a linear one along its trajectory.
+
+- ``naive.py``: the kernel as products of transition matrices, pair by pair.
+- ``slopes.py``: secants and tangents, which stand for the nonlinearities.
+- ``cells.py``: torch's cells, unrolled, with the coefficients of the affine recurrence.
+- ``affine.py``: that recurrence driven forwards (responses) and backwards (rows of the kernel).
+- ``line.py``: one direction of one layer, in the order in which it meets the points.
 """
 
 from .affine import Trajectory, pull, push

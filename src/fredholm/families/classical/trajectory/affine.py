@@ -49,8 +49,8 @@ def push(
     """The affine response y to x (None: to zeros, the offset) and (s, y) after the last point, from
     (s, y) before the first.
 
-    With secant slopes the response to the signal that made the trajectory is the nonlinear
-    recurrence's own output. Cost O(N·n·(m + d)).
+    With secant slopes the response to the signal that made the trajectory is the output of
+    the nonlinear recurrence. Cost O(N·n·(m + d)).
 
     Example:
         >>> one = torch.ones(1, 3, 1)
@@ -91,7 +91,7 @@ def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b
         [0.25, 0.5, 1.0]
     """
     last = line.keep.shape[1] - 1
-    carried, responses = None, []
+    carried, responses = None, []  # carried: the derivative of the rows by s_(t+1)
     for t in range(last, -1, -1):
         upon_y = left[:, :, t]
         if carried is not None:

@@ -195,7 +195,7 @@ def _rnn_relu(weights: Weights, x: Tensor, state: State, linearization: str) -> 
     return rnn(weights, x, state, linearization, "relu")
 
 
-# By torch's own names (``torch.nn.RNNBase.mode``).
+# By torch's names, ``torch.nn.RNNBase.mode``.
 CELLS: dict[str, Callable[[Weights, Tensor, State, str], Trajectory]] = {
     "RNN_TANH": rnn,
     "RNN_RELU": _rnn_relu,

@@ -15,8 +15,8 @@ from . import Trajectory, pull, push
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """In which order a direction meets the points, and back again; (B | 1, N), or None for their
-    own order.
+    """In which order a direction meets the points, and back again; (B | 1, N), or None where it
+    meets them as they come.
     """
 
     there: Int[Tensor, "#b n"] | None = None
@@ -56,10 +56,10 @@ class Line:
     start: tuple[Tensor, ...]
 
     def push(self, x: Float[Tensor, "b n d"] | None) -> Float[Tensor, "b n m"]:
-        """The affine response to x, points in their own order; to None, the offset."""
+        """The affine response to x, points as they come; to None, the offset."""
         x = None if x is None else take(x, self.order.there)
         return take(push(self.line, x, (self.start[-1], self.start[0]))[0], self.order.back)
 
     def pull(self, left: Float[Tensor, "b q n o m"]) -> Float[Tensor, "b q n o d"]:
-        """Rows of the kernel under the factors ``left``, points in their own order."""
+        """Rows of the kernel under the factors ``left``, points as they come."""
         return take(pull(self.line, take(left, self.order.there, 2)), self.order.back, 2)

@@ -42,9 +42,8 @@ def tanh_secant(z: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
         [1.0, 0.7615941762924194]
     """
     near = z.abs() < NEAR
-    square = torch.where(
-        near, z, 0.0
-    ).square()  # each branch sees only arguments at which it and its gradient are finite
+    # Each branch sees only arguments at which it and its gradient are finite.
+    square = torch.where(near, z, 0.0).square()
     series = torch.full_like(square, SERIES[-1])
     for coefficient in reversed(SERIES[:-1]):
         series = series * square + coefficient

@@ -84,7 +84,8 @@ class MomentConstraint(Constraint):
     r"""The set S1 of functions with mean σ1 and standard deviation σ2 over the features: layer
     normalisation is its projection,
 
-    .. math:: P(v)(x, y) = \sigma_2 \frac{v(x, y) - \alpha(x)}{\sqrt{\beta(x) + \varepsilon}} + \sigma_1,
+    .. math::
+        P(v)(x, y) = \sigma_2 \frac{v(x, y) - \alpha(x)}{\sqrt{\beta(x) + \varepsilon}} + \sigma_1,
 
     with α, β the mean and variance of v(x, ·). It is the exact projection for ε = 0; ε > 0 keeps it
     smooth where v is constant. (All of S1 is equally near to a constant; for ε = 0 it is sent to
@@ -139,7 +140,7 @@ class MomentConstraint(Constraint):
         )
 
     def standardise(self, u: Tensor) -> Tensor:
-        """u with mean 0 and variance 1 over the features, but for ε: what comes before the affine."""
+        """u with mean 0 and variance 1 over the features, but for ε: before the affine map."""
         if self.eps > 0:
             return F.layer_norm(u, u.shape[-1:], eps=self.eps)
         centred = u - u.mean(-1, keepdim=True)

@@ -27,9 +27,9 @@ class ConvolutionTerm(Term):
 
     Args:
         dim: width of u.
-        kernel_size: taps an axis, odd.
+        kernel_size: taps per axis, odd.
         axes: dimension of the grid, 1 to 3.
-        depthwise: one filter a feature instead of all pairs of features.
+        depthwise: one filter per feature instead of all pairs of features.
         norm: None, or a map of the features before the convolution.
 
     Reference: continuous transformer, Eq. 57, 58; Wu et al. 2021.
@@ -84,14 +84,17 @@ class ConvolutionalAttention(nn.Module):
     r"""Softmax attention whose queries, keys and values are filtered along the grid before they are
     projected:
 
-    .. math:: Q = W^Q\,\mathrm{BN}(w^Q * u),\quad K = W^K\,\mathrm{BN}(w^K * u),\quad V = W^V\,\mathrm{BN}(w^V * u),
+    .. math::
+        Q = W^Q\,\mathrm{BN}(w^Q * u),\quad
+        K = W^K\,\mathrm{BN}(w^K * u),\quad
+        V = W^V\,\mathrm{BN}(w^V * u),
 
     with depthwise filters w. Keys and values may live on a coarser grid (``stride``). An operator
     for :class:`OperatorTerm`.
 
     Args:
         dim, heads: width of u, number of heads.
-        kernel_size, axes: odd taps an axis, and the dimension of the grid.
+        kernel_size, axes: odd taps per axis, and the dimension of the grid.
         stride: of keys and values.
         bias: of the projections W.
         batch_norm: BN after each filter; without it the filters alone.
@@ -174,7 +177,8 @@ class ConvolutionalEmbedding(nn.Module):
     Reference: Wu et al. 2021, §3.1; continuous transformer, §6.2.
 
     Example:
-        >>> u, domain = ConvolutionalEmbedding(3, 8, 3, stride=2)(torch.zeros(1, 16, 3), Domain.grid(4, 4))
+        >>> embedding = ConvolutionalEmbedding(3, 8, 3, stride=2)
+        >>> u, domain = embedding(torch.zeros(1, 16, 3), Domain.grid(4, 4))
         >>> u.shape, domain.shape
         (torch.Size([1, 4, 8]), (2, 2))
     """

@@ -56,8 +56,8 @@ class Evolution(nn.Module):
     ordinary encoder.
 
     Args:
-        knots: one sequence of terms a knot, the same kinds and shapes in each; a single sequence of
-            terms is one shared knot.
+        knots: one sequence of terms per knot, the same kinds and shapes in each; a single sequence
+            of terms is one shared knot.
         scheme: a :class:`Scheme` or a name. It has no parameters and may be replaced:
             ``evolution.scheme = Strang()``.
         controls: ``"constant"`` or ``"linear"`` in time, or :class:`Controls`.
@@ -69,20 +69,21 @@ class Evolution(nn.Module):
     Shape: u (B, N, D) on ``domain`` (N points, default a line) to (B, N, D). Padded points may hold
     anything; outputs there are zero.
 
-    Cost: steps × the scheme's substeps × the terms' own cost.
+    Cost: steps × substeps of the scheme × cost of a term.
 
     Raises:
         OptionError: T ≤ 0, fewer than one step, knots that differ, terms of different width, a
             scheme that does not fit.
-        SubstepError: a term that cannot serve the substep asked of it.
+        SubstepError: a term without the substep that the scheme takes.
         ShapeError: u and the domain do not fit.
 
     Reference: continuous transformer, Eq. 10, 16-21, 73-75.
 
     Example:
-        >>> from fredholm.depth import FeedForwardTerm, OperatorTerm
-        >>> knots = [[OperatorTerm.of("softmax", 8, heads=2), FeedForwardTerm(8, 16)] for _ in range(3)]
-        >>> evolution = Evolution(knots, scheme="lie")
+        >>> from fredholm.families.continuous.splitting import FeedForwardTerm, OperatorTerm
+        >>> def knot():
+        ...     return [OperatorTerm.of("softmax", 8, heads=2), FeedForwardTerm(8, 16)]
+        >>> evolution = Evolution([knot() for _ in range(3)], scheme="lie")
         >>> evolution(torch.randn(2, 5, 8)).shape, evolution(torch.randn(2, 5, 8), steps=12).shape
         (torch.Size([2, 5, 8]), torch.Size([2, 5, 8]))
     """
@@ -181,7 +182,7 @@ class Evolution(nn.Module):
     def flows(
         self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
     ) -> list[Flow]:
-        """One flow a term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
+        """One flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
         return [
             partial(self._flow, domain, k, scheme.resolve(term), step, observer)
             for k, term in enumerate(self.knots[0])
@@ -257,14 +258,15 @@ class Evolution(nn.Module):
         return _clean(u if self.norm is None else self.norm(u), domain)
 
     def extra_repr(self) -> str:
-        return f"scheme={self.scheme}, controls={self.controls}, horizon={self.horizon:g}, steps={self.steps}"
+        time = f"horizon={self.horizon:g}, steps={self.steps}"
+        return f"scheme={self.scheme}, controls={self.controls}, {time}"
 
 
 def _unsplit(
     evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str
 ) -> Tensor:
-    """One Runge-Kutta step of the whole equation; controls are read at each stage's own time,
-    inside the step.
+    """One Runge-Kutta step of the whole equation; controls are read at the time of each
+    stage, inside the step.
     """
     times = {
         "euler": (0.0,),

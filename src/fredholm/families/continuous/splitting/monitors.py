@@ -15,7 +15,7 @@ from .evolution import Evolution, Substep
 
 
 def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
-    r""":math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` a sample, (B,): the features' mean
+    r""":math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` per sample, (B,): the features' mean
     square, integrated over the domain.
 
     Example:
@@ -40,15 +40,15 @@ class Monitor:
 
     A row holds ``step``, ``time``, ``name``, ``energy``, the errors of ``mean`` and ``variance``
     against S1, and ``distance`` to it: the means over the real points. After a moment constraint
-    these are taken before its affine map, because a normalisation followed by one is no projection;
-    there they show what ε leaves. ``negative`` is the share of negative values.
+    these are taken before its affine map, because a normalisation followed by one is not a
+    projection; there they show what ε leaves. ``negative`` is the share of negative values.
 
     Args:
         domain: of the evolution, for its measure and padding.
         mean, std: σ1 and σ2 of the set S1.
 
     Example:
-        >>> from fredholm.depth import Evolution, encoder_terms
+        >>> from fredholm.families.continuous.splitting import Evolution, encoder_terms
         >>> monitor = Monitor()
         >>> _ = Evolution(encoder_terms(8, 2, 16))(torch.randn(1, 4, 8), observer=monitor)
         >>> [row["name"] for row in monitor.rows], monitor.rows[1]["distance"] < 1e-3
@@ -102,8 +102,9 @@ def growth(
     Values that stay bounded as the steps multiply say that the scheme is stable on these inputs.
 
     Example:
-        >>> from fredholm.depth import Evolution, LinearTerm
-        >>> growth(Evolution([LinearTerm(3)], steps=2), torch.zeros(1, 2, 3), perturbation=torch.ones(1, 2, 3))
+        >>> from fredholm.families.continuous.splitting import Evolution, LinearTerm
+        >>> evolution, u = Evolution([LinearTerm(3)], steps=2), torch.zeros(1, 2, 3)
+        >>> growth(evolution, u, perturbation=torch.ones(1, 2, 3))
         [1.0, 1.0]
     """
     steps = evolution.steps if steps is None else steps

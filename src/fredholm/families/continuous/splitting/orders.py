@@ -42,10 +42,10 @@ def convergence(
     """The order with which a scheme approaches the solution of the evolution's equation.
 
     Args:
-        evolution: without hard constraints, whose projections have no rate; else pass a reference
-            of your own.
+        evolution: without hard constraints, whose projections have no rate; else pass a
+            ``reference``.
         u, domain: initial value; float64 is advised.
-        scheme: by default the evolution's own.
+        scheme: by default that of the evolution.
         steps: at least two numbers of steps.
         reference: u(T); by default ``evolution.integrate`` with twice the most steps, a Runge-Kutta
             method of order 4.
@@ -53,11 +53,11 @@ def convergence(
     Reference: continuous transformer, App. C, which claims order 1 for all three.
 
     Example:
-        >>> from fredholm.depth import Evolution, FeedForwardTerm, LinearTerm
-        >>> terms = [FeedForwardTerm(4, 8, activation="tanh"), FeedForwardTerm(4, 8, activation="tanh")]
+        >>> from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm
+        >>> terms = [FeedForwardTerm(4, 8, activation="tanh") for _ in range(2)]
         >>> evolution = Evolution(terms).double()
-        >>> found = convergence(evolution, torch.randn(1, 3, 4, dtype=torch.float64), scheme="strang")
-        >>> 1.9 < found.order < 2.1
+        >>> u = torch.randn(1, 3, 4, dtype=torch.float64)
+        >>> 1.9 < convergence(evolution, u, scheme="strang").order < 2.1
         True
     """
     if len(set(steps)) < 2:

@@ -17,7 +17,9 @@ class PixelAttention(nn.Module):
     r"""Attention between tokens whose features are images, with convolutions for queries, keys and
     values:
 
-    .. math:: Q_h = W^Q_h * u(x, \cdot),\quad \gamma_h = \mathrm{softmax}\big(\langle Q_h, K_h\rangle / \sqrt{|\Omega_y|}\big),\quad
+    .. math::
+        Q_h = W^Q_h * u(x, \cdot),\quad
+        \gamma_h = \mathrm{softmax}\big(\langle Q_h, K_h\rangle / \sqrt{|\Omega_y|}\big),\quad
         A(u) = \sum_h \int \gamma_h(x, x')\,(W^V_h * u)(x', \cdot)\,d\mu(x')
 
     The tokens are an image's channels, so this mixes channels; the vision transformer with
@@ -27,7 +29,7 @@ class PixelAttention(nn.Module):
     Args:
         image: (height, width) of a token's features; dim = height · width.
         heads: H, one triple of filters each.
-        kernel_size: odd taps an axis.
+        kernel_size: odd taps per axis.
 
     Reference: continuous transformer, Eq. 50, 55, 56.
 

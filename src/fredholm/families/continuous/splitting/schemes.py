@@ -44,7 +44,7 @@ class Scheme:
 @dataclass(frozen=True)
 class Lie(Scheme):
     r"""Sequential splitting, :math:`u^{n+1} = \Phi_K(\Delta t) \cdots \Phi_1(\Delta t)\,u^n`: order
-    1, one substep a term.
+    1, one substep per term.
 
     Reference: continuous transformer, Eq. 74.
     """
@@ -58,7 +58,7 @@ class Lie(Scheme):
 @dataclass(frozen=True)
 class Relaxed(Lie):
     r"""The paper's :math:`4 + J` substeps, with the relaxation :math:`\tfrac12(N(u) + u)` in place
-    of the network's own step.
+    of the explicit step of the network.
 
     A step of 1 is one layer of the post-norm encoder. The relaxation halves term III, so it
     approximates nothing as
@@ -83,7 +83,9 @@ class Strang(Scheme):
     r"""Symmetric splitting, half steps of all terms but the last there and back: order 2, 2K - 1
     substeps.
 
-    .. math:: \Phi_1(\tau) \cdots \Phi_{K-1}(\tau)\,\Phi_K(2\tau)\,\Phi_{K-1}(\tau) \cdots \Phi_1(\tau),\qquad \tau = \Delta t / 2
+    .. math::
+        \Phi_1(\tau) \cdots \Phi_{K-1}(\tau)\,\Phi_K(2\tau)\,\Phi_{K-1}(\tau) \cdots \Phi_1(\tau),
+        \qquad \tau = \Delta t / 2
 
     The substeps must be of order 2 themselves (``midpoint``, ``heun``, ``exact``, ...); ``euler``
     caps it at 1.
@@ -129,8 +131,8 @@ class Hybrid(Scheme):
     groups: tuple[tuple[int, ...], ...]
 
     def check(self, terms: int) -> None:
-        named = sorted(k for group in self.groups for k in group)
-        if named != list(range(terms)) or not all(self.groups):
+        indices = sorted(k for group in self.groups for k in group)
+        if indices != list(range(terms)) or not all(self.groups):
             raise OptionError(
                 f"Hybrid names each of the terms 0 to {terms - 1} once, in groups, got "
                 f"{self.groups}"

@@ -15,7 +15,7 @@ Rate = Callable[[Tensor], Tensor]
 
 
 class SubstepError(OptionError):
-    """A term was asked for a substep that it cannot serve."""
+    """A substep that a term does not have, or not in this scheme."""
 
 
 def _euler(rate: Rate, u: Tensor, h: float) -> Tensor:
@@ -79,7 +79,7 @@ class Term(nn.Module):
         self.substep = self.check(substep)
 
     def check(self, substep: str) -> str:
-        """The name itself where this term can serve it.
+        """The name itself where this term has this substep.
 
         Raises:
             SubstepError: a substep that this term does not have, with the reason and those it has.
@@ -93,7 +93,7 @@ class Term(nn.Module):
         )
 
     def refusal(self, substep: str) -> str | None:
-        """Why a known substep is not served; None for an unknown one."""
+        """Why this term has no such substep, though others do; None for an unknown name."""
         return None
 
     def resolve(self, order: int) -> str:

@@ -29,11 +29,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 class OperatorTerm(Term):
     r"""Term I: an integral operator, :math:`A(u) = T(\mathrm{LN}\,u)` or :math:`A(u) = T u`,
-    without a skip of its own.
+    without a skip connection.
 
     Args:
-        operator: maps (B, N, D) on a domain to (B, N, D); any registered operator, or a module of
-            one's own.
+        operator: maps (B, N, D) on a domain to (B, N, D); any registered operator, or any other
+            module.
         dim: D; by default ``operator.dim``.
         norm: None, or a map of the features before the operator (the pre-norm scheme), such as
             ``nn.LayerNorm(dim)``.
@@ -111,7 +111,8 @@ class FeedForwardTerm(Term):
     Reference: continuous transformer, Eq. 18-20, 42, 43.
 
     Example:
-        >>> FeedForwardTerm(8, 32, activation="gelu")(torch.zeros(1, 4, 8), Domain.line(4), 1.0).shape
+        >>> term = FeedForwardTerm(8, 32, activation="gelu")
+        >>> term(torch.zeros(1, 4, 8), Domain.line(4), 1.0).shape
         torch.Size([1, 4, 8])
     """
 
@@ -182,14 +183,14 @@ class FeedForwardTerm(Term):
         if substep != "relaxed":
             return []
         *inner, last = self.layers
-        start, found = u, []
+        start, states = u, []
         u = u if self.norm is None else self.norm(u)
         for layer in inner:
             u = self._activate(layer(u))
-            found.append((f"layer {len(found) + 1}", u))
+            states.append((f"layer {len(states) + 1}", u))
         u = last(u)
-        found.append((f"layer {len(found) + 1}", u))
-        return [*found, ("relaxation", mix(start, u, 0.5))]
+        states.append((f"layer {len(states) + 1}", u))
+        return [*states, ("relaxation", mix(start, u, 0.5))]
 
 
 class LinearTerm(Term):
@@ -266,9 +267,8 @@ class LinearTerm(Term):
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         if self.bias is None:
             return F.linear(u, torch.linalg.matrix_exp(h * self.weight))
-        affine = torch.cat(
-            [self.weight, self.bias[:, None]], 1
-        )  # the last row of the extended generator is zero
+        # One more coordinate, always one, carries b; its row of the generator is zero.
+        affine = torch.cat([self.weight, self.bias[:, None]], 1)
         flow = torch.linalg.matrix_exp(h * F.pad(affine, (0, 0, 0, 1)))[:-1]
         return F.linear(u, flow[:, :-1], flow[:, -1])
 

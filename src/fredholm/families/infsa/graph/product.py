@@ -37,11 +37,12 @@ def edge_product(
     r"""Edges times values, and the size of every row, in one pass over tiles:
 
     .. math:: P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j), \qquad
-        o_i = \sum_j P_{ij} v_j, \qquad
-        r_i = \sum_j m_j P_{ij}^2 \ \text{ or } \ \sum_j m_j |P_{ij}|
+              o_i = \sum_j P_{ij} v_j, \qquad
+              r_i = \sum_j m_j P_{ij}^2 \ \text{ or } \ \sum_j m_j |P_{ij}|
 
-    A norm that is one number a head (or a prefix) is a function of r and divides o afterwards, so
-    that nothing of size Nq × Nk is kept. The quadrature masses of the product belong in ``value``.
+    A norm that is one number per head (or per prefix) is a function of r and divides o afterwards,
+    so that nothing of size Nq × Nk is kept. The quadrature masses of the product belong in
+    ``value``.
 
     Args:
         query, key, value: (B, H, Nq, e), (B, H, Nk, e), (B, H, Nk, d); d may be 0 where only r is

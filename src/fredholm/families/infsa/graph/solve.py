@@ -51,7 +51,7 @@ def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
 def resolvent(
     graph: TokenGraph, value: Tensor, *, tol: float, max_iterations: int, method: str
 ) -> tuple[Tensor, Convergence]:
-    r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was found.
+    r""":math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was solved.
 
     Without order :math:`z = v + Mz` is iterated; in causal order M is triangular and z follows by
     substitution. The backward solves the transposed system, so memory does not grow with the number
@@ -75,6 +75,8 @@ def resolvent(
             solution = SOLVERS[method](lambda v: graph.apply(v, fixed), value, tol, max_iterations)
             z, count, radius = solution
     z = z.detach()  # a solver may hand back the right side itself
+    # One more product, with gradients, measures the residual. By z = v + Mz its gradient is right
+    # but for a factor (I - Mᵀ)⁻¹ on what arrives at z, which the hook applies by solving for it.
     attached = value + graph.apply(z, factor)
     residual = float(_relative(attached.detach() - z, z))
     report = Convergence(method, count + 1, residual, radius)
@@ -103,7 +105,7 @@ def conjugate_solution(
 def solve(
     apply: Map, right: Tensor, tol: float, max_iterations: int, method: str
 ) -> tuple[Tensor, Convergence]:
-    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was found.
+    """z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was solved.
 
     Raises:
         ConvergenceError: the residual stays above ``tol``.
@@ -123,30 +125,43 @@ def solve(
 def substitute(
     graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False
 ) -> Tensor:
-    """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the triangle."""
+    """z = v + Mz (or Mᵀ) for a causal graph, a block of rows at a time: one pass over the
+    triangle.
+
+    The blocks already solved enter through the tiled product; only the square on the diagonal is
+    made, and solved as the triangle it is.
+    """
     n = value.shape[2]
     z = torch.zeros_like(value)
     weighted = factor.expand(*factor.shape[:2], n)[..., None]
     mass = graph.mass[:, None, :, None]
     for start in range(0, n, BLOCK) if not transposed else reversed(range(0, n, BLOCK)):
-        own = slice(start, min(start + BLOCK, n))
-        known = slice(own.stop, n) if transposed else slice(0, start)
+        rows = slice(start, min(start + BLOCK, n))
+        known = slice(rows.stop, n) if transposed else slice(0, start)
         ends = (graph.key, graph.query) if transposed else (graph.query, graph.key)
         into, outof = (mass, weighted) if transposed else (weighted, mass)
-        right = value[:, :, own]
+        right = value[:, :, rows]
         if known.stop > known.start:
-            density = _part(graph.density, own, known, transposed)
+            density = _part(graph.density, rows, known, transposed)
             product, _ = edge_product(
-                ends[0][:, :, own], ends[1][:, :, known], (z * outof)[:, :, known], graph.mass[:, :1], density,
-                activation=graph.activation, statistic="none", memory=graph.memory, backend=graph.backend,
-            )  # fmt: skip
-            right = right + into[:, :, own] * product
-        block = activated(graph.query[:, :, own] @ graph.key[:, :, own].mT, graph.activation).tril()
-        density = _part(graph.density, own, own, False)
+                ends[0][:, :, rows],
+                ends[1][:, :, known],
+                (z * outof)[:, :, known],
+                graph.mass[:, :1],
+                density,
+                activation=graph.activation,
+                statistic="none",
+                memory=graph.memory,
+                backend=graph.backend,
+            )
+            right = right + into[:, :, rows] * product
+        scores = graph.query[:, :, rows] @ graph.key[:, :, rows].mT
+        block = activated(scores, graph.activation).tril()
+        density = _part(graph.density, rows, rows, False)
         block = block if density is None else block * density
         system = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        system = system - weighted[:, :, own] * block * mass[:, :, own].mT
-        z[:, :, own] = torch.linalg.solve_triangular(
+        system = system - weighted[:, :, rows] * block * mass[:, :, rows].mT
+        z[:, :, rows] = torch.linalg.solve_triangular(
             system.mT if transposed else system, right, upper=transposed
         )
     return z
@@ -176,7 +191,7 @@ def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
 def neumann(
     apply: Map, right: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, int, float]:
-    """z = b + Az by its own iteration: (z, products, spectral radius estimate). Stops early where
+    """z = b + Az by iterating just that: (z, products, spectral radius estimate). Stops early where
     it diverges.
     """
     z, before, radius = right, None, 0.0

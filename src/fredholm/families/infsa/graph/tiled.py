@@ -1,5 +1,5 @@
-"""The product with the edges of a token graph, tile by tile, forward and backward: nothing of size Nq ×
-Nk is kept.
+"""The product with the edges of a token graph, tile by tile, forward and backward: nothing of size
+Nq × Nk is kept.
 
 With S = q·k, P = ρ φ(S) (zero after the query in causal order), G the gradient of the product, g
 that of the row statistic and m the masses in it, a tile's gradients are
@@ -158,7 +158,7 @@ def backward(
     needs: list[bool],
 ) -> list[Tensor]:
     """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
-    gradients = [
+    grads = [
         torch.zeros_like(t, memory_format=torch.contiguous_format) if n and t is not None else None
         for n, t in zip(needs, x)
     ]
@@ -166,8 +166,8 @@ def backward(
         x, grad, plan = _contiguous(x), grad.contiguous(), Plan.make(x, memory)
         scratch = [Scratch(x.value, plan.size) for _ in range(3)]
         for tile in tiles(x, causal, plan):
-            _gradients(tile, grad, row_grad, activation, statistic, Inputs(*gradients), scratch)  # type: ignore[arg-type]
-    return [g for g in gradients if g is not None]
+            _gradients(tile, grad, row_grad, activation, statistic, Inputs(*grads), scratch)  # type: ignore[arg-type]
+    return [g for g in grads if g is not None]
 
 
 def _gradients(
@@ -189,7 +189,7 @@ def _gradients(
     act.apply_(raw)
     above = tile.queries(grad)
     pairs = raw
-    if g.density is not None:  # the density's own gradient needs φ(S) without it
+    if g.density is not None:  # a density's gradient needs φ(S) without the density
         pairs = raw.clone()
     tile.hide(pairs)
     if g.value is not None and x.value.shape[3]:
@@ -227,8 +227,8 @@ def _statistic_gradient(
     )
     if mass_grad is not None:
         share = (size * rate).sum((1, 2))  # (b, Tk)
-        total = cut(mass_grad, tile.chunk[0], slice(None))
-        target = total if total.shape[1] == 1 else total[:, tile.k]
+        whole = cut(mass_grad, tile.chunk[0], slice(None))
+        target = whole if whole.shape[1] == 1 else whole[:, tile.k]
         shared = [i for i in (0, 1) if target.shape[i] == 1 and share.shape[i] != 1]
         target.add_(share.sum(shared, keepdim=True) if shared else share)
 

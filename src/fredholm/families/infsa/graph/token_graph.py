@@ -16,7 +16,7 @@ NORMS = {"frobenius": "squares", "rows": "sums"}
 
 
 def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
-    r"""One number a head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}` or
+    r"""One number per head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}` or
     :math:`\max_i r_i`, (B, H, 1).
 
     In causal order the norm of every prefix, (B, H, N). Points without mass do not count; the
@@ -49,7 +49,7 @@ class TokenGraph:
     tokens,
 
     .. math:: M_{ij} = \frac{\gamma\, s_i\, P_{ij}\, m_j}{s_i n_i + \varepsilon}, \qquad
-        P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j)
+              P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j)
 
     with masses m, the measure's normalisation s and the norm n of :func:`total_norm`; s cancels but
     for ε, so that with equal masses and no ε M is γ P / ‖P‖.
@@ -132,6 +132,8 @@ class TokenGraph:
         """Mᵀ v: one hop backwards. In causal order the points are turned round, so that later ones
         come first.
         """
+        # Mᵀ swaps the roles of queries and keys, and its triangle is the upper one: turned round,
+        # it is the lower one that the causal product computes.
         parts = [
             self.key,
             self.query,
@@ -147,7 +149,7 @@ class TokenGraph:
         return self._weighted(product.flip(2) if self.causal else product)
 
     def edges(self) -> Tensor:
-        """P with every pair held at once, (B, H, N, N)."""
+        """P, every pair in memory at once, (B, H, N, N)."""
         pairs = activated(self.query @ self.key.mT, self.activation)
         pairs = pairs if self.density is None else pairs * self.density
         return pairs.tril() if self.causal else pairs

@@ -26,11 +26,12 @@ def _upstream(up, p, rate, m, STATISTIC: tl.constexpr):
 
 @triton.jit
 def backward_queries(
-    grad, rate, query, key, value, mass, density, query_grad, heads, queries, keys, mass_b, mass_k,
-    density_b, density_h, density_q, density_k, E: tl.constexpr, D: tl.constexpr,
-    BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr, DENSITY: tl.constexpr,
-    PRECISION: tl.constexpr,
+    grad, rate, query, key, value, mass, density, query_grad,
+    heads, queries, keys, mass_b, mass_k, density_b, density_h, density_q, density_k,
+    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
+    DENSITY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
@@ -59,10 +60,11 @@ def backward_queries(
 
 @triton.jit
 def backward_keys(
-    grad, rate, query, key, value, mass, density, key_grad, value_grad, mass_grad, heads, queries,
-    keys, mass_b, mass_k, density_b, density_h, density_q, density_k, E: tl.constexpr,
-    D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
+    grad, rate, query, key, value, mass, density, key_grad, value_grad, mass_grad,
+    heads, queries, keys, mass_b, mass_k, density_b, density_h, density_q, density_k,
+    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
     DENSITY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -103,24 +105,26 @@ def backward_keys(
 
 @triton.jit
 def backward_density(
-    grad, rate, query, key, value, mass, density, density_grad, heads, queries, keys, shared_b,
-    shared_h, mass_b, mass_k, density_b, density_h, density_q, density_k, E: tl.constexpr,
-    D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
+    grad, rate, query, key, value, mass, density, density_grad,
+    heads, queries, keys, shared_b, shared_h,
+    mass_b, mass_k, density_b, density_h, density_q, density_k,
+    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of the density's gradient, summed over the batch entries and heads that share it."""
-    own_heads = heads // shared_h
-    own_b, own_h = tl.program_id(2) // own_heads, tl.program_id(2) % own_heads
+    density_heads = heads // shared_h
+    first_b, first_h = tl.program_id(2) // density_heads, tl.program_id(2) % density_heads
     at = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     to = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
-    rho = density + own_b.to(tl.int64) * density_b + own_h.to(tl.int64) * density_h
+    rho = density + first_b.to(tl.int64) * density_b + first_h.to(tl.int64) * density_h
     seen = seen_pairs(
         rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, True
     )
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
     for i in range(shared_b * shared_h):
-        b, h = own_b + i // shared_h, own_h + i % shared_h
+        b, h = first_b + i // shared_h, first_h + i % shared_h
         pair = (b * heads + h).to(tl.int64)
         q = rows(query + pair * queries * E, at, queries, E, BLOCK_E)
         g = rows(grad + pair * queries * D, at, queries, D, BLOCK_D)

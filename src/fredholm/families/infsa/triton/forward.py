@@ -1,5 +1,5 @@
-"""The product with the edges of a token graph, and the size of its rows, in one pass: a program a block
-of queries.
+"""The product with the edges of a token graph, and the size of its rows, in one pass: one program
+per block of queries.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from .parts import activated, product, rows, seen_pairs, write
 
 @triton.jit
 def forward(
-    query, key, value, mass, density, out, row, heads, queries, keys, mass_b, mass_k, density_b,
-    density_h, density_q, density_k, E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr,
-    STATISTIC: tl.constexpr, CAUSAL: tl.constexpr, DENSITY: tl.constexpr, PRECISION: tl.constexpr,
+    query, key, value, mass, density, out, row,
+    heads, queries, keys, mass_b, mass_k, density_b, density_h, density_q, density_k,
+    E: tl.constexpr, D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
+    DENSITY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads

@@ -78,10 +78,19 @@ class _Launch:
         self.counts = (self.heads, self.queries, self.keys)
         self.strides = (batch, keys, *density)
         self.shape = {
-            "E": e, "D": d, "BLOCK_E": block_e, "BLOCK_D": block_d, "BLOCK_Q": self.tiles["rows"],
-            "BLOCK_K": self.tiles["keys"], "ACTIVATION": activation, "STATISTIC": statistic, "CAUSAL": causal,
-            "PRECISION": precision, "num_warps": self.tiles["warps"], "num_stages": self.tiles["stages"],
-        }  # fmt: skip
+            "E": e,
+            "D": d,
+            "BLOCK_E": block_e,
+            "BLOCK_D": block_d,
+            "BLOCK_Q": self.tiles["rows"],
+            "BLOCK_K": self.tiles["keys"],
+            "ACTIVATION": activation,
+            "STATISTIC": statistic,
+            "CAUSAL": causal,
+            "PRECISION": precision,
+            "num_warps": self.tiles["warps"],
+            "num_stages": self.tiles["stages"],
+        }
 
     def blocks(self, side: str) -> int:
         count = self.queries if side == "queries" else self.keys
@@ -144,7 +153,7 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
     x, options, needs = Inputs(*arguments[:5]), arguments[5:8], Inputs(*arguments[8])
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
         return [torch.zeros_like(t) for t, needed in zip(x, needs) if needed and t is not None]
-    found = [None if t is None else t.new_empty(t.shape) for t in x]
+    grads = [None if t is None else t.new_empty(t.shape) for t in x]
     x, precision = _prepared(x)
     call = _Launch("backward", x, precision, *options)
     above = (grad.to(x.value.dtype).contiguous(), row_grad.contiguous())
@@ -156,7 +165,7 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
             backward_queries,
             grid,
             *tensors,
-            found[0],
+            grads[0],
             *rest,
             DENSITY=x.density is not None,
             **call.shape,
@@ -168,30 +177,30 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
             backward_keys,
             grid,
             *tensors,
-            *found[1:3],
+            *grads[1:3],
             masses,
             *rest,
             DENSITY=x.density is not None,
             **call.shape,
         )
-        found[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
+        grads[3] = masses.sum(1).sum_to_size(x.mass.shape).to(x.mass.dtype)
     if needs.density and x.density is not None:
-        found[4] = _density_gradient(call, tensors, x.density)
-    return [t for t, needed in zip(found, needs) if needed and t is not None]
+        grads[4] = _density_gradient(call, tensors, x.density)
+    return [t for t, needed in zip(grads, needs) if needed and t is not None]
 
 
 def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
-    found = density.new_empty(density.shape)
+    total = density.new_empty(density.shape)
     shared = (call.batch // density.shape[0], call.heads // density.shape[1])
     grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
     launch(
-        backward_density, grid, *tensors, found, *call.counts, *shared, *call.strides, **call.shape
+        backward_density, grid, *tensors, total, *call.counts, *shared, *call.strides, **call.shape
     )
-    return found
+    return total
 
 
 def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
-    """Scores and the product's gradient are made once for the queries and once for keys and values."""
+    """Scores and the product's gradient are made once for the queries, once for keys and values."""
     pairs, e, d = sizes(arguments)
     query, *others = arguments[-1][:4]
     return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
