@@ -1,7 +1,10 @@
-"""The worked example of CONTRIBUTING.md, run as it is written there."""
+"""The worked examples of CONTRIBUTING.md, run as they are written there: each is one file, and no other
+is touched.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -10,6 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from fredholm import Domain
+from fredholm.convert import as_operator
+from fredholm.operators import IntegralOperator, import_file
+
+from .tolerances import assert_close
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -61,3 +71,110 @@ def test_contract_training_report_and_benchmark_without_touching_another_file(wo
     assert (workshop / "runs/bilateral-digits/report/index.html").is_file()
     timed = next(text for command, text in outputs.items() if "benchmarks" in command)
     assert "bilateral forward+backward" in timed
+
+
+# --- ten lines each -----------------------------------------------------------------------------
+
+PIECES = {
+    "my_features.py": "SoftplusKernel",
+    "my_form.py": "WholeMatrix",
+    "my_converter.py": "my_attention",
+    "my_op.py": "power",
+}
+
+
+def piece_lines(text: str, name: str) -> list[str]:
+    """The lines of one class, function or assignment, without blank ones."""
+    tree = ast.parse(text)
+    for node in tree.body:
+        names = {getattr(node, "name", None), *(getattr(t, "id", None) for t in targets(node))}
+        if name in names:
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+            lines = text.splitlines()[first - 1 : node.end_lineno]
+            return [line for line in lines if line.strip()]
+    raise AssertionError(f"the block defines no {name}")
+
+
+def targets(node: ast.stmt) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else []
+
+
+@pytest.mark.parametrize("file", PIECES)
+def test_ten_lines_are_enough(file):
+    assert len(piece_lines(block(f"file: {file}"), PIECES[file])) <= 10
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(file: str):
+        path = tmp_path / file
+        path.write_text(block(f"file: {file}"), encoding="utf-8")
+        return import_file(path)
+
+    return write
+
+
+def assert_keeps_the_contract(operator: IntegralOperator, domain: Domain) -> None:
+    """Forward = definition, in values and gradients, and in causal order = any split."""
+    operator = operator.double()
+    u = torch.randn(2, domain.size, operator.dim, dtype=torch.float64, requires_grad=True)
+    inputs = [u, *operator.parameters()]
+    outputs = [operator(u, domain), operator.dense(u, domain)]
+    if domain.causal:
+        first, state = operator.prefill(u[:, :3], operator.init_state(2, domain))
+        second, state = operator.step(u[:, 3], state)
+        third, _ = operator.prefill(u[:, 4:], state)
+        outputs.append(torch.cat([first, second[:, None], third], 1))
+    direction = torch.randn_like(outputs[0])
+    expected = torch.autograd.grad(outputs[0], inputs, direction, retain_graph=True)
+    for other in outputs[1:]:
+        assert_close(other, outputs[0])
+        for g, h in zip(torch.autograd.grad(other, inputs, direction), expected):
+            assert_close(g, h, "gradient")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_separable_kernel_keeps_the_contract_in_linear_time(written, causal):
+    kernel = written("my_features.py").SoftplusKernel(2, 4)
+    operator, domain = IntegralOperator(8, 2, kernel=kernel), line(causal)
+    assert operator.plan(domain).path == ("causal chunks" if causal else "two sums")
+    assert_keeps_the_contract(operator, domain)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_form_is_taken_where_it_is_listed_and_keeps_the_contract(written, causal):
+    module = written("my_form.py")
+    operator, domain = IntegralOperator(8, 2, kernel=module.SmallKernel(2, 4)), line(causal)
+    assert operator.plan(domain).path == "whole matrix"
+    assert operator.plan(Domain.line(65)).path != "whole matrix"
+    assert_keeps_the_contract(operator, domain)
+
+
+def test_a_converter_gives_the_output_and_gradients_of_its_layer(written):
+    layer = written("my_converter.py").MyAttention(8).double()
+    operator = as_operator(layer)
+    u = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
+    inputs, direction = [u, *layer.parameters()], torch.randn(2, 6, 8, dtype=torch.float64)
+    assert_close(operator(u), layer(u))
+    converted, original = (torch.autograd.grad(f(u), inputs, direction) for f in (operator, layer))
+    for g, h in zip(converted, original):
+        # the bias of the keys has no effect on a softmax: its gradient is rounding alone
+        assert_close(g, h, "gradient")
+    assert_keeps_the_contract(operator, line(False))
+
+
+def test_an_op_has_shapes_gradient_and_flops(written):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    power = written("my_op.py").power
+    x = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: power(x, 3), x)
+    torch.library.opcheck(torch.ops.fredholm.my_power.default, (x, 3))
+    with FlopCounterMode(display=False) as counter:
+        power(x, 3)
+    assert counter.get_total_flops() == 15
+
+
+def line(causal: bool) -> Domain:
+    valid = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    return Domain.line(6, causal=causal, valid=valid, dtype=torch.float64)

@@ -200,7 +200,9 @@ class IntegralOperator(nn.Module):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
-        return choose(self._strategy, self.kernel, self._facts_on(domain, layout)).plan()
+        target = query_domain or domain
+        facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
+        return choose(self._strategy, self.kernel, facts).plan()
 
     @property
     def strategy(self) -> Strategy | str:
@@ -212,13 +214,6 @@ class IntegralOperator(nn.Module):
     @strategy.setter
     def strategy(self, strategy: Strategy | str | Mapping[str, Any]) -> None:
         self._strategy = read_strategy(strategy)
-
-    def _facts_on(self, domain: Domain, layout: Layout) -> Facts:
-        """The facts of a call that is not made yet."""
-        where = domain.positions
-        return Facts(
-            layout, dtype=where.dtype, device=where.device.type, training=self.kernel.training
-        )
 
     # --- causal step ------------------------------------------------------------------------------
 
@@ -232,7 +227,8 @@ class IntegralOperator(nn.Module):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
         layout = Layout.of(domain, stepping=True)
         self._check(layout)
-        form = choose(self._strategy, self.kernel, self._facts_on(domain, layout))
+        facts = Facts.of(layout, domain.positions, domain.positions, self.kernel.training)
+        form = choose(self._strategy, self.kernel, facts)
         return CausalState(domain, domain.quadrature(), 0, {}, form)
 
     def step(
