@@ -57,6 +57,7 @@ class OneHop(Form):
 
     word = Exact
     name = "one hop over tiles"
+    # What a plan prints is public and stays word for word; affinities are the graph's edges.
     reason = "affinities of inner products, whose norm is divided out after the product"
     steps = True
     triton = True
