@@ -20,7 +20,7 @@ class KernelCase:
     Attributes:
         op: the op's name, for people.
         bound: what bounds the kernel, from its arithmetic (docs/gpu.md).
-        sizes: of the timed cases, by a name that says them; the first is the one the README shows.
+        sizes: of the timed cases, by a name that says them; the first is the one that is tuned.
         small: sizes of the answer's check, where the definition fits in memory, and of the smoke
             run.
         make: inputs for sizes, seeded, in float32 on the CPU; every float one that needs a gradient
