@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softmax": {},
 }
 GOAL, HOPS = 12, 5
-REACHED = {"itnet": 21, "luna": 23, "ckconv": 14, "infsa": 19, "softmax": 10}
+REACHED = {"itnet": 21, "luna": 23, "ckconv": 14, "infsa": 19, "softmax": 11}
 
 
 def files_of_one_forward(name: str) -> list[str]:
@@ -53,11 +53,12 @@ def files_of_one_forward(name: str) -> list[str]:
 
     with torch.no_grad():
         operator(u, domain)
+        before = sys.getprofile()
         sys.setprofile(note)
         try:
             operator(u, domain)
         finally:
-            sys.setprofile(None)
+            sys.setprofile(before)
     return list(entered)
 
 

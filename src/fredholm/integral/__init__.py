@@ -1,6 +1,7 @@
-"""The integral: what an operator, a kernel and a form are, and the algorithms that serve any kernel.
+"""The integral: what an operator, a kernel and a form are, and the algorithms for any kernel.
 
-Nothing here knows a paper; the papers' kernels and their own forms lie in :mod:`fredholm.families`.
+Nothing here knows a paper; the papers' kernels and the forms for them alone lie in
+:mod:`fredholm.families`.
 """
 
 from .attention import AttentionKernel, Projections, TransposedLinear

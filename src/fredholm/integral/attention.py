@@ -1,4 +1,6 @@
-"""What attention kernels share: maps to queries, keys and values, stored as three layers or as one."""
+"""What attention kernels share: maps to queries, keys and values, stored as three
+layers or as one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class AttentionKernel(WeightedKernel):
     def __init__(
         self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None
     ):
-        own = projections is None
+        fresh = projections is None
         if projections is None:
             head_width(dim, heads)
             projections = (
@@ -74,7 +76,7 @@ class AttentionKernel(WeightedKernel):
             self.packed = projections
         else:
             self.query, self.key, self.value = projections
-        if own:
+        if fresh:
             self.reset_parameters()
 
     @torch.no_grad()

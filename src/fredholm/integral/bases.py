@@ -34,6 +34,8 @@ from .forms import (
 from .kernel import Kernel
 from .problem import Problem
 
+# Forms of one domain exclude one another where they can (an order or none, pairs or none); where
+# several remain, the cheaper comes first: FFT, scan, then the kernel's evaluation of itself.
 SEPARABLE = (Sums, Chunks, RunningMoment, Quadratic)
 RECURRENT = (TapConvolution, StatesScan, Transition, OwnResponse)
 SAMPLED = (SampledKeys, LatticeKeys, AnchorKeys)

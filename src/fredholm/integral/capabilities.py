@@ -1,8 +1,8 @@
 """Capabilities: what a kernel can do beside its definition, each of which allows a faster form.
 
 Stateless abstract classes to inherit beside the definition,
-``class Mine(WeightedKernel, Separable)``. Forms ask ``isinstance`` for them and never for a
-kernel's class.
+``class Mine(WeightedKernel, Separable)``. Forms look for them by ``isinstance``, and never
+for a kernel's class.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SplitHidden(HiddenReadout):
     """The first layer splits into a query term, a key term, a product and a displacement term:
     nothing wide per pair.
 
-    The dictionaries hold the arguments of :func:`fredholm.families.itnet.hidden_first.mlp_kernel` of the same
-    names.
+    The dictionaries hold the arguments, by name, of
+    :func:`fredholm.families.itnet.hidden_first.mlp_kernel`.
     """
 
     @abstractmethod
@@ -93,7 +93,8 @@ class JointScores(SoftmaxScores):
 class Separable(ABC):
     r"""The weight is an inner product of features, so the integral needs one moment of the keys:
 
-    .. math:: r(x) = \phi(x)^T \int \psi(y)\,v(y)^T\,d\mu(y) \;\Big/\; \phi(x)^T \int \psi(y)\,d\mu(y)
+    .. math:: r(x) = \phi(x)^T \int \psi(y)\,v(y)^T\,d\mu(y)
+        \;\Big/\; \phi(x)^T \int \psi(y)\,d\mu(y)
 
     Attributes:
         floor: the smallest denominator (see :func:`fredholm.ops.linear_attention.guarded`), or None
@@ -175,7 +176,7 @@ class Pooled(Expanded):
 
 
 class TokenGraphWeights(WeightedValue):
-    """The weights are the edges of a token graph, activated inner products over one norm of the whole
+    """The weights are the edges of a token graph, activated inner products over one norm of the
     graph: one hop, which may be taken again.
     """
 
@@ -185,7 +186,9 @@ class TokenGraphWeights(WeightedValue):
 
     @abstractmethod
     def rules(self) -> dict[str, Any]:
-        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation, norm, eps."""
+        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation,
+        norm, eps.
+        """
 
     @abstractmethod
     def gain(self) -> Tensor:
@@ -199,7 +202,7 @@ class OwnForm(ABC):
 
     @abstractmethod
     def evaluates(self, layout: Layout) -> bool:
-        """Whether the own form serves these static facts; where it does not, the definition is
+        """Whether :meth:`evaluate` is defined for these static facts; elsewhere the definition is
         used.
         """
 
@@ -213,8 +216,8 @@ class LagTaps(ABC):
     steps.
 
     Attributes:
-        skips_padding: lags count real points only, so that padding is no point; otherwise time goes
-            on at padding.
+        skips_padding: lags count real points only, so that padding is not a point; otherwise time
+            goes on at padding.
     """
 
     skips_padding: bool
@@ -243,7 +246,7 @@ class StateScan(ABC):
 
     @abstractmethod
     def scans(self, layout: Layout) -> bool:
-        """Whether the scan serves these static facts."""
+        """Whether the scan is defined for these static facts."""
 
     @abstractmethod
     def scan(self, problem: Problem) -> Tensor:

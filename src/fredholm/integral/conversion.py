@@ -190,9 +190,9 @@ def _converter(module: nn.Module) -> Converter:
         raise ConversionError(f"{name} is a compiled module; convert the module it was made from")
     if "quantized" in kind.__module__ or ".ao." in kind.__module__:
         raise ConversionError(f"{name} is quantised; convert the float module it was made from")
-    found = CONVERTERS.get(name)
-    if found is not None:
-        return found
+    converter = CONVERTERS.get(name)
+    if converter is not None:
+        return converter
     for base in kind.__mro__[1:]:
         if f"{base.__module__}.{base.__qualname__}" in CONVERTERS:
             changed = overrides(kind) or _differing(kind, base)
@@ -214,7 +214,7 @@ def _differing(kind: type, base: type) -> list[str]:
 
 
 def _account(module: nn.Module, operator: nn.Module) -> None:
-    """Every parameter of the module must be one of the operator's: nothing is dropped in silence."""
+    """Every parameter of the module must be one of the operator's: none is dropped in silence."""
     kept = {id(p) for p in operator.parameters()}
     lost = [name for name, p in module.named_parameters() if id(p) not in kept]
     if lost:
@@ -224,7 +224,7 @@ def _account(module: nn.Module, operator: nn.Module) -> None:
 
 
 def refuse_dropout(module: nn.Module, rate: float) -> None:
-    """ConversionError where dropout is active: a random layer is no integral operator."""
+    """ConversionError where dropout is active: a random layer is not an integral operator."""
     if module.training and rate:
         raise refuse(
             module,

@@ -87,8 +87,8 @@ class ExponentialMap(FeatureMap):
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
         """Features of queries, each divided by its own largest one."""
-        found = self._exponents(x)
-        return (found - found.detach().amax(-1, keepdim=True)).exp()
+        exponents = self._exponents(x)
+        return (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
 
     def of_keys(
         self,
@@ -97,28 +97,26 @@ class ExponentialMap(FeatureMap):
         least: Tensor | None = None,
     ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h"]]:
         """Features of keys, divided by :math:`e^c`, and c of each sample and head: the largest
-        exponent of a key that is no padding.
+        exponent of a key that is not padding.
 
         ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
         order all keys of a call share c too, which changes nothing but what underflows: features
         more than e^87 below the call's largest are zero.
         """
-        found = self._exponents(x)
-        shown = (
-            found.detach()
-            if valid is None
-            else found.detach().masked_fill(~valid[:, None, :, None], -torch.inf)
-        )
-        shift = shown.amax((-2, -1))
+        exponents = self._exponents(x)
+        real = exponents.detach()  # c is a factor of both sums, so that no gradient goes through it
+        if valid is not None:
+            real = real.masked_fill(~valid[:, None, :, None], -torch.inf)
+        shift = real.amax((-2, -1))
         shift = (
             torch.where(shift > -torch.inf, shift, 0.0)
             if least is None
             else torch.maximum(shift, least)
         )
-        found = found - shift[..., None, None]
-        return (
-            found if valid is None else torch.where(valid[:, None, :, None], found, -torch.inf)
-        ).exp(), shift
+        exponents = exponents - shift[..., None, None]
+        if valid is not None:  # padding may lie above c, where its exponential overflows
+            exponents = torch.where(valid[:, None, :, None], exponents, -torch.inf)
+        return exponents.exp(), shift
 
 
 def orthogonal_draws(rows: int, width: int) -> Tensor:

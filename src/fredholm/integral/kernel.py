@@ -1,4 +1,4 @@
-"""The kernel K(x, y, u(x), u(y)): what interacts. What every kernel has, whatever its definition."""
+"""The kernel K(x, y, u(x), u(y)), what interacts: what each has, whatever its definition."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ class Kernel(nn.Module):
 
 def _lacks_definition(kind: type) -> str:
     """What to tell the author of a kernel that derives from :class:`Kernel` itself."""
-    own = {name for base in kind.__mro__[: kind.__mro__.index(Kernel)] for name in vars(base)}
+    defined = {name for base in kind.__mro__[: kind.__mro__.index(Kernel)] for name in vars(base)}
     for base, methods in DEFINITIONS.items():
-        if own.issuperset(methods):
+        if defined.issuperset(methods):
             return (
                 f"{kind.__name__} defines {' and '.join(methods)} but derives from Kernel, which "
                 f"no form integrates; derive it from fredholm.kernels.{base}"

@@ -125,16 +125,18 @@ class Window:
         """What n keys lack, or None."""
         widest = max(self.before, self.after)
         if self.mode == "reflect" and widest >= n:
-            return f"reflect padding by {widest} needs more than {widest} points on the axis, it has {n}"
+            need = f"more than {widest} points on the axis"
+            return f"reflect padding by {widest} needs {need}, it has {n}"
         if self.mode == "circular" and widest > n:
-            return f"circular padding by {widest} needs at least {widest} points on the axis, it has {n}"
+            need = f"at least {widest} points on the axis"
+            return f"circular padding by {widest} needs {need}, it has {n}"
         if self.size(n) < 1:
             return f"a window over {self.reach + 1} points has no output on an axis of {n} points"
         return None
 
 
 class LatticeKernel(MatrixKernel):
-    """A kernel between points of a regular grid, found by their index: positions only say where the
+    """A kernel between points of a regular grid, addressed by index: positions only say where the
     output is drawn.
 
     Args:
@@ -143,7 +145,7 @@ class LatticeKernel(MatrixKernel):
             and ``refusal``).
 
     Attributes:
-        ordered: whether the kernel serves a causal line.
+        ordered: whether the kernel is defined on a causal line.
     """
 
     reads_query = False
@@ -213,7 +215,10 @@ class LatticeKernel(MatrixKernel):
                 "otherwise"
             )
         if window.size(0) < 0:
-            short = f"it has {-window.size(0)} fewer than points; pad a convolution by dilation * (kernel_size - 1)"
+            short = (
+                f"it has {-window.size(0)} fewer than points; pad a convolution by dilation * "
+                "(kernel_size - 1)"
+            )
             raise DomainError(f"{name} on a causal domain needs an output at every point, {short}")
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
@@ -275,11 +280,11 @@ class LatticeKernel(MatrixKernel):
         index = problem.index
         if index is None:
             index = torch.arange(problem.ux.shape[2], device=problem.x.device)
-        found = []
+        indices = []
         for n in reversed(extents):
-            found.append(index % n)
+            indices.append(index % n)
             index = index.div(n, rounding_mode="floor")
-        return found[::-1]
+        return indices[::-1]
 
 
 def _lattice(domain: Domain, axes: list[Tensor]) -> Tensor:

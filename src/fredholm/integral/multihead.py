@@ -17,7 +17,7 @@ class MultiheadAdapter(nn.Module):
     attention, padding, causal masks.
 
     Args:
-        operator: from ``dim`` to any width; it serves lines, and for causal masks causal lines.
+        operator: from ``dim`` to any width; defined on lines, and for causal masks on causal lines.
         batch_first: (B, N, dim) rather than torch's (N, B, dim).
 
     Shape: query (B, Nq, dim) and key (B, Nk, dim) to (B, Nq, out_dim). Outputs at padded queries
@@ -36,7 +36,8 @@ class MultiheadAdapter(nn.Module):
         (torch.Size([1, 5, 8]), torch.Size([1, 5, 5]))
     """
 
-    in_proj_bias = None  # what torch's own layers look at before they take a fused path that is not this operator's
+    # torch's layers look at these two before they take a fused path, which is not this operator's
+    in_proj_bias = None
     _qkv_same_embed_dim = False
 
     def __init__(self, operator: IntegralOperator, *, batch_first: bool = True):
@@ -59,11 +60,11 @@ class MultiheadAdapter(nn.Module):
             raise OptionError(
                 "an operator integrates one signal: pass the same tensor as key and value"
             )
-        own = query is key
+        same = query is key
         if not self.batch_first:
             query, key = query.transpose(0, 1), key.transpose(0, 1)
         causal = is_causal or self._is_causal(attn_mask, query.shape[1], key.shape[1])
-        call = self._call(query, key, key_padding_mask, causal, own)
+        call = self._call(query, key, key_padding_mask, causal, same)
         out = self.operator(key, **call)
         out = out if self.batch_first else out.transpose(0, 1)
         if not need_weights:
@@ -72,7 +73,7 @@ class MultiheadAdapter(nn.Module):
         return out, weights.mean(1) if average_attn_weights else weights
 
     def _call(
-        self, query: Tensor, key: Tensor, padding: Tensor | None, causal: bool, own: bool
+        self, query: Tensor, key: Tensor, padding: Tensor | None, causal: bool, same: bool
     ) -> dict[str, Any]:
         """The domain, and the queries where they are other points."""
         dtype = torch.promote_types(key.dtype, torch.float32)
@@ -80,7 +81,7 @@ class MultiheadAdapter(nn.Module):
         domain = Domain.line(key.shape[1], **options)
         if padding is not None:
             domain = domain.replace(valid=self._valid(padding, key))
-        if own:
+        if same:
             return {"domain": domain}
         return {
             "domain": domain,

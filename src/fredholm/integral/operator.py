@@ -156,7 +156,7 @@ class IntegralOperator(nn.Module):
         query: Float[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
-        """The output through the dense kernel matrix: the definition that ``forward`` is held to.
+        """The output through the dense kernel matrix: the definition that ``forward`` must equal.
         O(N²·d²) memory.
         """
         problem, query, valid = self._problem(u, domain, query, query_domain)

@@ -199,7 +199,7 @@ class Problem:
 
 
 def batched(x: Tensor, dims: int) -> Tensor:
-    """With a batch of one in front where ``x`` has ``dims`` dimensions, that is none."""
+    """``x`` with a batch of one in front where its ``dims`` dimensions leave none for it."""
     return x[None] if x.dim() == dims else x
 
 

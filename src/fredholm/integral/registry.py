@@ -82,12 +82,12 @@ def operator_parameters(name: str) -> list[inspect.Parameter]:
     """The parameters behind :func:`operator_options`, with their annotations and defaults."""
     factory = operator_factory(name)
     kernel = getattr(factory, "kernel_class", None)
-    found = [
+    parameters = [
         p
         for place in (factory, *_passed_on(kernel))
         for p in inspect.signature(place).parameters.values()
     ]
-    return [p for p in found if p.kind is p.KEYWORD_ONLY]
+    return [p for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
 def _passed_on(kernel: type | None) -> list[Any]:

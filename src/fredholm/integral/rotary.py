@@ -13,7 +13,8 @@ class Rotary(nn.Module):
     r"""Turns pairs of features by angles proportional to the position, so that an inner product
     sees the displacement only.
 
-    .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
+    .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad
+        \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
 
     Args:
         width: w, features that are turned, the first of each head; the rest stay as they are.
@@ -31,8 +32,9 @@ class Rotary(nn.Module):
 
     Example:
         >>> turn, q, k = Rotary(4), torch.randn(1, 1, 1, 4), torch.randn(1, 1, 1, 4)
-        >>> near, far = ((turn(torch.full((1, 1, 1), t), q) * turn(torch.full((1, 1, 1), t + 2), k)).sum() for t in (0.0, 7.0))
-        >>> torch.allclose(near, far, atol=1e-5)
+        >>> def score(x, y):
+        ...     return (turn(torch.full((1, 1, 1), x), q) * turn(torch.full((1, 1, 1), y), k)).sum()
+        >>> torch.allclose(score(0.0, 2.0), score(7.0, 9.0), atol=1e-5)
         True
     """
 
@@ -75,4 +77,7 @@ class Rotary(nn.Module):
         return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
 
     def extra_repr(self) -> str:
-        return f"{self.width}, base={self.base}, position_dim={self.position_dim}, interleaved={self.interleaved}"
+        return (
+            f"{self.width}, base={self.base}, position_dim={self.position_dim}, "
+            f"interleaved={self.interleaved}"
+        )

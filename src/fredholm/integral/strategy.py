@@ -67,7 +67,7 @@ class Linear(Strategy):
         chunk: points per causal chunk, whose pairs are formed.
         piece: points whose features a processor makes at a time, in inference without an order.
         backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's
-            kernels make the features of a bank (``Banked``) in registers, and serve sums and
+            kernels make the features of a bank (``Banked``) in registers, for sums and for
             chunks.
 
     Pairs, and an order across two domains, take the quadratic form.
@@ -144,7 +144,7 @@ EXACT = Exact()
 
 @dataclass(frozen=True)
 class Plan:
-    """Which strategy and which form of it will run, and why: what ``operator.plan(domain)`` answers.
+    """Which strategy and which form of it will run, and why: the answer of ``operator.plan``.
 
     Attributes:
         strategy: the strategy with its options.

@@ -15,6 +15,13 @@ from fredholm.domain import Domain
 from ..cases import BATCH, HEADS, POINTS, OperatorCase
 
 
+def as_integral(layer: nn.Module) -> nn.Module:
+    """The layer's kernel against any measure: the layer itself adds up points of mass one alone."""
+    operator = as_operator(layer.double())
+    operator.layer = None
+    return operator
+
+
 class ConvolutionCase(OperatorCase):
     plain = "lattice"
     cross = False
@@ -22,7 +29,7 @@ class ConvolutionCase(OperatorCase):
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)
-        return as_operator(nn.Conv1d(8, 4, 3, padding=2, dilation=2, groups=HEADS).double())
+        return as_integral(nn.Conv1d(8, 4, 3, padding=2, dilation=2, groups=HEADS))
 
     def domains(self) -> dict[str, Domain]:
         found = {
@@ -60,9 +67,7 @@ class ImageCase(ConvolutionCase):
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)
-        return as_operator(
-            nn.Conv2d(8, 8, 3, padding=1, groups=8, padding_mode="circular").double()
-        )
+        return as_integral(nn.Conv2d(8, 8, 3, padding=1, groups=8, padding_mode="circular"))
 
     def domains(self) -> dict[str, Domain]:
         served = ("lattice", "masses", "probability", "counting")

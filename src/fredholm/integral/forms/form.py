@@ -92,7 +92,8 @@ class Form:
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """A stretch at once: points t, t + 1, … at x (1 | B, n, p) with features u (B, H, n, d) to
-        their responses (B, H, n, d_out) and the memory after the last. Here: one step after another.
+        their responses (B, H, n, d_out) and the memory after the last. By
+        default one step after another.
         """
         out = []
         for i in range(u.shape[2]):
@@ -145,6 +146,7 @@ class KeyForm(Form):
             u,
             memory.get("signal", u),
             quadrature.to(u.dtype),
+            # queries are the last of the keys only: to a kernel, points of another domain
             Layout(cross=True, stepping=True),
         )
         return with_offset(self.integrate(kernel, problem, memory), kernel, problem), memory
@@ -195,7 +197,7 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
 
 
 def _on_backend(form: Form, kernel: Kernel) -> Form:
-    """The form, or a StrategyError where Triton was demanded of a form that has no Triton kernel."""
+    """The form, or a StrategyError where Triton was demanded of a form without a Triton kernel."""
     options: Any = form.strategy
     if form.triton or getattr(options, "backend", "auto") != "triton":
         return form

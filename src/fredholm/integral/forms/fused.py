@@ -36,6 +36,7 @@ class Fused(KeyForm):
         return attention(query, keys["key"], keys["value"], problem.quadrature)
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
+        # where both ends are the same points, one matrix product projects them to all three
         if problem.layout.cross or not has_trait(kernel, JointScores):
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)

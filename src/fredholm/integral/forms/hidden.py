@@ -35,6 +35,8 @@ def _block(kernel: Any, problem: Problem) -> Tensor:
     x, y = p.x[:, None, :, None], p.y[:, None, None, :]
     hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])
     readout, bias = kernel.readout()
+    # Hidden units times signal, summed over the keys first: the readout, d_out times as wide, then
+    # meets one moment per query instead of every pair.
     moment = torch.einsum("bhqkw,bhqki->bhqwi", hidden, weights[..., None] * signal[:, :, None])
     out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
     if bias is not None:

@@ -1,4 +1,4 @@
-"""A separable kernel where pairs matter: no moment serves all queries, so every pair is evaluated."""
+"""A separable kernel where pairs matter: queries share no moment, so every pair is evaluated."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class Quadratic(Form):
 
 
 def _by_pairs(kernel: Kernel) -> KeyForm:
-    """The kernel's exact form over cached keys, which serves pairs of any kind."""
+    """The kernel's exact form over cached keys, which takes pairs of any kind."""
     kind = next(kind for kind in kernel.forms if issubclass(kind, KeyForm))
     return kind(EXACT)

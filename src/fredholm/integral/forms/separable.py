@@ -1,4 +1,4 @@
-"""What the forms of separable kernels share: features, stabilised where the kernel can, and values."""
+"""What the forms of separable kernels share: features, stabilised where the kernel can."""
 
 from __future__ import annotations
 

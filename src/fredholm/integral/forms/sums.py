@@ -1,4 +1,4 @@
-"""Linear attention without an order: two sums over the keys serve all queries."""
+"""Linear attention without an order: two sums over the keys are enough for all queries."""
 
 from __future__ import annotations
 

@@ -157,8 +157,9 @@ class DrawnKeys(Form):
                 for i, (e, r) in enumerate(zip(batch.tolist(), rows.tolist()))
             ]
             target = F.normalize(torch.cat(sizes) * weight.detach(), p=1.0, dim=-1)
-        found = proposal.density_at(batch, rows, index).clamp(min=torch.finfo(weight.dtype).tiny)
-        return -(target.to(found.dtype) * found.log()).sum(-1).mean()
+        density = proposal.density_at(batch, rows, index)
+        density = density.clamp(min=torch.finfo(weight.dtype).tiny)  # its logarithm is finite
+        return -(target.to(density.dtype) * density.log()).sum(-1).mean()
 
 
 class SampledKeys(DrawnKeys):
@@ -212,8 +213,8 @@ def _key_terms(kernel: Any, problem: Problem) -> Memory:
         return kernel.key_terms(problem.y, problem.uy, columns=True)
     displacements, index = grid_displacements(problem.x[0], grid)
     table = kernel.table(displacements)
-    found = {} if table is None else {"table": table.mT, "place": index}
-    return kernel.key_terms(problem.y, problem.uy, columns=False) | found
+    lookup = {} if table is None else {"table": table.mT, "place": index}
+    return kernel.key_terms(problem.y, problem.uy, columns=False) | lookup
 
 
 def _split(kernel: Any, problem: Problem, samples: Samples, keys: Memory) -> Tensor:

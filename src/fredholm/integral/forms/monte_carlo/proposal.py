@@ -13,7 +13,8 @@ from ...kernel import Kernel
 class Proposal(nn.Module):
     r"""Scores of a mixture of few distributions over keys, one mixture a head:
 
-    .. math:: q(y|x) = \sum_a \pi_a(x)\,r_a(y), \quad \pi(x) = \mathrm{softmax}_a f(x, u(x)), \quad r_a = \mathrm{softmax}_y(g_a + \log\mu)
+    .. math:: q(y|x) = \sum_a \pi_a(x)\,r_a(y), \quad
+        \pi(x) = \mathrm{softmax}_a f(x, u(x)), \quad r_a = \mathrm{softmax}_y(g_a + \log\mu)
 
     f and g are two-layer networks of :math:`[\gamma(x), u(x)]`. They read detached features, so
     that the task's gradient and the proposal's never mix.
@@ -33,7 +34,8 @@ class Proposal(nn.Module):
     Reference: ITNet §3.2; the mixture is ours, the paper leaves the proposal open.
 
     Example:
-        >>> x, y, ux, uy = torch.rand(1, 5, 1), torch.rand(1, 7, 1), torch.rand(1, 2, 5, 4), torch.rand(1, 2, 7, 4)
+        >>> x, ux = torch.rand(1, 5, 1), torch.rand(1, 2, 5, 4)
+        >>> y, uy = torch.rand(1, 7, 1), torch.rand(1, 2, 7, 4)
         >>> share, score = Proposal(2, 4, components=3)(x, y, ux, uy)
         >>> share.shape, score.shape
         (torch.Size([1, 2, 5, 3]), torch.Size([1, 2, 3, 7]))
@@ -105,13 +107,13 @@ def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
         >>> add_proposal(ITNetOperator(8, 2, width=4))
         1
     """
-    found = [m for m in module.modules() if isinstance(m, Kernel)]
-    for kernel in found:
+    kernels = [m for m in module.modules() if isinstance(m, Kernel)]
+    for kernel in kernels:
         heads, weight = kernel.heads, next(kernel.parameters())
         kernel.proposal = Proposal(heads, kernel.d_in, position_dim=position_dim, **options).to(
             weight
         )
-    return len(found)
+    return len(kernels)
 
 
 def auxiliary_loss(module: nn.Module) -> Tensor | None:

@@ -40,7 +40,7 @@ class MonteCarlo(Strategy):
     backward.
 
     Raises:
-        OptionError: more samples than points, or anchors that are none.
+        OptionError: more samples than points, or ``anchors`` of another type.
         StrategyError: kernels that are not a function of two ends (a normaliser, a trajectory);
             ``step``; traced code.
         DomainError: anchors on a domain with pairs; anchors of another domain.
