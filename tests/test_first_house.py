@@ -128,7 +128,7 @@ def test_a_finished_run_evaluates_as_it_did(copied, name):
     run = copied(HOUSE / "trained" / f"{name}-finished")
     expected = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
     found = evaluate(run)
-    assert found.keys() == expected.keys()
+    assert found.keys() >= expected.keys()  # a measure may join, none may go
     for key in ("dataset", "split", "n"):
         assert found[key] == expected[key]
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
@@ -153,7 +153,7 @@ def test_an_interrupted_run_reaches_the_weights_of_one_that_was_not(copied, name
 
         train(load_recipe(run), run, resume=True)
     found, expected = weights(run), weights(whole)
-    assert found.keys() == expected.keys()
+    assert found.keys() >= expected.keys()  # a measure may join, none may go
     # All weights on one scale: those whose gradient is zero move by rounding errors alone.
     left, right = (torch.cat([w[key].flatten() for key in expected]) for w in (found, expected))
     assert_close(left, right, "weights")
