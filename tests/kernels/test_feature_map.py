@@ -251,7 +251,7 @@ def test_maps_by_name():
         build_feature_map("elu", WIDTH, HEADS, features=3)
     with pytest.raises(OptionError, match="3 heads of width 4, needs 2 of 4"):
         build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
-    with pytest.raises(OptionError, match="2 features a frequency"):
+    with pytest.raises(OptionError, match="2 features per frequency"):
         build_feature_map("rff", WIDTH, HEADS, features=5)
     with pytest.raises(OptionError, match="at least one feature"):
         FeatureMap(WIDTH, features=0)
