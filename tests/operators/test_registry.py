@@ -93,7 +93,7 @@ class Mine(SoftmaxAttention):
 def user_file(tmp_path, monkeypatch):
     from fredholm.integral import registry
 
-    monkeypatch.setattr(registry.OPERATORS, "_entries", dict(registry.OPERATORS._entries))
+    monkeypatch.setattr(registry.OPERATORS, "_entries", dict(registry.OPERATORS))
     before = set(sys.modules)
     yield tmp_path / "mine_for_tests.py"
     for name in set(sys.modules) - before:

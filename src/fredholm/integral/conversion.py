@@ -163,6 +163,7 @@ def overrides(kind: type) -> list[str]:
 
     Example:
         >>> class Loud(nn.Linear):
+        ...     __module__ = "mine"
         ...     def forward(self, u):
         ...         return 2 * super().forward(u)
         >>> overrides(Loud), overrides(nn.Linear)
