@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import torch
-from fredholm.depth import Evolution, encoder_terms
+from fredholm.families.continuous.splitting import Evolution, encoder_terms
 
 torch.manual_seed(0)
 u = torch.randn(2, 6, 8, dtype=torch.float64)
