@@ -73,3 +73,20 @@ def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
     assert converted(torch.zeros(1, 1, 8, 8)).isfinite().all()
     assert main(["linearize", run, "--data", "digits", "--out", str(tmp_path / "x")]) == 2
     assert "a run has data of its own" in capsys.readouterr().err
+
+
+def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
+    from transformers import BertModel
+
+    from fredholm.training import conversion_sources
+    from tests.training.test_conversion import DATA
+
+    BertModel(models.bert().config).save_pretrained(tmp_path / "bert")
+    monkeypatch.setattr(conversion_sources, "_splits", lambda *arguments: DATA)
+    out = tmp_path / "out"
+    arguments = ["linearize", str(tmp_path / "bert"), "--data", "movie-reviews", "--out", str(out)]
+    assert main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert "BertModel gives last_hidden_state, pooler_output and no logits" in shown
+    assert "BertForSequenceClassification" in shown
+    assert not out.exists()

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized
-from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
 from fredholm.training.conversion_data import Part, TokenTexts, as_dataset
 from fredholm.training.conversion_page import write_page
@@ -119,6 +119,8 @@ def test_a_distillation_loss_that_is_not_finite_names_step_and_layer():
     with pytest.raises(
         TrainingFailed, match=r"layer bert\.encoder\.layer\.1\.attention\.self: nan at step 0"
     ):
+        linearize(broken, "t2r", probe=False, **FAST)
+    with pytest.raises(ConversionError, match="not finite on a small random signal"):
         linearize(broken, "t2r", **FAST)
 
 

@@ -11,7 +11,8 @@ from torch import nn
 from fredholm.convert import replace_attention
 from fredholm.convert.linearize import LinearHeads, divergence
 from fredholm.convert.linearize.heads import Seen
-from fredholm.convert.linearize.interface import NAME, padding_mask
+from fredholm.convert.linearize.interface import NAME
+from fredholm.convert.linearize.mask_interface import padding_mask
 from fredholm.errors import ConversionError, OptionError
 
 from . import models

@@ -43,3 +43,28 @@ def divergence(
             return rows.mean()
         rows = torch.where(real[:, None], rows, 0.0)
         return rows.sum() / (real.sum() * rows.shape[1]).clamp(min=1)
+
+
+class Noted:
+    """What a layer diverged by on one forward pass: the mean over its calls, of which a model with
+    shared layers (ALBERT) makes several.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+        self.read = False
+
+    def add(self, value: Tensor) -> None:
+        """Another call; the first after a reading begins a new pass."""
+        if self.read:
+            self.clear()
+        self.values.append(value)
+
+    def mean(self) -> Tensor | None:
+        """Of the calls noted since the pass before was read; None without any."""
+        self.read = True
+        return torch.stack(self.values).mean() if self.values else None
+
+    def clear(self) -> None:
+        """Forget the pass."""
+        self.values, self.read = [], False

@@ -17,7 +17,7 @@ from ...errors import ConversionError, OptionError
 from ...integral import build_feature_map, is_pointwise, key_features, query_features
 from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density, wants_pieces
 from ...quadrature import Quadrature
-from .divergence import divergence
+from .divergence import Noted, divergence
 
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     "luna": {
@@ -77,7 +77,7 @@ class Heads(nn.Module):
 
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
-            ``loss`` is set to the divergence of the two attentions on this call.
+            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass.
     """
 
     name: str
@@ -86,7 +86,11 @@ class Heads(nn.Module):
         super().__init__()
         self.heads, self.width = heads, width
         self.mode = "linear"
-        self.loss: Tensor | None = None
+        self.noted = Noted()
+
+    @property
+    def loss(self) -> Tensor | None:
+        return self.noted.mean()
 
     def forward(
         self,
@@ -114,7 +118,7 @@ class Heads(nn.Module):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
         real = seen.valid if query.shape[2] == key.shape[2] else None
-        self.loss = divergence(weights, self.student_weights(query, key, seen, scale), real)
+        self.noted.add(divergence(weights, self.student_weights(query, key, seen, scale), real))
         return weights.to(value.dtype) @ value
 
     def student_weights(

@@ -12,16 +12,20 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ...errors import ConversionError
+from .divergence import Noted
 from .graph_heads import GRAPHS
 
 
 class Part(Protocol):
     """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"`` or
-    ``"distil"``, which sets ``loss``.
+    ``"distil"``, which notes the divergences whose mean is ``loss``.
     """
 
     mode: str
-    loss: Tensor | None
+    noted: Noted
+
+    @property
+    def loss(self) -> Tensor | None: ...
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
@@ -36,7 +40,9 @@ class Layer:
         heads, groups, width: query heads, key and value heads, features of a query.
         causal: whether a query sees only what came before.
         dropout: rate on the attention weights, which linear attention does not have: dropped.
-        kept, new: names of parameters taken over as they are, and of those that start anew.
+        kept, new: names of parameters taken over as they are, in the source, and of those that
+            start anew, in the converted model.
+        numbers: how many numbers the kept ones hold.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Layer:
     dropout: float = 0.0
     kept: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    numbers: int = 0
 
 
 @dataclass(eq=False)
@@ -77,7 +84,8 @@ class Replaced:
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""
         for part in self.parts.values():
-            part.mode, part.loss = mode, None
+            part.mode = mode
+            part.noted.clear()
 
     @contextmanager
     def mode(self, mode: str) -> Iterator[None]:
@@ -89,7 +97,7 @@ class Replaced:
             self.switch("linear")
 
     def losses(self) -> dict[str, Tensor]:
-        """Each layer's divergence on the last call in the mode ``"distil"``.
+        """Each layer's divergence on the last pass in the mode ``"distil"``.
 
         Raises:
             ConversionError: a layer was not called.

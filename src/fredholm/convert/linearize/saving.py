@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from ...files import (
     storing,
     write_tensors,
 )
+from ...integral.conversion import LIBRARIES
 from ...models.pretrained import from_pretrained, save_pretrained
 from ..transformers_folder import load_local
-from .interface import Call, is_transformers
+from .interface import SLOT, Call, is_transformers
 from .replace import attach, replace_attention
 from .replaced import Replaced
 
@@ -32,6 +34,9 @@ ADAPTER, MAPS, WEIGHTS = (
     "model.safetensors",
 )
 FORMAT = 1
+ECOSYSTEMS = ("transformers", "torch", "fredholm")
+KINDS = {"ecosystem": str, "class": str, "to": str, "options": dict, "layers": list}
+FIELDS = {"name", "heads", "groups", "width", "causal", "dropout"}  # of a layer
 FIX = "restore it or convert again"
 
 
@@ -52,6 +57,8 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
         ['linear_attention.json', 'linear_attention.safetensors', 'model.safetensors']
     """
     folder = Path(folder)
+    if replaced.ecosystem == "transformers":
+        _check_classes(replaced.model)
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     new = replaced.new_tensors()
@@ -86,14 +93,30 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
     return folder
 
 
+def _check_classes(model: nn.Module) -> None:
+    """ConversionError for parts that the model's class would not build again from its files."""
+    if not type(model).__module__.startswith(LIBRARIES):  # of somebody's own code, which may
+        return
+    for name, part in model.named_modules():
+        if f".{SLOT}" in name:  # a map may be anybody's: register_feature_map
+            continue
+        if not type(part).__module__.startswith(LIBRARIES):
+            raise ConversionError(
+                f"{type(part).__module__}.{type(part).__name__} at {name!r} is no layer of torch or "
+                f"transformers (an adapter?), and loading {type(model).__name__} from its folder "
+                "would not bring it back; merge it into the weights first"
+            )
+
+
 def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     """The converted model in ``folder``, in evaluation mode; every weight comes from the folder and
     matches its checksum, or it is an error.
 
     Args:
         folder: written by :func:`save_linearized`.
-        model: for models of classes that no configuration rebuilds, a fresh one of the source's
-            class; its weights are replaced.
+        model: for models of torch and timm, which no configuration rebuilds, a fresh one of the
+            source's class, whose weights are replaced; for a model of the transformers interface
+            whose class is in nobody's library, any one of its class.
 
     Raises:
         CheckpointError: a missing, truncated, damaged or unreadable file, or weights that are
@@ -106,7 +129,7 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
         return from_pretrained(folder)
     tensors = read_tensors(folder / MAPS, FIX)
     if adapter["ecosystem"] == "transformers":
-        replaced = _load_transformers(folder, adapter)
+        replaced = _load_transformers(folder, adapter, model)
     else:
         if model is None:
             raise ConversionError(
@@ -127,16 +150,9 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     return replaced.model.eval()
 
 
-def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
-    library: Any = require("transformers", "hf", "loading a converted transformers model")
-    module, _, name = adapter["class"].rpartition(".")
-    kind = getattr(library, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)) or (
-        not module.startswith("transformers.")
-    ):
-        raise ConversionError(
-            f"{adapter['class']} is no class of the installed transformers; load it by its own code"
-        )
+def _load_transformers(folder: Path, adapter: dict[str, Any], given: Any = None) -> Replaced:
+    kind = _source_class(folder, adapter["class"]) if given is None else type(given)
+    name = kind.__name__
     try:
         model, info = load_local(kind, folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -162,9 +178,42 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
         Call(x["name"], x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
         for x in adapter["layers"]
     ]
+    absent = [call.name for call in calls if not _has(model, call.name)]
+    if absent:
+        raise CheckpointError(f"{folder}: {name} has no attention {', '.join(absent)}; {FIX}")
     return attach(
         model, calls, adapter["to"], adapter["options"], adapter["tied"], adapter["refused"]
     )
+
+
+def _source_class(folder: Path, name: str) -> Any:
+    """The class of transformers that was converted, of its main module or of a model's own file.
+
+    Raises:
+        ConversionError: there is none of this name.
+    """
+    library: Any = require("transformers", "hf", "loading a converted transformers model")
+    module, _, short = name.rpartition(".")
+    kind = getattr(library, short, None)
+    if kind is None and module.startswith("transformers.models."):
+        try:
+            kind = getattr(importlib.import_module(module), short, None)
+        except ImportError:
+            kind = None
+    known = isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)
+    if not known or not module.startswith("transformers."):
+        raise ConversionError(
+            f"{folder} holds a converted {name}, which is no class of the installed transformers "
+            f"{library.__version__}; pass a model of its class, load_linearized(folder, model=...)"
+        )
+    return kind
+
+
+def _has(model: nn.Module, name: str) -> bool:
+    try:
+        return isinstance(model.get_submodule(name), nn.Module)
+    except AttributeError:
+        return False
 
 
 def _fill(replaced: Replaced, tensors: dict[str, Any], folder: Path) -> None:
@@ -199,6 +248,11 @@ def _adapter(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         newer = found["format"] > FORMAT
         absent = {"ecosystem", "class", "to", "options", "tied", "layers", "refused"} - found.keys()
+        wrong = [key for key, kind in KINDS.items() if not isinstance(found.get(key, kind()), kind)]
+        wrong += (
+            ["layers"] if any(FIELDS - layer.keys() for layer in found.get("layers", ())) else []
+        )
+        wrong += ["ecosystem"] if found.get("ecosystem", "torch") not in ECOSYSTEMS else []
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
     if newer:
@@ -209,6 +263,11 @@ def _adapter(folder: Path) -> dict[str, Any]:
     if absent:
         raise CheckpointError(
             f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}"
+        )
+    if wrong:
+        raise CheckpointError(
+            f"{path} is no description of a conversion: {wrong[0]}={found[wrong[0]]!r} is not what "
+            f"is written there; {FIX}"
         )
     expected = found.pop(CHECKSUM, None)  # absent from files of earlier versions
     if expected is not None and digest_json(found) != expected:
