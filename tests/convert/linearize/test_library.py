@@ -70,6 +70,11 @@ def test_inputs_that_do_not_fit():
         replace_attention(source("bert"), inputs={"pixels": torch.zeros(1)})
 
 
+def test_a_model_that_was_converted_already():
+    with pytest.raises(ConversionError, match="was converted already; convert its source"):
+        replace_attention(replace_attention(source("bert"), "elu").model)
+
+
 # --- that needed more than tokens -----------------------------------------------------------------
 
 
@@ -327,7 +332,12 @@ def test_parameters_are_counted_as_parameters():
 @pytest.mark.parametrize(
     ("key", "value", "error", "message"),
     [
-        ("class", "transformers.models.bert.modeling_bert.Nothing", ConversionError, "Nothing.*, model="),
+        (
+            "class",
+            "transformers.models.bert.modeling_bert.Nothing",
+            ConversionError,
+            "Nothing.*, model=",
+        ),
         ("class", "mine.Bert", ConversionError, r"mine\.Bert.*load_linearized\(folder, model="),
         ("class", 5, CheckpointError, "class=5"),
         ("ecosystem", "jax", CheckpointError, "ecosystem='jax'"),
