@@ -182,6 +182,20 @@ def test_images_and_texts(known, build, tmp_path):
         assert loaded(**inputs).logits.equal(replaced.model(**inputs).logits)
 
 
+def test_a_tokenizer_that_does_not_name_its_class(known, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]))
+    plain = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    replaced = replace_attention(models.bert(), "elu")
+    save_linearized(replaced, tmp_path / "bert", processor=plain)
+    path = tmp_path / "bert" / "tokenizer_config.json"
+    saved = json.loads(path.read_text())
+    del saved["tokenizer_class"]
+    path.write_text(json.dumps(saved))
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path / "bert")
+    assert type(found) is transformers.BertTokenizer
+    assert found("a").input_ids == plain("a").input_ids
+
+
 def test_a_configuration_that_is_not_understood(known, folder, tmp_path):
     saved = json.loads((folder / "config.json").read_text())
     for change, error, message in (

@@ -164,10 +164,11 @@ def test_windows_beside_layers_that_can_be_linear(name):
         replace_attention(source(name), layers=[window])
 
 
-def test_windows_are_kept_on_disk_and_in_generation(tmp_path):
-    replaced = replace_attention(source("gemma3"), "hedgehog", keep_refused=True)
+@pytest.mark.parametrize("name", ["gemma3", "qwen2"])
+def test_windows_are_kept_on_disk_and_in_generation(name, tmp_path):
+    replaced = replace_attention(source(name), "hedgehog", keep_refused=True)
     loaded = load_linearized(save_linearized(replaced, tmp_path))
-    arguments = inputs("gemma3")
+    arguments = inputs(name)
     assert first(loaded, arguments).equal(first(replaced.model, arguments))
     ids = arguments["input_ids"][:1]
     options = {"max_new_tokens": 6, "do_sample": False}

@@ -34,12 +34,14 @@ def register_models(source: type) -> None:
             continue
         found = mapping[source]
         for kind in found if isinstance(found, tuple | list) else (found,):
-            if isinstance(kind, type) and issubclass(kind, PreTrainedModel):
+            model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+            if model and kind.config_class is source:  # a few name another model's
                 auto.register(converted, linear_model(kind), exist_ok=True)
                 break
     tokenizers = transformers.TOKENIZER_MAPPING
-    if source in tokenizers:
-        transformers.AutoTokenizer.register(converted, tokenizers[source], exist_ok=True)
+    tokenizer = tokenizers[source] if source in tokenizers else None
+    if tokenizer is not None:  # for folders whose tokenizer does not name its class
+        transformers.AutoTokenizer.register(converted, tokenizer, exist_ok=True)
 
 
 def push_folder(
