@@ -39,7 +39,7 @@ def register_models(source: type) -> None:
                 auto.register(converted, linear_model(kind), exist_ok=True)
                 break
     tokenizers = transformers.TOKENIZER_MAPPING
-    tokenizer = tokenizers[source] if source in tokenizers else None
+    tokenizer = tokenizers.get(source, None)
     if tokenizer is not None:  # for folders whose tokenizer does not name its class
         transformers.AutoTokenizer.register(converted, tokenizer, exist_ok=True)
 
