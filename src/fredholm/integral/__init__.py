@@ -25,6 +25,7 @@ from .capabilities import (
     WeightedValue,
     has_trait,
 )
+from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
 from .feature_attention import FeatureAttentionKernel
 from .feature_map import (
@@ -41,19 +42,19 @@ from .feature_map import (
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
-from .kernel import (
-    Kernel,
-    check_dropout,
-    head_width,
-    identity,
-    merge_heads,
-    own_parameter,
-    split_heads,
-)
 from .lattice import LatticeKernel, Window, read_grid, write_points
 from .multihead import MultiheadAdapter
 from .operator import CausalState, IntegralOperator
-from .problem import Facts, Layout, Point, Problem, grid_displacements
+from .problem import (
+    Facts,
+    Layout,
+    Point,
+    Problem,
+    grid_displacements,
+    head_width,
+    merge_heads,
+    split_heads,
+)
 from .registry import (
     create_operator,
     import_file,

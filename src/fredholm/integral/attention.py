@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from .bases import WeightedKernel
-from .kernel import head_width, split_heads
-from .problem import Problem
+from .problem import Problem, head_width, split_heads
 
 Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 

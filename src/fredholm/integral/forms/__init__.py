@@ -2,11 +2,12 @@
 has what they need; forms of one paper's kernel lie in its family.
 """
 
+from ..contract import Form, Memory, choose, with_offset
 from .chunks import Chunks, RunningMoment
 from .dense import Dense
-from .form import Form, KeyForm, Memory, choose, with_offset
 from .fused import Fused
 from .hidden import HiddenBlocks
+from .keys import KeyForm
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
 from .own import OwnResponse
 from .quadratic import Quadratic

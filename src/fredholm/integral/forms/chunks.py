@@ -12,9 +12,8 @@ from ...ops.linear_attention import (
     linear_attention_stretch,
 )
 from ...quadrature import Quadrature
-from ..kernel import Kernel
+from ..contract import Kernel, Memory, with_offset
 from ..problem import Facts, Layout, Problem
-from .form import Memory, with_offset
 from .separable import SeparableForm, expanded, key_features, query_features
 
 

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from ...ops.linear_attention import banked_attention
 from ..capabilities import Banked, Expanded, Separable, Stabilised
-from ..kernel import Kernel
+from ..contract import Form, Kernel, with_offset
 from ..problem import Facts, Problem
 from ..strategy import Linear
-from .form import Form, with_offset
 
 
 class SeparableForm(Form):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...ops.linear_attention import attend_in_pieces, linear_attention, wants_pieces
 from ..capabilities import Expanded, Stabilised
-from ..kernel import Kernel
+from ..contract import Kernel
 from ..problem import Facts, Problem
 from .separable import SeparableForm, key_features, query_features
 
