@@ -21,8 +21,8 @@ from fredholm.families.itnet.hidden_first.backward import backward
 from fredholm.families.itnet.hidden_first.forward import forward
 from fredholm.families.itnet.hidden_first.registration import mlp_kernel_op
 from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
-from fredholm.ops.activations import ACTIVATIONS
 from fredholm.ops.dense import dense_apply
+from fredholm.ops.tiles import ACTIVATIONS
 
 TERMS = {
     "product": ("query", "key", "scale"),

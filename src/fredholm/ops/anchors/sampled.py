@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import OptionError, suggest
-from ..activations import ACTIVATIONS
 from ..distance import root_of
+from ..tiles import ACTIVATIONS
 
 
 def take_keys(

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..activations import find_activation
+from ..tiles import find_activation
 from .naive import Bank
 from .piecewise import segments
 from .registration import piecewise_linear_op, scalar_bank_op
@@ -28,7 +28,7 @@ def scalar_bank(
     Args:
         u: scalars, (R, S, T); set s of the bank is applied to ``u[:, s]``.
         bank: see :class:`Bank`.
-        activation: σ, a name in ``fredholm.ops.activations.ACTIVATIONS``.
+        activation: σ, a name in ``fredholm.ops.tiles.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
 
     Returns:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..activations import find_activation
+from ..tiles import find_activation, rectangles
 from .naive import Bank
-from .piecewise import rectangles
 
 ELEMENTS = 500_000  # hidden units of a chunk that a CPU core works through near its cache
 ACCELERATOR_ELEMENTS = 100_000_000

@@ -8,13 +8,12 @@ over the scalars of a segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..tiles import rectangles
 from .naive import Bank
 
 # Scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread.
@@ -22,7 +21,6 @@ CHUNK = 32_768
 ACCELERATOR_CHUNK = 4_194_304
 CELLS = 16  # grid cells per knot
 PASSES = 12  # more knots than this in one cell: binary search
-Rectangle = tuple[slice, slice]
 
 
 def segments(
@@ -65,16 +63,6 @@ def segments(
     lines = start.flatten(2, 3)[..., None] + F.pad(jumps.cumsum(-1), (1, 0))
     dtype = bank.weight.dtype
     return knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype)
-
-
-def rectangles(rows: int, columns: int, size: int) -> Iterator[Rectangle]:
-    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of
-    one.
-    """
-    high, wide = max(1, size // max(1, columns)), min(size, max(1, columns))
-    for r in range(0, rows, high):
-        for c in range(0, columns, wide):
-            yield slice(r, r + high), slice(c, c + wide)
 
 
 def chunk_of(u: Tensor) -> int:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ....errors import OptionError, suggest
-from ....ops.activations import ACTIVATIONS as POINTWISE
-from ....ops.activations import Activation
+from ....ops.tiles import ACTIVATIONS as POINTWISE
+from ....ops.tiles import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": POINTWISE["relu"],

@@ -1,6 +1,6 @@
 """The integral of an MLP kernel, hidden units first: definition (``naive``) and tiled custom op."""
 
-from ....ops.activations import ACTIVATIONS, Activation
+from ....ops.tiles import ACTIVATIONS, Activation
 from .naive import hidden_pairs, mlp_kernel_naive
 from .tiled import DEFAULT_BYTES, mlp_kernel
 

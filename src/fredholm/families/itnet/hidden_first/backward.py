@@ -19,8 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....ops.activations import Activation, find_activation
-from ....ops.tiles import Scratch, Span, cut, groups, multiply_rows, spans
+from ....ops.tiles import (
+    Activation,
+    Scratch,
+    Span,
+    cut,
+    find_activation,
+    groups,
+    multiply_rows,
+    spans,
+)
 from .first_layer import FirstLayer, add
 from .forward import linear
 from .plan import Plan

@@ -5,8 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ....ops.activations import Activation, find_activation
-from ....ops.tiles import Scratch, Span, cut, groups, multiply_rows, spans
+from ....ops.tiles import (
+    Activation,
+    Scratch,
+    Span,
+    cut,
+    find_activation,
+    groups,
+    multiply_rows,
+    spans,
+)
 from .first_layer import FirstLayer
 from .plan import Plan
 from .terms import Tensors

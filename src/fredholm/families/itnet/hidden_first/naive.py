@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ....ops.activations import find_activation
+from ....ops.tiles import find_activation
 from .arguments import complete
 from .terms import FIRST_LAYER, Tensors
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import OptionError
-from ....ops.activations import find_activation
 from ....ops.backend import choose_backend
+from ....ops.tiles import find_activation
 from .arguments import check, complete, documented
 from .limits import refusal
 from .registration import mlp_kernel_op
