@@ -16,11 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
 from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
-from fredholm.families.itnet.hidden_first.arguments import complete
 from fredholm.families.itnet.hidden_first.backward import backward
 from fredholm.families.itnet.hidden_first.forward import forward
 from fredholm.families.itnet.hidden_first.registration import mlp_kernel_op
 from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
+from fredholm.families.itnet.hidden_first.tiled import complete
 from fredholm.ops.dense import dense_apply
 from fredholm.ops.tiles import ACTIVATIONS
 

@@ -29,11 +29,9 @@ from ....ops.tiles import (
     multiply_rows,
     spans,
 )
-from .first_layer import FirstLayer, add
-from .forward import linear
-from .plan import Plan
+from .first_layer import FirstLayer, add, cut_pairs
+from .forward import Plan, as_given, linear, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
-from .tiles import as_given, cut_pairs, pair_weight, prepare
 
 
 @dataclass

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....ops.tiles import find_activation
-from .arguments import complete
 from .terms import FIRST_LAYER, Tensors
+from .tiled import complete
 
 
 def hidden_pairs(
