@@ -19,8 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ....ops.distance import distances
-from ....ops.tiles import Scratch, Span, cut, multiply_rows
+from ....ops.tiles import Scratch, Span, cut, distances, multiply_rows
 from .terms import PAIR_TENSORS, Tensors
 
 Chunk = tuple[Span, Span]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ....errors import ShapeError
-from ....ops.distance import distances
+from ....ops.tiles import distances
 
 
 @dataclass(frozen=True)
