@@ -8,11 +8,14 @@ over the scalars of a segment.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..custom_op import custom_op
 from ..tiles import rectangles
 from .naive import Bank
 
@@ -63,6 +66,10 @@ def segments(
     lines = start.flatten(2, 3)[..., None] + F.pad(jumps.cumsum(-1), (1, 0))
     dtype = bank.weight.dtype
     return knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype)
+
+
+def size_of(shape: Any) -> int:
+    return int(torch.Size(shape).numel())
 
 
 def chunk_of(u: Tensor) -> int:
@@ -154,3 +161,48 @@ def backward(
                 1, index.long().expand(2 * channels, -1), both.view(2 * channels, -1)
             )
     return du, dlines
+
+
+# --- registration ----------------------------------------------------------------------------------
+
+
+def _lines(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+    return u.new_empty(u.shape[0], u.shape[1], slope.shape[1], u.shape[2])
+
+
+def _line_gradients(
+    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
+
+
+piecewise_linear_backward_op = custom_op(
+    "piecewise_linear_backward",
+    "(Tensor grad, Tensor? out, Tensor u, Tensor knots, Tensor slope) -> (Tensor, Tensor)",
+    backward,
+    fake=_line_gradients,
+    flops=lambda grad, out, u, knots, slope: 5 * size_of(u) * slope[1],
+)
+
+
+def _save_lines(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    u, knots, slope, _, nonneg = inputs
+    ctx.save_for_backward(output if nonneg else None, u, knots, slope)
+
+
+def _lines_backward(ctx: Any, grad: Tensor) -> tuple:
+    # A knot only says which line a scalar reads; ψ is continuous there, so that moving a knot while
+    # the lines stay changes nothing to first order. :func:`segments` detaches it for that reason.
+    du, lines = piecewise_linear_backward_op(grad, *ctx.saved_tensors)
+    return du, None, *lines.chunk(2, 1), None
+
+
+piecewise_linear_op = custom_op(
+    "piecewise_linear",
+    "(Tensor u, Tensor knots, Tensor slope, Tensor intercept, bool nonneg) -> Tensor",
+    forward,
+    fake=_lines,
+    flops=lambda u, knots, slope, intercept, nonneg: 2 * size_of(u) * slope[1],
+    setup_context=_save_lines,
+    backward=_lines_backward,
+)

@@ -15,7 +15,6 @@ from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
 from .limits import linear_attention_refusal
-from .naive import guarded
 
 
 def linear_attention(
@@ -259,6 +258,17 @@ def check_order(quadrature: Quadrature) -> None:
 def _with_mass(value: Tensor, floor: float | None) -> Tensor:
     """Values with a constant channel where there is a denominator: its integral."""
     return value if floor is None else F.pad(value, (0, 1), value=1.0)
+
+
+def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
+    """The denominator, or ``floor`` where its magnitude is below: features that are all zero give
+    zero and never NaN.
+
+    Example:
+        >>> guarded(torch.tensor([2.0, 0.0, -3.0]), 0.5).tolist()
+        [2.0, 0.5, -3.0]
+    """
+    return torch.where(denominator.abs() < floor, floor, denominator)
 
 
 def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
