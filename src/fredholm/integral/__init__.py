@@ -4,7 +4,7 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from .attention import AttentionKernel, Projections, TransposedLinear
+from .attention import AttentionKernel, FeatureAttentionKernel, Projections, TransposedLinear
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
@@ -27,7 +27,6 @@ from .capabilities import (
 )
 from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
-from .feature_attention import FeatureAttentionKernel
 from .feature_map import (
     FEATURE_MAPS,
     ExponentialMap,
