@@ -4,7 +4,17 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from .attention import AttentionKernel, FeatureAttentionKernel, Projections, TransposedLinear
+from .attention import (
+    FEATURE_MAPS,
+    AttentionKernel,
+    FeatureAttentionKernel,
+    FeatureMap,
+    build_feature_map,
+    is_pointwise,
+    key_features,
+    query_features,
+    register_feature_map,
+)
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
@@ -27,17 +37,7 @@ from .capabilities import (
 )
 from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
-from .feature_map import (
-    FEATURE_MAPS,
-    ExponentialMap,
-    FeatureMap,
-    build_feature_map,
-    is_pointwise,
-    key_features,
-    orthogonal_draws,
-    query_features,
-    register_feature_map,
-)
+from .exponential import ExponentialMap, orthogonal_draws
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
@@ -54,6 +54,7 @@ from .problem import (
     merge_heads,
     split_heads,
 )
+from .projections import Projections, TransposedLinear
 from .registry import (
     create_operator,
     import_file,
