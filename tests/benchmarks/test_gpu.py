@@ -37,6 +37,7 @@ runpy.run_path("benchmarks/gpu.py", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_smoke_run(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", BARE, str(tmp_path / "gpu.json")],

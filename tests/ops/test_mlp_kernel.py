@@ -327,6 +327,7 @@ class Peak(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 def test_memory_is_linear_in_n():
     """Measured slope of log peak memory over log N, forward and backward, no input of size N²
     counted.
