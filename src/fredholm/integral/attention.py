@@ -137,7 +137,7 @@ class AttentionKernel(WeightedKernel):
         return None if bias is None else self._share(bias.view(1, self.groups, 1, self.d_out))
 
 
-# --- where the weight is an inner product of features ----------------------------------------------
+# --- where the weight is an inner product of features ---------------------------------------------
 
 
 class FeatureMap(nn.Module):

@@ -145,7 +145,7 @@ def find_activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-# --- distances, with gradient zero, not infinite, at zero ------------------------------------------
+# --- distances, with gradient zero, not infinite, at zero -----------------------------------------
 
 
 def root_of(x: Tensor) -> Tensor:

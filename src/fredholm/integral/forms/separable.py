@@ -172,7 +172,7 @@ class RunningMoment(SeparableForm):
         return out, {"moment": moment, **after}
 
 
-# --- features, stabilised where the kernel can -----------------------------------------------------
+# --- features, stabilised where the kernel can ----------------------------------------------------
 
 
 def _bank(kernel: object, problem: Problem) -> dict[str, Any] | None:

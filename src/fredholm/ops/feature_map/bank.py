@@ -89,7 +89,7 @@ def _check(u: Tensor, bank: Bank) -> None:
         )
 
 
-# --- any activation, in chunks ---------------------------------------------------------------------
+# --- any activation, in chunks --------------------------------------------------------------------
 
 
 def _chunk(u: Tensor, bank: Bank) -> int:
@@ -149,7 +149,7 @@ def backward(
     return [du, *total]
 
 
-# --- registration ----------------------------------------------------------------------------------
+# --- registration ---------------------------------------------------------------------------------
 
 BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
 

@@ -163,7 +163,7 @@ def backward(
     return du, dlines
 
 
-# --- registration ----------------------------------------------------------------------------------
+# --- registration ---------------------------------------------------------------------------------
 
 
 def _lines(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:

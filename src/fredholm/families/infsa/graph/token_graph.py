@@ -186,7 +186,7 @@ def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
     return out
 
 
-# --- one product with the edges --------------------------------------------------------------------
+# --- one product with the edges -------------------------------------------------------------------
 
 
 def edge_product(

@@ -127,7 +127,7 @@ def linear(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     )
 
 
-# --- how large a tile ------------------------------------------------------------------------------
+# --- how large a tile -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Plan:
         return Plan(keys, queries, group, block, heads, rows, sizes)
 
 
-# --- the tensors as tiles see them -----------------------------------------------------------------
+# --- the tensors as tiles see them ----------------------------------------------------------------
 
 
 def prepare(x: Tensors) -> Tensors:

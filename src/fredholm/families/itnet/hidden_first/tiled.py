@@ -124,7 +124,7 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
     return seen @ value
 
 
-# --- the op ----------------------------------------------------------------------------------------
+# --- the op ---------------------------------------------------------------------------------------
 
 
 @documented
@@ -229,7 +229,7 @@ def _cast(name: str, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return x.to(dtype)
 
 
-# --- what a caller gives ---------------------------------------------------------------------------
+# --- what a caller gives --------------------------------------------------------------------------
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:
