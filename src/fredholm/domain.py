@@ -340,7 +340,9 @@ class Domain:
 
     @property
     def batch(self) -> int | None:
-        """Batch size of whatever is batched, or None where every batch element shares the domain."""
+        """Batch size of whatever is batched, or None where every batch element shares
+        the domain.
+        """
         batched = ((self.positions, 3), (self.measure, 2), (self.valid, 2))
         sizes = [x.shape[0] for x, dims in batched if x is not None and x.dim() == dims]
         return max(sizes) if sizes else None

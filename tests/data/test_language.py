@@ -22,7 +22,9 @@ VERSES = [
 
 
 def squeeze(text: bytes) -> bytes:
-    """What the Unix program compress writes, without its header: the encoder of :func:`expand_lzw`."""
+    """What the Unix program compress writes, without its header: the encoder of
+    :func:`expand_lzw`.
+    """
     table, codes, word = {bytes([i]): i for i in range(256)}, [], b""
     for i in range(len(text)):
         letter = text[i : i + 1]

@@ -166,7 +166,9 @@ def comparison(folder: Path) -> None:
 
 
 def models_table(pattern: str) -> None:
-    """Models with true counts, each at its own input size; a line as soon as its model is counted."""
+    """Models with true counts, each at its own input size; a line as soon as its
+    model is counted.
+    """
     import torch
 
     from .. import models

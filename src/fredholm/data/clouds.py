@@ -1,4 +1,6 @@
-"""Point clouds as a torch data set, their random changes, and triangle meshes to sample them from."""
+"""Point clouds as a torch data set, their random changes, and triangle meshes to
+sample them from.
+"""
 
 from __future__ import annotations
 

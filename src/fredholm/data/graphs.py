@@ -1,4 +1,6 @@
-"""Graphs as torch data sets: many small ones, and the surroundings of single nodes of a large one."""
+"""Graphs as torch data sets: many small ones, and the surroundings of single nodes of
+a large one.
+"""
 
 from __future__ import annotations
 

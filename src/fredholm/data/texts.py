@@ -197,7 +197,9 @@ class TextDataset(LabelledDataset):
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Int[Tensor, "b n"], Tensor]:
-        """Token numbers and labels (or targets) of ``indices``; ``transform`` changes the numbers."""
+        """Token numbers and labels (or targets) of ``indices``; ``transform`` changes
+        the numbers.
+        """
         numbers, labels = self.raw(indices)
         return (numbers if transform is None else transform(numbers)), labels
 

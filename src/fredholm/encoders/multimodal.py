@@ -137,7 +137,9 @@ class MultimodalEncoder(nn.Module):
         return Domain.join(picture, line, balance=(share, 1.0 - share))
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The pair's one feature vector (B, D): the class token, or the mean against the measure."""
+        """The pair's one feature vector (B, D): the class token, or the mean against
+        the measure.
+        """
         if self.token is not None:
             return features[:, 0]
         weights = domain.quadrature().weights()[:, 0, 0, :, None].to(features.dtype)

@@ -1,6 +1,6 @@
-"""The two halves of an integral and what they promise each other: a :class:`Kernel`, what interacts,
-lists the forms that may integrate it; a :class:`Form` is one algorithm. :func:`choose` is a plain
-loop over the kernel's list.
+"""The two halves of an integral and what they promise each other: a :class:`Kernel`, what
+interacts, lists the forms that may integrate it; a :class:`Form` is one algorithm. :func:`choose`
+is a plain loop over the kernel's list.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""LUNA's kernel: attention by the inner products of a learned feature map, a bank of scalar networks
-on learned projections.
+"""LUNA's kernel: attention by the inner products of a learned feature map, a bank of scalar
+networks on learned projections.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A bank of scalar networks, each form where it is exact and fastest: few scalars and any activation
-in chunks, whose hidden units are never kept and computed again in the backward; ReLU networks as
-the piecewise linear functions they are, in :mod:`.piecewise`.
+"""A bank of scalar networks, each form where it is exact and fastest: few scalars and any
+activation in chunks, whose hidden units are never kept and computed again in the backward; ReLU
+networks as the piecewise linear functions they are, in :mod:`.piecewise`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Trains every operator on every task with every seed, resumably, and keeps the tables up to date."""
+"""Trains every operator on every task with every seed, resumably, and keeps the
+tables up to date.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The exact forms of ITNet's kernel: hidden units integrated first, tile by tile; nothing wide exists
-per pair.
+"""The exact forms of ITNet's kernel: hidden units integrated first, tile by tile; nothing wide
+exists per pair.
 
 M_k(x) = ∫ h_k(x, y) u(y) dμ(y) and then one contraction with W2 per query; the displacement term of
 the first layer comes from a table on a grid, and from appended columns on any points. The forms
