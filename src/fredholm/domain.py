@@ -225,7 +225,8 @@ class Domain:
         uniform domain; measures that are renormalised do not mix without it.
 
         Example:
-            >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
+            >>> grid, points = Domain.grid(1, 3), Domain.points(torch.rand(1, 2))
+            >>> both = Domain.join(grid, points, balance=(0.5, 0.5))
             >>> both.quadrature().weights().squeeze().tolist()[-1]
             0.5
         """

@@ -30,7 +30,8 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
     )
     if size is None:
         raise OptionError(
-            f"{type(model).__name__} does not read tokens: say what it is given at a length with lengths={{n: inputs}}"
+            f"{type(model).__name__} does not read tokens: say what it is given at a length with "
+            "lengths={n: inputs}"
         )
 
     def make(length: int) -> dict[str, Any]:

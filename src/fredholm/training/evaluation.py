@@ -230,7 +230,8 @@ def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> di
     a token, perplexity, accuracy.
 
     Example:
-        >>> found = summarise_tokens(Task("tokens"), [(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))])
+        >>> batch = torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]])
+        >>> found = summarise_tokens(Task("tokens"), [batch])
         >>> found["n"], round(found["bits"], 6)
         (2, 2.0)
     """

@@ -24,7 +24,8 @@ class Task:
 
     Example:
         >>> task = Task("regression")
-        >>> task.loss(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])).item(), task.metrics([4.0, 0.0, 2.0])
+        >>> out, target = torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])
+        >>> task.loss(out, target).item(), task.metrics([4.0, 0.0, 2.0])
         (2.0, {'val_loss': 2.0})
     """
 

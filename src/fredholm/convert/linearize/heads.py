@@ -262,7 +262,8 @@ class LinearHeads(Heads):
         return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, feature_map={self.name}, tied={self.key_map is None}"
+        shape = f"heads={self.heads}, width={self.width}"
+        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}"
 
 
 def _clean(x: Tensor, valid: Tensor | None) -> Tensor:

@@ -8,8 +8,8 @@ and appendices are cited by their numbers.
 - ``low_rank.py``: the kernel as a product of two networks, one of each end.
 - ``operator.py``: both operators, thin constructors.
 - ``pooled.py``: the low-rank form where all queries see all keys.
-- ``hidden_first/``: the exact form, hidden units first: ``tiled.py`` has the forms, on a grid and on
-  any points, and their op; then definition, forward, first layer, gradients, registration.
+- ``hidden_first/``: the exact form, hidden units first: ``tiled.py`` has the forms, on a grid and
+  on any points, and their op; then definition, forward, first layer, gradients, registration.
 - ``triton/``: the same op on a GPU.
 - ``compress.py``: a low-rank operator fitted to a trained exact one.
 - ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its encoders, its sizes.

@@ -8,8 +8,8 @@ Linear attention whose kernel is learned: features are scalar networks on learne
 is where, in the order to read it:
 
 - :mod:`.naive`: the paper's definitions in plain einsums.
-- :mod:`.kernel`: ``LunaKernel``, attention by the inner products of ``LunaMap``, the map with all its
-  options; :mod:`.initial`: how it begins.
+- :mod:`.kernel`: ``LunaKernel``, attention by the inner products of ``LunaMap``, the map with all
+  its options; :mod:`.initial`: how it begins.
 - :mod:`.operator`: ``LunaAttention``.
 
 Its sums, causal chunks and steps are those of every separable kernel, in

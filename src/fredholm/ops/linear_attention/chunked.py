@@ -279,9 +279,9 @@ def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
 def _prefix_sums(
     query: Tensor, key: Tensor, value: Tensor, chunk: int, moment: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in brackets
-    after the last; M is the ``moment`` of points before. Shapes only, no loop, so that traced
-    lengths stay free.
+    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in
+    brackets after the last; M is the ``moment`` of points before. Shapes only, no loop, so that
+    traced lengths stay free.
     """
     n = query.shape[2]
     count = (n + chunk - 1) // chunk

@@ -14,8 +14,8 @@ from ...files import write_json
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
-    "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters", "off", "flops", "epochs", "minutes",
-    "step_milliseconds", "step_megabytes",
+    "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters",
+    "off", "flops", "epochs", "minutes", "step_milliseconds", "step_megabytes",
     "points_a_second", "refused",
 )  # fmt: skip
 

@@ -3,8 +3,8 @@
 - :mod:`.token_graph`: :class:`TokenGraph`, its norm, some hops on it, and the product with the
   edges, which every hop is.
 - :mod:`.solve`: the resolvent, by hops.
-- :mod:`.tiled`, :mod:`.registration`: the product's tiles on a CPU, forward and backward, as a custom
-  op; φ.
+- :mod:`.tiled`, :mod:`.registration`: the product's tiles on a CPU, forward and backward, as a
+  custom op; φ.
 """
 
 from .solve import Convergence, resolvent, solve
