@@ -226,7 +226,7 @@ def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Numbers of a model of tokens, batch by batch: how many were asked for, loss in nats and bits
+    """Numbers of a model of tokens, batch by batch: how many have a label, loss in nats and bits
     a token, perplexity, accuracy.
 
     Example:
@@ -237,8 +237,8 @@ def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> di
     """
     total, right, count = 0.0, 0, 0
     for outputs, labels in batches:
-        loss, correct, asked = task.sums(outputs, labels)
-        total, right, count = total + float(loss), right + int(correct), count + asked
+        loss, correct, labelled = task.sums(outputs, labels)
+        total, right, count = total + float(loss), right + int(correct), count + labelled
     loss = total / count
     return {
         "n": count,
@@ -250,7 +250,7 @@ def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> di
 
 
 def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict[str, Any]:
-    """Numbers of a task: those of :func:`summarise`, over all points that were asked; of a
+    """Numbers of a task: those of :func:`summarise`, over all labelled points; of a
     regression its errors.
     """
     outputs, labels = task.pairs(outputs, labels)

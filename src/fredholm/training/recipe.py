@@ -177,7 +177,7 @@ class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule and training.
 
     ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
-    texts are read with; or several, see :mod:`fredholm.training.starting`.
+    texts are read with; or several, see :mod:`fredholm.training.warm_start`.
 
     Example:
         >>> sections = {"data": {"name": "digits"}, "model": {"name": "itnet_nano"}}

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from ..errors import ShapeError
 
 NUMBERS = ("regression", "field")  # tasks without classes, known by their loss
-NOT_ASKED = -100  # the label of a point at which nothing is asked
+IGNORED = -100  # the label of a point that no loss counts
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Task:
                     f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
                     "set head='every' (CKCNN) or pool='every' (ITNet)"
                 )
-            asked = labels != NOT_ASKED
-            return outputs[asked], labels[asked]
+            counted = labels != IGNORED
+            return outputs[counted], labels[counted]
         return outputs, labels
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:

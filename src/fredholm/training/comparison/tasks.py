@@ -104,7 +104,7 @@ def read_contenders(text: str | None) -> list[Contender]:
         ['gru', 'luna channels=4']
     """
     known = [*operators.list_operators(), *models.list_baselines()]
-    found = []
+    contenders = []
     for part in known if text is None else split_values(text):
         value = plain(parse(part, "operators")) if part.startswith("{") else {"name": part}
         if not isinstance(value, dict) or value.get("name") not in known:
@@ -115,11 +115,11 @@ def read_contenders(text: str | None) -> list[Contender]:
             )
         name = value.pop("name")
         label = " ".join([name, *(f"{key}={option}" for key, option in value.items())])
-        found.append(Contender(label, name, value))
-    labels = [c.label for c in found]
+        contenders.append(Contender(label, name, value))
+    labels = [c.label for c in contenders]
     if len(set(labels)) < len(labels):
         raise OptionError(f"operators: received {text!r}; needs each of them once")
-    return found
+    return contenders
 
 
 def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
