@@ -62,7 +62,7 @@ def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
         >>> ask([8, 5, 8, 9], "count", 1)[1] in ("1", "2")
         True
         >>> ask([1, 2, 3, 4], "right-of", 0)[1] in ("pullover", "coat")
-        (True, True)
+        True
     """
 
     def draw(high: int, stream: int) -> int:
