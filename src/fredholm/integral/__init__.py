@@ -41,7 +41,7 @@ from .exponential import ExponentialMap, orthogonal_draws
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
-from .lattice import LatticeKernel, Window, read_grid, write_points
+from .lattice import LatticeKernel, read_grid, write_points
 from .multihead import MultiheadAdapter
 from .operator import CausalState, IntegralOperator
 from .problem import (
@@ -75,6 +75,7 @@ from .strategy import (
     read_strategy,
     register_strategy,
 )
+from .window import Window
 
 __all__ = [
     "EXACT",
