@@ -28,7 +28,7 @@ from fredholm.explain import (
 )
 from fredholm.explain.quality_sections import quality_sections
 from fredholm.explain.sections import Layer
-from fredholm.explain.targets import average_ranks, pr_auc, roc_auc
+from fredholm.explain.targets import pr_auc, roc_auc
 from fredholm.models import create_model
 from fredholm.operators import create_operator
 
@@ -165,10 +165,6 @@ def test_patches_of_an_object():
     assert not found[2].any()
     with pytest.raises(ShapeError, match="does not divide"):
         patch_targets(masks, (3, 2))
-
-
-def test_ranks_of_ties_are_shared():
-    assert average_ranks(torch.tensor([[0.0, 0.0, 0.0, 1.0]])).tolist() == [[2.0, 2.0, 2.0, 4.0]]
 
 
 class Corner(nn.Module):
