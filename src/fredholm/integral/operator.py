@@ -15,9 +15,21 @@ from ..errors import DomainError, OptionError, ShapeError
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
+from .contract import Kernel
 from .forms import Form, Memory, choose
-from .kernel import Kernel, head_width, merge_heads, split_heads
-from .problem import Call, Facts, Layout, Problem, batched, check_fit, clean, positions
+from .problem import (
+    Call,
+    Facts,
+    Layout,
+    Problem,
+    batched,
+    check_fit,
+    clean,
+    head_width,
+    merge_heads,
+    positions,
+    split_heads,
+)
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)

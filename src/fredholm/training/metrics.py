@@ -59,9 +59,9 @@ def two_classes(confusion: Tensor) -> dict[str, float]:
         * (negative + missed)
     )
     cross = positive * negative - false_alarm * missed
-    asked = 2 * positive + false_alarm + missed
+    either = 2 * positive + false_alarm + missed
     return {
-        "f1": 2 * positive / asked if asked else 0.0,
+        "f1": 2 * positive / either if either else 0.0,
         "matthews": cross / product**0.5 if product else 0.0,
     }
 
