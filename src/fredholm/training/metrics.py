@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from scipy import stats
@@ -39,7 +40,7 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    found = stats.spearmanr(outputs.flatten().double().cpu(), labels.flatten().double().cpu())
+    found: Any = stats.spearmanr(outputs.flatten().double().cpu(), labels.flatten().double().cpu())
     return float(found.statistic)
 
 
