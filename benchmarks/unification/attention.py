@@ -83,7 +83,9 @@ class RotaryAttention(nn.Module):
         return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
 
 
-@register_converter(f"{__name__}.RotaryAttention")
+@register_converter(
+    f"{__name__}.RotaryAttention", call=lambda m, u, domain: m(u, domain.positions[:, 0])
+)
 def rotary_attention(module: Any) -> IntegralOperator:
     layers = (module.query, module.key, module.value)
     kernel = SoftmaxKernel(
@@ -107,7 +109,9 @@ class LinearAttention(nn.Module):
         return self.out(((weight / weight.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
 
 
-@register_converter(f"{__name__}.LinearAttention")
+@register_converter(
+    f"{__name__}.LinearAttention", domain=lambda m: Domain.line(6, causal=m.causal)
+)
 def linear_attention(module: Any) -> IntegralOperator:
     layers = (module.query, module.key, module.value)
     kernel = LinearAttentionKernel(DIM, HEADS, projections=layers, feature_map=module.feature_map)

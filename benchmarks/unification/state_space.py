@@ -150,7 +150,9 @@ def _system(module: LoopedSystem) -> IntegralOperator:
     return linear_system(m.a, m.b, m.c, m.d, **options)
 
 
-@register_converter(f"{__name__}.LoopedTimes")
+@register_converter(
+    f"{__name__}.LoopedTimes", domain=lambda m: times(torch.zeros(1, dtype=torch.float32))
+)
 def _times(module: LoopedTimes) -> IntegralOperator:
     m = module
     return linear_system(m.a, m.b, m.c, m.d, initial_state=m.initial, continuous=True)

@@ -5,32 +5,77 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..domain import Domain
 from ..errors import ConversionError, OptionError, suggest
 from ..registry import Registry
 from .operator import IntegralOperator
+from .probe import BATCH, probe as run_probe
+from .sharing import Sharing
 
-Converter = Callable[..., IntegralOperator]
-Function = TypeVar("Function", bound=Converter)
+Function = TypeVar("Function", bound=Callable[..., IntegralOperator])
+
+
+def call_on_points(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
+    """How a layer is called unless its converter says otherwise."""
+    return layer(u)
+
+
+@dataclass(frozen=True, eq=False)
+class Converter:
+    """What is known about a class of layers: how one becomes an operator, and how it is called.
+
+    Attributes:
+        convert: ``f(layer, **options) -> IntegralOperator``.
+        call: ``f(layer, u, domain, **options)``, the layer on a signal u (B, N, dim) of the points
+            of ``domain``, as (B, Nq, out_dim). None in its place of a tensor says that the layer
+            cannot be called here, or that the options ask for another function than the layer's.
+            Of the options it is given those that it names.
+        domain: ``f(layer) -> Domain``, where both are compared; by default a small domain of the
+            kernel's.
+    """
+
+    convert: Callable[..., IntegralOperator]
+    call: Callable[..., Tensor | None] = call_on_points
+    domain: Callable[[Any], Domain] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """The same definition, which a file that is imported again gives once more."""
+        if not isinstance(other, Converter):
+            return NotImplemented
+        return self.convert.__qualname__ == other.convert.__qualname__
+
+    def __hash__(self) -> int:
+        return hash(self.convert.__qualname__)
+
 
 CONVERTERS: Registry[Converter] = Registry("converter")
 """Converters by the qualified names of the classes they convert."""
 
 
-def register_converter(*sources: str) -> Callable[[Function], Function]:
-    """Decorator: ``f(module, **options) -> IntegralOperator`` converts layers of these classes.
+def register_converter(
+    *sources: str,
+    call: Callable[..., Tensor | None] = call_on_points,
+    domain: Callable[[Any], Domain] | None = None,
+) -> Callable[[Function], Function]:
+    """Decorator: ``f(layer, **options) -> IntegralOperator`` converts layers of these classes.
 
     Args:
         sources: fully qualified class names, ``"torch.nn.modules.conv.Conv1d"``; the package need
             not be installed.
+        call: how the layer is called on points, where it is not ``layer(u)``; see
+            :class:`Converter`.
+        domain: where layer and operator are compared, where the kernel does not know it (a graph).
     """
 
     def register(function: Function) -> Function:
         for source in sources:
-            CONVERTERS.add(source, function)
+            CONVERTERS.add(source, Converter(function, call, domain))
         return function
 
     return register
@@ -47,7 +92,11 @@ def convertible() -> list[str]:
 
 
 def as_operator(
-    module: nn.Module, *, parameters: Literal["shared", "copied"] = "shared", **options: Any
+    module: nn.Module,
+    *,
+    parameters: Literal["shared", "copied"] = "shared",
+    probe: bool = True,
+    **options: Any,
 ) -> IntegralOperator:
     r"""A classical layer as an integral operator with the same output, the same gradients and an
     explicit kernel.
@@ -57,7 +106,12 @@ def as_operator(
     Args:
         module: a layer with its weights; :func:`convertible` lists the classes.
         parameters: ``"shared"`` keeps the module's own parameters, so that training either trains
-            both; ``"copied"`` takes a deep copy first.
+            both; a parameter that the module replaces (``load_state_dict(..., assign=True)``) is
+            taken over at the next call, any other replacement is an error then. ``"copied"`` takes
+            a deep copy first.
+        probe: compare output and input gradient of module and operator on a small random signal, in
+            the module's mode; random state, buffers and gradients stay as they are. A module
+            without values, on the meta device, is not compared.
         options: of the layer's family, such as ``initial_state`` of a recurrence; see
             ``docs/unification.md``.
 
@@ -66,7 +120,7 @@ def as_operator(
 
     Raises:
         ConversionError: an unknown class, or an option of the layer that the conversion does not
-            understand, by name.
+            understand, by name; a layer that answers otherwise than its class says.
         OptionError: an option that the family does not have.
 
     Reference: ITNet Theorems 1-3, Appendices C-E; CKConv App. A.3.
@@ -80,20 +134,51 @@ def as_operator(
     if parameters not in ("shared", "copied"):
         raise OptionError(f"parameters is 'shared' or 'copied', got {parameters!r}")
     check_path(module)
-    convert = _converter(module)
-    known = [
-        p.name for p in inspect.signature(convert).parameters.values() if p.kind is p.KEYWORD_ONLY
-    ]
+    converter = find_converter(module)
+    known = _options(converter.convert)
     for name in options:
         if name not in known:
             what = f"the conversion of {type(module).__name__} has no option {name!r}"
             raise OptionError(what + (suggest(name, known) if known else "; it has none"))
     if parameters == "copied":
         module = copy.deepcopy(module)
-    operator = convert(module, **options)
+    operator = converter.convert(module, **options).train(module.training)
     _account(module, operator)
     operator.layer = type(module).__name__
-    return operator.train(module.training)
+    if parameters == "shared":
+        operator.sharing = Sharing(module, operator)
+    if probe:
+        _probe(module, operator, converter, options)
+    return operator
+
+
+def _options(function: Callable[..., Any]) -> list[str]:
+    """Names of a function's options: its keyword-only arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+def _probe(
+    module: nn.Module, operator: IntegralOperator, converter: Converter, options: dict[str, Any]
+) -> None:
+    """ConversionError where the operator is not the layer, on a small signal."""
+    given = {name: options[name] for name in _options(converter.call) if name in options}
+
+    def place(u: Tensor) -> Domain:
+        dtype = torch.promote_types(u.dtype, torch.float32)
+        return domain.to(u.device, dtype)
+
+    domain = (
+        operator.kernel.small_domain() if converter.domain is None else converter.domain(module)
+    )
+    run_probe(
+        module,
+        lambda u: converter.call(module, u, place(u), **given),
+        lambda u: operator(u, place(u)),
+        (BATCH, domain.size, operator.dim),
+        advice="if the layer is called in another way than layer(u), say how: "
+        "register_converter(..., call=f) with f(layer, u, domain); probe=False leaves this out",
+    )
 
 
 # --- the code path that is read -------------------------------------------------------------------
@@ -183,8 +268,8 @@ def overrides(kind: type) -> list[str]:
     return sorted(known - {"__module__", "__doc__", "__class__"})
 
 
-def _converter(module: nn.Module) -> Converter:
-    """The function for a module's class, or a ConversionError that says what stands in the way."""
+def find_converter(module: nn.Module) -> Converter:
+    """The converter of a module's class, or a ConversionError that says what stands in the way."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name.startswith(("torch.jit.", "torch._dynamo.")):

@@ -18,6 +18,7 @@ from .capabilities import WeightedValue
 from .forms import Form, Memory, choose
 from .kernel import Kernel, head_width, merge_heads, split_heads
 from .problem import Call, Facts, Layout, Problem, batched, check_fit, clean, positions
+from .sharing import Sharing
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -113,6 +114,7 @@ class IntegralOperator(nn.Module):
             self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
         self.layer: str | None = None  # the class of the layer that this operator was made from
+        self.sharing: Sharing | None = None  # the parameters it has in common with that layer
         self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
@@ -266,6 +268,7 @@ class IntegralOperator(nn.Module):
 
     def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
         """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
+        self._follow()
         t, n, domain = state.seen, u.shape[1], state.domain
         if t + n > domain.size:
             raise DomainError(
@@ -284,6 +287,14 @@ class IntegralOperator(nn.Module):
 
     # --- parts ------------------------------------------------------------------------------------
 
+    def _follow(self) -> None:
+        """Take over what the layer that this operator was made from has replaced.
+
+        Traced code keeps the parameters that it was traced with.
+        """
+        if self.sharing is not None and not torch.compiler.is_compiling():
+            self.sharing.follow()
+
     def _check(self, layout: Layout) -> None:
         """DomainError for a domain on which the kernel, or the layer it was made from, means
         nothing.
@@ -299,6 +310,7 @@ class IntegralOperator(nn.Module):
 
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
+        self._follow()
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:

@@ -174,7 +174,27 @@ class AdditiveAttentionKernel(WeightedKernel):
         return attention_density(scores, q.weights().to(scores.dtype), q.visible())
 
 
-@register_converter("torch_geometric.nn.conv.gat_conv.GATConv")
+def _edges(domain: Domain) -> Tensor:
+    """The edges of a graph without repeated ones, (2, E)."""
+    assert domain.pairs is not None
+    target, source = domain.pairs.nonzero(as_tuple=True)
+    return torch.stack([source, target])
+
+
+def _graph(layer: Any) -> Domain:
+    """Five nodes, with loops where the layer adds them, on which layer and operator are compared."""
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2], [1, 2, 3, 4, 0, 3, 0]])
+    loops = getattr(layer, "add_self_loops", False)
+    return Domain.graph(edges, 5, self_loops=loops, measure="counting")
+
+
+def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor:
+    """The layer on each graph of a batch; a loop that the layer adds is an edge already."""
+    edges = _edges(domain)
+    return torch.stack([layer(x, edges) for x in u])
+
+
+@register_converter("torch_geometric.nn.conv.gat_conv.GATConv", call=_call, domain=_graph)
 def graph_attention(module: nn.Module) -> IntegralOperator:
     """Graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
     self_loops=add_self_loops)``, each edge once.
@@ -208,7 +228,7 @@ def graph_attention(module: nn.Module) -> IntegralOperator:
     )
 
 
-@register_converter("torch_geometric.nn.conv.gcn_conv.GCNConv")
+@register_converter("torch_geometric.nn.conv.gcn_conv.GCNConv", call=_call, domain=_graph)
 def graph_convolution(module: nn.Module) -> IntegralOperator:
     """Graph convolution on ``Domain.graph(edge_index, n, self_loops=add_self_loops,
     measure="counting")``.
