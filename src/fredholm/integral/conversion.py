@@ -15,7 +15,8 @@ from ..domain import Domain
 from ..errors import ConversionError, OptionError, suggest
 from ..registry import Registry
 from .operator import IntegralOperator
-from .probe import BATCH, probe as run_probe
+from .probe import BATCH
+from .probe import probe as run_probe
 from .sharing import Sharing
 
 Function = TypeVar("Function", bound=Callable[..., IntegralOperator])
@@ -204,7 +205,7 @@ def check_path(module: nn.Module) -> None:
     override what they inherit.
     """
     if not isinstance(module, nn.Module):
-        raise ConversionError(f"as_operator takes a torch.nn.Module, got {type(module).__name__}")
+        raise ConversionError(f"a torch.nn.Module is converted, got {type(module).__name__}")
     for path, part in module.named_modules():
         where = type(part).__name__ + (f" at {path!r}" if path else "")
         _check_instance(part, where)
@@ -228,12 +229,12 @@ def _check_instance(part: nn.Module, where: str) -> None:
     if replaced:
         raise ConversionError(
             f"{where} has its {', '.join(replaced)} replaced on the instance (as accelerate, PEFT "
-            "and quantisers do), which an operator would not run; convert the module before it is "
+            "and quantisers do), which the result would not run; convert the module before it is "
             "wrapped, or unwrap it first"
         )
     if any(getattr(part, name, None) for name in HOOKS):
         raise ConversionError(
-            f"{where} has hooks, which an operator would not run; remove them first"
+            f"{where} has hooks, which the result would not run; remove them first"
         )
     if nn.utils.parametrize.is_parametrized(part):
         raise ConversionError(

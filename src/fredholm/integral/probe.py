@@ -119,9 +119,7 @@ def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: 
 
 
 @contextmanager
-def _undisturbed(
-    source: nn.Module, device: torch.device, differentiable: bool
-) -> Iterator[None]:
+def _undisturbed(source: nn.Module, device: torch.device, differentiable: bool) -> Iterator[None]:
     """Gradients on where there may be any, autocast off, and afterwards random state and buffers as they were."""
     devices = [device] if device.type == "cuda" else []
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ...depth import StochasticDepth
 from ...errors import ConversionError, OptionError
+from ...families.continuous import EncoderEvolution, EncoderEvolutionConfig
 from ...families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
@@ -17,16 +18,15 @@ from ...families.continuous.splitting import (
     MomentConstraint,
     OperatorTerm,
     Relaxed,
-    encoder_terms,
 )
 from ...families.continuous.splitting.term import Term
 from ...families.softmax.operator import SoftmaxAttention
-from .layers import ROLES, Layer, read_layer, targets
-
-_STACKS = {
-    "torch.nn.modules.transformer.TransformerEncoder": "layers",
-    "transformers.models.bert.modeling_bert.BertEncoder": "layer",
-}
+from ...integral.conversion import check_path
+from ...integral.probe import BATCH
+from ...integral.probe import probe as run_probe
+from .layers import ROLES, Layer, targets
+from .readers import TIMM_NORM, read_layer
+from .stacks import read_stack
 
 
 def from_encoder(
@@ -35,7 +35,8 @@ def from_encoder(
     scheme: str = "lie",
     controls: str = "constant",
     norm: nn.LayerNorm | None = None,
-) -> Evolution:
+    probe: bool = True,
+) -> EncoderEvolution:
     r"""An encoder as an evolution: one layer is one step of length 1, T is the number of layers.
 
     Post-norm layers become operator, projection on S1, network, projection on S1; pre-norm layers
@@ -44,19 +45,24 @@ def from_encoder(
     equation, the result can also be run with other steps or schemes.
 
     Args:
-        encoder: ``torch.nn.TransformerEncoder`` or ``TransformerEncoderLayer``, a ``ViTLayer``,
-            ``BertLayer`` or ``BertEncoder`` of the package transformers, or an ``nn.ModuleList`` of
-            such layers. One layer object repeated becomes a shared control.
+        encoder: ``torch.nn.TransformerEncoder`` or ``TransformerEncoderLayer``; a layer, encoder or
+            whole model of BERT, RoBERTa, ELECTRA, ViT, DeiT, CLIP's vision and others of the
+            package transformers; timm's ``VisionTransformer``; or an ``nn.ModuleList`` of layers.
+            Of a whole model its layers and final norm are converted, from the output of its
+            embeddings to ``last_hidden_state``; embeddings and pooler stay with the model. One
+            layer object repeated becomes a shared control.
         scheme: ``"lie"``, or for post-norm layers ``"relaxed"``, the paper's substeps: the
             relaxation :math:`\tfrac12(u + N(u))`, then a projection with ε/4.
         controls: ``"constant"`` or ``"linear"`` in time; no difference at steps of 1.
         norm: a final layer normalisation where the source's class has none.
+        probe: compare output and input gradient of encoder and evolution on a small random signal.
 
-    Masks go into the domain: :func:`encoder_domain`. Dropout rates are not copied.
+    The result can be saved: ``evolution.save_pretrained(folder)`` and
+    ``EncoderEvolution.from_pretrained(folder)``. Masks go into the domain: :func:`encoder_domain`. Dropout rates are not copied.
 
     Raises:
         ConversionError: a class, option or state that is not understood, by name; dropout in
-            training mode.
+            training mode; an encoder that answers otherwise than its classes say.
 
     Reference: continuous transformer, §4.1, Eq. 16-22.
 
@@ -66,11 +72,13 @@ def from_encoder(
         >>> torch.allclose(evolution(u), layer(u), atol=1e-5)
         True
     """
-    sources, final = _layers(encoder)
+    stack = read_stack(encoder)
+    sources, final = stack.layers, stack.norm
     if norm is not None and final is not None:
         raise OptionError(
             "norm=... is for layers without a final norm; this encoder brings its own"
         )
+    check_path(encoder)
     layers = [read_layer(source) for source in sources]
     if scheme not in ("lie", "relaxed"):
         raise OptionError(
@@ -86,17 +94,34 @@ def from_encoder(
         raise ConversionError(
             "some of the layers are one object and some are not; share all of them or none"
         )
-    knots = [_terms(layer, scheme) for layer in (layers[:1] if shared else layers)]
+    different = layers[:1] if shared else layers
     given = norm if norm is not None else final
-    final = _final_norm(given)
-    evolution = Evolution(knots, scheme=scheme, controls=controls, horizon=len(layers), norm=final)
+    config = EncoderEvolutionConfig(
+        dim=layers[0].dim,
+        knots=tuple(_knot(layer, scheme) for layer in different),
+        depth=len(layers),
+        final=_norm_options(given),
+        scheme=scheme,
+        controls=controls,
+    )
+    modules = [x.activation if isinstance(x.activation, nn.Module) else None for x in different]
+    evolution = EncoderEvolution(config, modules)
     parameter = next(encoder.parameters())
     evolution = evolution.to(parameter.device, parameter.dtype)
-    _copy(layers[:1] if shared else layers, evolution)
-    if final is not None and given is not None:
-        final.load_state_dict(given.state_dict())
+    _copy(different, evolution)
+    if evolution.norm is not None and given is not None:
+        evolution.norm.load_state_dict(given.state_dict())
     _account(layers)
-    return evolution.train(encoder.training)
+    evolution.train(encoder.training)
+    if probe:
+        run_probe(
+            encoder,
+            stack.call if norm is None else lambda u: norm(stack.call(u)),
+            evolution,
+            (BATCH, 6, layers[0].dim),
+            advice="probe=False leaves this out",
+        )
+    return evolution
 
 
 def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
@@ -107,7 +132,7 @@ def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
         >>> correspondence(nn.TransformerEncoderLayer(8, 2, 16).eval())[3]
         ('0.self_attn.in_proj_bias[key]', 'knots.0.0.operator.kernel.key.bias')
     """
-    layers = [read_layer(source) for source in _layers(encoder)[0]]
+    layers = [read_layer(source) for source in read_stack(encoder).layers]
     return [
         (f"{n}.{name}", f"knots.{n}.{targets(layer.norm)[role]}.{kind}")
         for n, layer in enumerate(layers)
@@ -147,8 +172,12 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
     ]
     if len(built) < evolution.steps:
         built = built * evolution.steps
+    final = _norm_options(evolution.norm)
     encoder = nn.TransformerEncoder(
-        built[0], 1, _final_norm(evolution.norm), enable_nested_tensor=False
+        built[0],
+        1,
+        None if final is None else nn.LayerNorm(evolution.dim, **final),
+        enable_nested_tensor=False,
     )
     encoder.layers, encoder.num_layers = nn.ModuleList(built), len(built)
     if encoder.norm is not None and evolution.norm is not None:
@@ -160,51 +189,40 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
 # --- encoder to evolution -------------------------------------------------------------------------
 
 
-def _layers(encoder: nn.Module) -> tuple[Sequence[nn.Module], nn.Module | None]:
-    """The layers of a stack, or a lone layer, and the final norm."""
-    name = f"{type(encoder).__module__}.{type(encoder).__qualname__}"
-    final = None
-    if name in _STACKS:
-        layers, final = list(getattr(encoder, _STACKS[name])), getattr(encoder, "norm", None)
-    elif type(encoder) is nn.ModuleList:
-        layers = list(encoder)
-    else:
-        return [encoder], None
-    if not layers:
-        raise ConversionError(f"{name} has no layers")
-    return layers, final
-
-
-def _terms(layer: Layer, scheme: str) -> list[Term]:
-    """One knot, with the biases that the layer has."""
-    terms = encoder_terms(
-        layer.dim, layer.heads, layer.hidden, norm=layer.norm, activation=layer.activation
-    )
-    knot = nn.ModuleList(terms)
+def _knot(layer: Layer, scheme: str) -> dict[str, Any]:
+    """One knot's configuration, with the parameters that the layer lacks."""
+    places, (first, second) = targets(layer.norm), layer.eps
     have = {(role, kind) for role, kind, _, _ in layer.parameters()}
-    for role, name in targets(layer.norm).items():
-        for kind in ("weight", "bias"):
-            if (role, kind) not in have:
-                knot.get_submodule(name).register_parameter(kind, None)
-    norms: list[Any] = [
-        knot.get_submodule(targets(layer.norm)[role]) for role in ("norm1", "norm2")
+    missing = [
+        f"{places[role]}.{kind}"
+        for role in ROLES
+        for kind in ("weight", "bias")
+        if (role, kind) not in have
     ]
-    norms[0].eps, norms[1].eps = layer.eps
     if scheme == "relaxed":
-        norms[1].eps /= 4  # LN of half a sum with ε/4 is LN of the sum with ε
-    return terms
+        second /= 4  # LN of half a sum with ε/4 is LN of the sum with ε
+    return {
+        "heads": layer.heads,
+        "hidden": layer.hidden,
+        "norm": layer.norm,
+        "activation": layer.activation if isinstance(layer.activation, str) else None,
+        "eps": {places["norm1"]: first, places["norm2"]: second},
+        "missing": missing,
+    }
 
 
-def _final_norm(norm: nn.Module | None) -> nn.LayerNorm | None:
-    """A fresh layer normalisation of the same kind."""
+def _norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
+    """What a layer normalisation of the same kind takes."""
     if norm is None:
         return None
-    if type(norm) is not nn.LayerNorm:
+    kind = f"{type(norm).__module__}.{type(norm).__qualname__}"
+    if type(norm) is not nn.LayerNorm and kind != TIMM_NORM:
         raise ConversionError(
             f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood"
         )
-    affine, bias = norm.weight is not None, norm.bias is not None
-    return nn.LayerNorm(list(norm.normalized_shape), norm.eps, elementwise_affine=affine, bias=bias)
+    known: Any = norm
+    affine, bias = known.weight is not None, known.bias is not None
+    return {"eps": known.eps, "elementwise_affine": affine, "bias": bias}
 
 
 @torch.no_grad()
