@@ -109,9 +109,7 @@ class LinearAttention(nn.Module):
         return self.out(((weight / weight.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
 
 
-@register_converter(
-    f"{__name__}.LinearAttention", domain=lambda m: Domain.line(6, causal=m.causal)
-)
+@register_converter(f"{__name__}.LinearAttention", domain=lambda m: Domain.line(6, causal=m.causal))
 def linear_attention(module: Any) -> IntegralOperator:
     layers = (module.query, module.key, module.value)
     kernel = LinearAttentionKernel(DIM, HEADS, projections=layers, feature_map=module.feature_map)

@@ -29,7 +29,7 @@ class GraphCase(OperatorCase):
 
 
 class DynamicCase(OperatorCase):
-    plain = "dynamic graph"
+    plain = "graph"
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)

@@ -117,6 +117,8 @@ def test_domains_that_are_refused():
     ):
         with pytest.raises(DomainError, match="measure='counting'"):
             operator(u, domain)
+    with pytest.raises(DomainError, match=r"no causal step.*kernel\.operators"):
+        operator.init_state(1, Domain.line(4, causal=True, measure="counting"))
     with pytest.raises(DomainError, match="leave query"):
         operator(u, query_domain=Domain.line(4, measure="counting"))
 
@@ -131,7 +133,9 @@ def test_a_layer_that_was_changed_inside_is_refused():
 def test_what_the_layers_replace_is_followed():
     layers, u = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(1, 4, 3)
     operator = as_operator(layers)
-    layers.load_state_dict({k: torch.randn_like(v) for k, v in layers.state_dict().items()}, assign=True)
+    layers.load_state_dict(
+        {k: torch.randn_like(v) for k, v in layers.state_dict().items()}, assign=True
+    )
     assert_close(operator(u), layers(u))
     layers[1] = nn.Linear(3, 3)
     with pytest.raises(ConversionError, match="'1' was replaced"):

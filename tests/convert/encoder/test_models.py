@@ -129,7 +129,10 @@ def test_a_vision_transformer_of_timm():
     model, images = timm_model(), torch.randn(2, 3, 4, 4).double()
     u = model.norm_pre(model._pos_embed(model.patch_embed(images)))
     assert_close(from_encoder(model)(u), model.forward_features(images))
-    for options, match in (({"init_values": 1e-2}, "ls1 is a LayerScale"), ({"qk_norm": True}, "q_norm")):
+    for options, match in (
+        ({"init_values": 1e-2}, "ls1 is a LayerScale"),
+        ({"qk_norm": True}, "q_norm"),
+    ):
         with pytest.raises(ConversionError, match=match):
             from_encoder(timm_model(**options))
 

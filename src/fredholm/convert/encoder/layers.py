@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from ...errors import ConversionError
 
+# timm's layer normalisation computes what torch's does; it is named, timm need not be there.
+TIMM_NORM = "timm.layers.norm.LayerNorm"
 # The layers of one encoder block by role; a role's parameters are ``weight`` and perhaps ``bias``.
 ROLES = ("query", "key", "value", "out", "norm1", "expand", "contract", "norm2")
 
@@ -153,3 +155,17 @@ def read_activation(activation: Any, layer: nn.Module) -> str | nn.Module:
             "understood"
         )
     return _CLASSES.get(kind.__name__) or copy.deepcopy(activation)
+
+
+def norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
+    """What a layer normalisation of the same kind takes."""
+    if norm is None:
+        return None
+    kind = f"{type(norm).__module__}.{type(norm).__qualname__}"
+    if type(norm) is not nn.LayerNorm and kind != TIMM_NORM:
+        raise ConversionError(
+            f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood"
+        )
+    known: Any = norm
+    affine, bias = known.weight is not None, known.bias is not None
+    return {"eps": known.eps, "elementwise_affine": affine, "bias": bias}

@@ -11,10 +11,8 @@ from torch import nn
 
 from ...errors import ConversionError, suggest
 from ...families.softmax.huggingface import CLIP, sources
-from .layers import Layer, Slot, deterministic, exactly, plain, read_activation
+from .layers import TIMM_NORM, Layer, Slot, deterministic, exactly, plain, read_activation
 
-# timm's layer normalisation computes what torch's does; it is named, timm need not be there.
-TIMM_NORM = "timm.layers.norm.LayerNorm"
 BERT_LAYERS = (
     "bert.modeling_bert.Bert",
     "camembert.modeling_camembert.Camembert",

@@ -7,6 +7,7 @@ The kernel, then the converter of ``torch.nn.Sequential``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -45,8 +46,8 @@ class SequenceKernel(MatrixKernel, OwnForm):
     Cost: that of the operators; the definition O(N³) and the memory of each one's kernel.
 
     Raises:
-        DomainError: another measure than counting, pairs, queries on another domain, and what the
-            operators refuse.
+        DomainError: another measure than counting, pairs, queries on another domain, causal steps,
+            and what the operators refuse.
 
     Example:
         >>> from fredholm.convert import as_operator
@@ -108,6 +109,11 @@ class SequenceKernel(MatrixKernel, OwnForm):
             raise DomainError(
                 "a sequence of layers has its output where they put it; leave query and "
                 "query_domain out"
+            )
+        if layout.stepping:
+            raise DomainError(
+                "a sequence of layers has no causal step of its own; step the operators in "
+                "operator.kernel.operators one after the other"
             )
         if layout.measure != "counting" or layout.pairs:
             what = "pairs" if layout.pairs else f"the measure {layout.measure!r}"
@@ -235,7 +241,7 @@ def sequence(module: nn.Sequential, *, dim: int | None = None) -> IntegralOperat
             operators.append(as_operator(layer, probe=False, **options))
         except ConversionError as error:
             raise ConversionError(f"{type(module).__name__}, layer {name!r}: {error}") from error
-    widths = [(a.out_dim, b.dim) for a, b in zip(operators, operators[1:]) if a.out_dim != b.dim]
+    widths = [(a.out_dim, b.dim) for a, b in pairwise(operators) if a.out_dim != b.dim]
     if widths:
         raise refuse(module, f"{widths[0][0]} features into {widths[0][1]}", "widths that fit")
     kernel = SequenceKernel(operators)
