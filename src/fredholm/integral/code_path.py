@@ -84,7 +84,7 @@ def overrides(kind: type) -> list[str]:
         if base.__module__.startswith(LIBRARIES) or base.__module__ == "torch":
             inherited = base
             break
-        changed |= {name for name, value in vars(base).items() if callable(value)}
+        changed |= _defined(base)
     else:
         return []
     if inherited is nn.Module:  # not derived from a layer: nothing is overridden
@@ -93,8 +93,20 @@ def overrides(kind: type) -> list[str]:
     return sorted(known - {"__module__", "__doc__", "__class__"})
 
 
+def _defined(kind: type) -> set[str]:
+    """Names of the methods that a class defines by itself."""
+    found = {name for name, value in vars(kind).items() if callable(value)}
+    # PyTorch Geometric writes these into every class from its own template.
+    generated = getattr(vars(kind).get("_jinja_propagate"), "__module__", None)
+    original = getattr(vars(kind).get("_orig_propagate"), "__module__", "")
+    if generated is not None and original.startswith(LIBRARIES):
+        found -= {n for n in found if getattr(vars(kind)[n], "__module__", None) == generated}
+        found -= {"_orig_propagate"}
+    return found
+
+
 def differing(kind: type, base: type) -> list[str]:
     """Methods of ``base`` that ``kind``, of the same library, defines anew."""
     between = kind.__mro__[: kind.__mro__.index(base)]
-    changed = {n for one in between for n, value in vars(one).items() if callable(value)}
+    changed = {n for one in between for n in _defined(one)}
     return sorted(n for n in changed - HARMLESS if hasattr(base, n) and n != "__class__")
