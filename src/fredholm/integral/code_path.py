@@ -28,6 +28,12 @@ def check_path(module: nn.Module) -> None:
     """
     if not isinstance(module, nn.Module):
         raise ConversionError(f"a torch.nn.Module is converted, got {type(module).__name__}")
+    kind = type(module)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name.startswith(("torch.jit.", "torch._dynamo.")):
+        raise ConversionError(f"{name} is a compiled module; convert the module it was made from")
+    if "quantized" in kind.__module__ or ".ao." in kind.__module__:
+        raise ConversionError(f"{name} is quantised; convert the float module it was made from")
     for path, part in module.named_modules():
         where = type(part).__name__ + (f" at {path!r}" if path else "")
         _check_instance(part, where)

@@ -150,7 +150,7 @@ def as_operator(
     if parameters == "shared":
         operator.sharing = Sharing(module, operator)
     if probe:
-        _probe(module, operator, converter, options)
+        compare(module, operator, **options)
     return operator
 
 
@@ -160,10 +160,11 @@ def _options(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
-def _probe(
-    module: nn.Module, operator: IntegralOperator, converter: Converter, options: dict[str, Any]
-) -> None:
-    """ConversionError where the operator is not the layer, on a small signal."""
+def compare(module: nn.Module, operator: IntegralOperator, **options: Any) -> float | None:
+    """How far an operator is from the layer that it was made from with these options, on a small
+    signal: see :func:`fredholm.integral.probe.probe`.
+    """
+    converter = find_converter(module)
     given = {name: options[name] for name in _options(converter.call) if name in options}
 
     def place(u: Tensor) -> Domain:
@@ -173,7 +174,7 @@ def _probe(
     domain = (
         operator.kernel.small_domain() if converter.domain is None else converter.domain(module)
     )
-    run_probe(
+    return run_probe(
         module,
         lambda u: converter.call(module, u, place(u), **given),
         lambda u: operator(u, place(u)),
@@ -190,10 +191,6 @@ def find_converter(module: nn.Module) -> Converter:
     """The converter of a module's class, or a ConversionError that says what stands in the way."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if name.startswith(("torch.jit.", "torch._dynamo.")):
-        raise ConversionError(f"{name} is a compiled module; convert the module it was made from")
-    if "quantized" in kind.__module__ or ".ao." in kind.__module__:
-        raise ConversionError(f"{name} is quantised; convert the float module it was made from")
     converter = CONVERTERS.get(name)
     if converter is not None:
         return converter
