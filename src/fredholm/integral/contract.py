@@ -101,6 +101,10 @@ class Kernel(nn.Module):
         """The domain of n points that an operator assumes when it is given none."""
         return Domain.line(n, device=device, dtype=dtype)
 
+    def small_domain(self) -> Domain:
+        """A domain of a few points on which the kernel can be tried, by default the default one."""
+        return self.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
+
     def output_domain(self, domain: Domain) -> Domain | None:
         """Where the output lives when no query domain is given: None for ``domain`` itself, else
         another (a strided grid).

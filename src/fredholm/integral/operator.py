@@ -30,6 +30,7 @@ from .problem import (
     positions,
     split_heads,
 )
+from .sharing import Sharing
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -125,6 +126,7 @@ class IntegralOperator(nn.Module):
             self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
         self.layer: str | None = None  # the class of the layer that this operator was made from
+        self.sharing: Sharing | None = None  # the parameters it has in common with that layer
         self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
@@ -303,6 +305,7 @@ class IntegralOperator(nn.Module):
 
     def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
         """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
+        self._follow()
         t, n, domain = state.seen, u.shape[1], state.domain
         if t + n > domain.size:
             raise DomainError(
@@ -321,6 +324,14 @@ class IntegralOperator(nn.Module):
 
     # --- parts ------------------------------------------------------------------------------------
 
+    def _follow(self) -> None:
+        """Take over what the layer that this operator was made from has replaced.
+
+        Traced code keeps the parameters that it was traced with.
+        """
+        if self.sharing is not None and not torch.compiler.is_compiling():
+            self.sharing.follow()
+
     def _check(self, layout: Layout) -> None:
         """DomainError for a domain on which the kernel, or the layer it was made from, means
         nothing.
@@ -336,6 +347,7 @@ class IntegralOperator(nn.Module):
 
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
+        self._follow()
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
