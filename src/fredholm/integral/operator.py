@@ -202,7 +202,8 @@ class IntegralOperator(nn.Module):
         self._check(layout)
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
-        return choose(self._strategy, self.kernel, facts).plan()
+        form = choose(self._strategy, self.kernel, facts)
+        return form.plan(self.kernel, facts, domain.positions.device)
 
     @property
     def strategy(self) -> Strategy | str:

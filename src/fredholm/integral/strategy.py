@@ -150,14 +150,18 @@ class Plan:
         strategy: the strategy with its options.
         path: the form's name.
         reason: why this form.
+        backend: on a GPU, whether Triton kernels or PyTorch's operations run, and why; otherwise
+            empty.
     """
 
     strategy: str
     path: str
     reason: str
+    backend: str = ""
 
     def __str__(self) -> str:
-        return f"{self.strategy} by {self.path}: {self.reason}"
+        line = f"{self.strategy} by {self.path}: {self.reason}"
+        return f"{line}; backend: {self.backend}" if self.backend else line
 
 
 STRATEGIES: Registry[type[Strategy]] = Registry("strategy")

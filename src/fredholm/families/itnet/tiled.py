@@ -23,7 +23,7 @@ from ...integral import (
     with_offset,
 )
 from ...quadrature import Quadrature
-from .hidden_first import mlp_kernel
+from .hidden_first import MLP_KERNEL, mlp_kernel
 
 
 class TiledColumns(KeyForm):
@@ -36,6 +36,9 @@ class TiledColumns(KeyForm):
     name = "tiled hidden units, appended columns"
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (MLP_KERNEL,)
 
     def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
         return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
@@ -55,6 +58,9 @@ class TiledTable(Form):
     name = "tiled hidden units, displacement table"
     reason = "the first layer splits, and the displacements of a regular grid fit a table"
     triton = True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (MLP_KERNEL,)
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         return None if facts.layout.grid is not None else "the points share no regular grid"

@@ -4,12 +4,14 @@ integrates a kernel: a plain loop over the kernel's own list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...errors import StrategyError
+from ...ops.backend import describe_backend
 from ...quadrature import Quadrature
 from ..kernel import Kernel
 from ..problem import Facts, Layout, Problem
@@ -63,9 +65,17 @@ class Form:
         """Whether ``"auto"`` may take the form; an approximation answers False."""
         return True
 
-    def plan(self) -> Plan:
-        """The form in words."""
-        return Plan(repr(self.strategy), self.name, self.reason)
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        """Names of the ops it calls whose Triton kernels ``"auto"`` may take, once they have agreed
+        with PyTorch's operations.
+        """
+        return ()
+
+    def plan(self, kernel: Kernel, facts: Facts, device: torch.device) -> Plan:
+        """The form in words, for tensors on ``device``."""
+        requested = getattr(self.strategy, "backend", "torch")
+        backend = describe_backend(requested, self.compared(kernel, facts), device)
+        return Plan(repr(self.strategy), self.name, self.reason, backend)
 
     # --- a whole problem --------------------------------------------------------------------------
 

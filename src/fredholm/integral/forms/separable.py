@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +28,10 @@ class SeparableForm(Form):
         if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
             return "pairs, and an order across two domains, leave no moment that all queries share"
         return None
+
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        given = ("linear attention",) if facts.layout.causal else ()
+        return ("attention with a bank's features", *given) if isinstance(kernel, Banked) else given
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         options = self.strategy

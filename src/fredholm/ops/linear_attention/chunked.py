@@ -14,8 +14,10 @@ from torch import Tensor
 from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
+from ..comparison import Form, Sampler
 from .limits import linear_attention_refusal
 from .naive import guarded
+from .sample import form_of, sample_given
 
 
 def linear_attention(
@@ -63,7 +65,10 @@ def linear_attention(
         batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
-    if choose_backend(backend, "linear attention", value.device, refusal) == "triton":
+    def form() -> tuple[Sampler, torch.dtype, Form]:
+        return sample_given, value.dtype, form_of(query.shape[3], value, quadrature, floor)
+
+    if choose_backend(backend, "linear attention", value.device, refusal, form) == "triton":
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)

@@ -8,12 +8,13 @@
 """
 
 from .activations import ACTIVATIONS, activated
-from .product import edge_product
+from .product import EDGE_PRODUCT, edge_product
 from .solve import Convergence, resolvent, solve, sum_of_hops
 from .token_graph import NORMS, TokenGraph
 
 __all__ = [
     "ACTIVATIONS",
+    "EDGE_PRODUCT",
     "NORMS",
     "Convergence",
     "TokenGraph",

@@ -4,16 +4,21 @@ one pass.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
+from ....ops import comparison
 from ....ops.backend import choose_backend
+from ....ops.comparison import Random, Sample
 from ....ops.launch import grid_refusal
 from .activations import find_activation
 from .registration import edge_product_op
 
+EDGE_PRODUCT = "the edge product"
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
 WIDEST = 256  # columns of a query or a value that the registers of a Triton program can hold
@@ -97,12 +102,21 @@ def edge_product(
     given = [x for x in (query, key, value, mass, density) if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     parts = [None if x is None else x.to(dtype) for x in (query, key, value, mass, density)]
+    form = (
+        ("activation", activation),
+        ("statistic", statistic),
+        ("causal", causal),
+        ("density", density is not None),
+        ("e", query.shape[3]),
+        ("d", value.shape[3]),
+    )
     if (
         choose_backend(
             backend,
-            "the edge product",
+            EDGE_PRODUCT,
             value.device,
             lambda: triton_refusal(dtype, query, value),
+            lambda: (sample, half or torch.float32, form),
         )
         == "triton"
     ):
@@ -111,6 +125,21 @@ def edge_product(
         low = [x if half is None else x.to(half) for x in (query, key, value)]
         return edge_product_triton(*low, *parts[3:], causal, activation, statistic)
     return edge_product_op(*parts, causal, activation, statistic, memory)
+
+
+def sample(normal: Random, form: dict[str, Any]) -> Sample:
+    """A small problem in the form of a call: what the Triton kernels are compared on."""
+    n, e, d = comparison.POINTS, form["e"], form["d"]
+    inputs = [normal(1, 2, n, width) for width in (e, e, d)] + [normal(1, n).abs()]
+    if form["density"]:
+        inputs.append(normal(1, 1, n, n).abs())
+    options = {name: form[name] for name in ("activation", "statistic", "causal")}
+
+    def call(backend: str, *x: Tensor) -> tuple[Tensor, ...]:
+        half = None if x[0].dtype in (torch.float32, torch.float64) else x[0].dtype
+        return edge_product(*x, backend=backend, half=half, **options)
+
+    return Sample(inputs, call)
 
 
 def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:

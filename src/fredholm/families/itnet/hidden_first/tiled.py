@@ -12,10 +12,12 @@ from ....errors import OptionError
 from ....ops.activations import find_activation
 from ....ops.backend import choose_backend
 from .arguments import check, complete, documented
-from .limits import refusal
+from .limits import operand_dtype, refusal
 from .registration import mlp_kernel_op
+from .sample import form_of, sample
 from .terms import PAIR_TENSORS
 
+MLP_KERNEL = "the integral of an MLP kernel"
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
 
@@ -94,7 +96,13 @@ def mlp_kernel(
     tensors = complete(core | {"query_bias": query_bias} | terms)
     check(tensors, mid)
     device = value.device
-    chosen = choose_backend(backend, "mlp_kernel", device, lambda: refusal(tensors, mid))
+    chosen = choose_backend(
+        backend,
+        MLP_KERNEL,
+        device,
+        lambda: refusal(tensors, mid),
+        lambda: (sample, operand_dtype(tensors), form_of(tensors, activation)),
+    )
     if chosen == "triton":
         from ..triton.op import mlp_kernel_triton
 
