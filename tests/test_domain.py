@@ -139,7 +139,7 @@ def test_graph():
         (lambda: Domain.line(3, measure="weighted"), DomainError, "unknown measure "
                                                                   "'weighted'.*tensor of masses"),
         (lambda: Domain.points(torch.rand(3, 1), measure="spacing"), DomainError, "unknown measure 'spacing' here"),
-        (lambda: Domain.line(3, measure=[1.0, 2.0, 3.0]), DomainError, "tensor of masses"),
+        (lambda: Domain.line(3, measure=[1.0, 2.0, 3.0]), DomainError, r"name or a tensor, got a list of 3; .*torch.tensor"),
         (lambda: Domain.timestamps(torch.rand(0)), DomainError, "N >= 1"),
         (lambda: Domain.timestamps(torch.rand(1, 2, 3)), DomainError, r"got \(1, 2, 3\)"),
         (lambda: Domain.timestamps(torch.arange(3)), ShapeError, "floating point"),

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..arguments import Checked
 from ..domain import Domain
 from ..errors import ConversionError, OptionError
 from .capabilities import lacking
@@ -22,7 +23,7 @@ DEFINITIONS = {
 }
 
 
-class Kernel(nn.Module):
+class Kernel(nn.Module, metaclass=Checked):
     r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
 
     Concrete kernels derive from one of four definitions, each of which says in its own way what
