@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 
 import pytest
 import torch
@@ -178,3 +179,8 @@ def test_a_domain_in_a_few_words():
         "padding, float64, cpu)"
     )
     assert repr(Domain.grid(2, 3)).startswith("Domain(6 points in 2 dimensions, grid 2 × 3")
+
+
+def test_help_shows_the_constructor():
+    assert list(inspect.signature(SoftmaxAttention).parameters)[:3] == ["dim", "heads", "bias"]
+    assert {"strategy", "norm", "decay"} <= {p.name for p in parameters_of(InfSA)}

@@ -276,6 +276,12 @@ class Checked(ABCMeta):
     :class:`~fredholm.errors.OptionError`.
     """
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's, as help and documentation show it."""
+        signature = inspect.signature(cls.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
     if not TYPE_CHECKING:  # type checkers read the constructor itself
 
         def __call__(cls, *arguments, **options):

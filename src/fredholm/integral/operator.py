@@ -340,7 +340,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         check_fit(u, domain, "u", "domain")
         check_pairs(domain, u.shape[0], self.heads)
         if query is not None and query_domain is None:
-            self._check_width(query)
+            self._check_width(query, "Nq")
             query_domain = Domain.line(
                 query.shape[1], device=query.device, dtype=domain.positions.dtype
             )
@@ -362,7 +362,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 need = f"(B, {target.size}, {self.dim})"
                 raise ShapeError(f"{what} reads features at the queries: pass query={need}")
         else:
-            self._check_width(query)
+            self._check_width(query, target.size)
             check_fit(query, target, "query", "query_domain")
             if query.shape[0] != u.shape[0]:
                 raise ShapeError(
@@ -373,9 +373,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
             )
 
-    def _check_width(self, query: Tensor) -> None:
+    def _check_width(self, query: Tensor, queries: int | str) -> None:
         if query.dim() != 3 or query.shape[-1] != self.dim:
-            need = f"(B, Nq, {self.dim})"
+            need = f"(B, {queries}, {self.dim})"
             raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
 
     def _read(self, call: Call) -> tuple[Problem, Tensor | None, Tensor | None]:
