@@ -77,12 +77,6 @@ def _is_device(x: Any) -> bool:
         return False
 
 
-def _is_domain(x: Any) -> bool:
-    from .domain import Domain  # it is checked by this module
-
-    return isinstance(x, Domain)
-
-
 def _is_linear(x: Any) -> bool:
     return hasattr(x, "in_features") and hasattr(x, "out_features")
 
@@ -116,9 +110,9 @@ KINDS = {
     "tuple[str, ...]": Kind("names", _all(None, lambda x: isinstance(x, str))),
     "list[str]": Kind("a list of names", _all(None, lambda x: isinstance(x, str))),
     "tuple[float, float]": Kind("two numbers", _all(2, _is_number)),
-    "Sequence[Domain]": Kind("a list of Domains", _all(None, _is_domain)),
+    "Sequence[Domain]": Kind("a list of Domains", _all(None, lambda x: hasattr(x, "quadrature"))),
     "Tensor": Kind("a tensor", lambda x: isinstance(x, Tensor)),
-    "Domain": Kind("a Domain", _is_domain),
+    "Domain": Kind("a Domain", lambda x: hasattr(x, "quadrature")),
     "Device": Kind("a device that there is", _is_device),
     "torch.dtype": Kind("a dtype", lambda x: isinstance(x, torch.dtype)),
 }

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fredholm.domain import Domain
 from fredholm.errors import BackendError
-from fredholm.families.infsa.graph.product import EDGE_PRODUCT, edge_product
-from fredholm.families.infsa.graph.product import sample as edge_sample
+from fredholm.families.infsa.graph import EDGE_PRODUCT, edge_product
+from fredholm.families.infsa.graph.sample import sample as edge_sample
 from fredholm.families.itnet.hidden_first.sample import sample as mlp_sample
 from fredholm.operators import InfSA
 from fredholm.ops import backend, comparison
@@ -198,6 +198,8 @@ def test_the_caller_notices_nothing(compared):
     assert torch.equal(state, torch.get_rng_state())
 
 
+EDGE: dict = {"activation": "relu", "statistic": "squares", "causal": False, "density": True}
+EDGE |= {"e": 3, "d": 5}
 BANKS = {"query bank": (2, 2, 1, 3), "key bank": (2, 1, 2, 3)}
 ORDER = {"causal": True, "normalised": True, "r": 2, "c": 3}
 MLP = (
@@ -210,15 +212,15 @@ WIDTHS = {"d": 3, "w": 4, "v": 4, "e": 3, "f": 2, "o": 2, "p": 1}
 @pytest.mark.parametrize(
     ("sampler", "form"),
     [
-        (edge_sample, {"activation": "gelu", "statistic": "sums", "causal": True, "density": True, "e": 3, "d": 5}),
-        (edge_sample, {"activation": "relu", "statistic": "squares", "causal": False, "density": False, "e": 3, "d": 0}),
+        (edge_sample, EDGE | {"activation": "gelu", "statistic": "sums", "causal": True}),
+        (edge_sample, EDGE | {"density": False, "d": 0}),
         (sample_given, ORDER),
         (sample_given, ORDER | {"normalised": False, "causal": False}),
         (sample_banked, ORDER | BANKS | {"activation": "relu", "nonneg": True}),
         (sample_banked, ORDER | BANKS | {"activation": "gelu", "nonneg": False, "causal": False}),
         (mlp_sample, {"activation": "silu", "mask": True, "terms": MLP} | WIDTHS),
     ],
-)  # fmt: skip
+)
 def test_samples_of_every_op_agree(sampler, form):
     known = compare(sampler, CPU, torch.float32, form)
     assert known.agrees, known

@@ -14,8 +14,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..errors import DomainError, OptionError, suggest
 from .bases import MatrixKernel
-from .kernel import merge_heads
-from .problem import Layout, Problem
+from .problem import Layout, Problem, merge_heads
 
 MODES = ("zeros", "reflect", "replicate", "circular")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..arguments import describe, refuse_kind
 from ..domain import Domain
-from ..errors import DomainError, ShapeError
+from ..errors import DomainError, OptionError, ShapeError
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -253,6 +253,23 @@ def check_rows(rows: Rows, queries: int) -> None:
     if not plain or any(not 0 <= row < queries for row in given):
         got = f"{given}" if plain else describe(rows)
         raise ShapeError(f"rows is a list of queries, each from 0 to {queries - 1}; got {got}")
+
+
+def head_width(dim: int, heads: int) -> int:
+    """dim / heads, or an OptionError."""
+    if heads < 1 or dim % heads:
+        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
+    return dim // heads
+
+
+def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
+    """(B, N, H·c) to (B, H, N, c)."""
+    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
+    """(B, H, N, c) to (B, N, H·c)."""
+    return u.transpose(1, 2).flatten(2)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

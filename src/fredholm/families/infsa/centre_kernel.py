@@ -106,7 +106,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         """
         weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
         # One product for all heads. Written as flatten, @, unflatten it is right here and wrong in
-        # ONNX: onnxscript's optimiser drops both reshapes where H = B, and pairs heads with samples.
+        # ONNX: where H = B, onnxscript's optimiser drops both reshapes and takes heads for samples.
         pooled = torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype))
         out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
         bias = self._map(2)[1]
