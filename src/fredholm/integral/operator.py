@@ -369,7 +369,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         check_fit(u, domain, "u", "domain")
         check_pairs(domain, u.shape[0], self.heads)
         if query is not None and query_domain is None:
-            self._check_width(query, "Nq")
+            self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
             query_domain = Domain.line(
                 query.shape[1], device=query.device, dtype=domain.positions.dtype
             )
