@@ -241,16 +241,23 @@ def check_forward(case: Case) -> float:
 
 
 def check_gradient(case: Case) -> float:
+    """Where float32 cannot do better, the definition in float32 is no nearer: ten times its
+    distance is allowed too.
+    """
     exact = evaluate(case, case.operator.dense)
     to = {"u": case.u.float(), "query": None if case.query is None else case.query.float()}
     on = case.query_domain
     domain, other = case.domain.to(torch.float32), None if on is None else on.to(torch.float32)
+    single = replace(case, **to, domain=domain, query_domain=other)
     try:
-        single = replace(case, **to, domain=domain, query_domain=other)
         found = evaluate(single, case.operator.float())
+        try:
+            return compare(case, found, exact, SINGLE)
+        except Wrong:
+            least = compare(case, evaluate(single, case.operator.dense), exact, float("inf"))
+            return compare(case, found, exact, 10 * least)
     finally:
         case.operator.double()
-    return compare(case, found, exact, SINGLE)
 
 
 def check_jvp(case: Case) -> float | None:

@@ -265,6 +265,16 @@ def _with_mass(value: Tensor, floor: float | None) -> Tensor:
     return value if floor is None else F.pad(value, (0, 1), value=1.0)
 
 
+def at_scale(query: Tensor, largest: Tensor) -> Tensor:
+    """Features of queries (B, H, Nq, r) over the largest feature of the keys that each one sees (B,
+    H, Nq).
+
+    Keys share one factor, by the largest feature of all. The result does not depend on it, but the
+    denominator's floor would cut off a query whose own keys are small beside a later one.
+    """
+    return query / largest.clamp_min(1e-20).to(query.dtype)[..., None]
+
+
 def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
     """The denominator, or ``floor`` where its magnitude is below: features that are all zero give
     zero and never NaN.
