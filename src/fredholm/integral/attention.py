@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
-from ..ops.linear_attention import linear_density
+from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Stabilised
@@ -286,10 +286,12 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
 
     def weights(self, problem: Problem) -> Tensor:
         query = self.stable_query_features(problem.x, problem.ux)
-        key, _ = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-        return linear_density(query, key, problem.quadrature.weights(), self.floor).to(
-            problem.uy.dtype
-        )
+        key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
+        weights = problem.quadrature.weights()
+        if shift is not None:
+            size = key.detach().amax(-1)[:, :, None]
+            query = at_scale(query, torch.where(weights > 0, size, 0.0).amax(-1))
+        return linear_density(query, key, weights, self.floor).to(problem.uy.dtype)
 
 
 def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:

@@ -5,14 +5,17 @@ is a plain loop over the kernel's list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..arguments import Checked
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, StrategyError
+from ..ops.backend import describe_backend
 from ..quadrature import Quadrature
 from .capabilities import lacking
 from .problem import Facts, Layout, Problem
@@ -30,7 +33,7 @@ DEFINITIONS = {
 }
 
 
-class Kernel(nn.Module):
+class Kernel(nn.Module, metaclass=Checked):
     r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
 
     Concrete kernels derive from one of four definitions, each of which says in its own way what
@@ -175,9 +178,17 @@ class Form:
         """Whether ``"auto"`` may take the form; an approximation answers False."""
         return True
 
-    def plan(self) -> Plan:
-        """The form in words."""
-        return Plan(repr(self.strategy), self.name, self.reason)
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        """Names of the ops it calls whose Triton kernels ``"auto"`` may take, once they have agreed
+        with PyTorch's operations.
+        """
+        return ()
+
+    def plan(self, kernel: Kernel, facts: Facts, device: torch.device) -> Plan:
+        """The form in words, for tensors on ``device``."""
+        requested = getattr(self.strategy, "backend", "torch")
+        backend = describe_backend(requested, self.compared(kernel, facts), device)
+        return Plan(repr(self.strategy), self.name, self.reason, backend)
 
     # --- a whole problem --------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ An op that has a Triton kernel takes ``backend``, and so does the strategy or op
 it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
 never the values of tensors:
 
-- ``"auto"``: Triton on a CUDA device where its kernel takes the case, PyTorch everywhere else;
+- ``"auto"``: Triton on a CUDA device where its kernel takes the case and has agreed with PyTorch's
+  operations on this GPU (:mod:`.comparison`), PyTorch everywhere else;
 - ``"torch"``: PyTorch's operations;
 - ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
   in the way.
@@ -26,6 +27,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from ..errors import BackendError, DerivativeError, OptionError, suggest
+from .comparison import Form, Sampler, agrees, summary
 
 Op = Callable[..., Any]
 
@@ -50,16 +52,22 @@ def check_backend(name: str) -> str:
 
 
 def choose_backend(
-    requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]
+    requested: str,
+    op: str,
+    device: torch.device,
+    refusal: Callable[[], str | None],
+    form: Callable[[], tuple[Sampler, torch.dtype, Form]] | None = None,
 ) -> str:
     """``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
 
     Args:
         requested: one of :data:`BACKENDS`.
-        op: the op's name, for the error.
+        op: the op's name, for people.
         device: where its tensors are.
         refusal: why this op's Triton kernel cannot take the call, or None where it can. Called
             only on a machine that runs Triton kernels.
+        form: for ``"auto"``, what makes a small problem like this call, the dtype that the kernel
+            multiplies in, and the call's form. Without it ``"auto"`` is ``"torch"``.
 
     Raises:
         OptionError: for an unknown backend.
@@ -70,17 +78,39 @@ def choose_backend(
         'torch'
     """
     check_backend(requested)
-    if requested == "torch" or (requested == "auto" and device.type != "cuda"):
+    if requested == "torch" or (requested == "auto" and (form is None or not accelerated(device))):
         return "torch"
     reason = machine_refusal(device) or refusal()
+    if requested == "auto":
+        if reason is not None or form is None:
+            return "torch"
+        sampler, dtype, static = form()
+        return "triton" if agrees(op, sampler, device, dtype, static) else "torch"
     if reason is None:
         return "triton"
-    if requested == "auto":
-        return "torch"
     raise BackendError(
         f"backend='triton' cannot run {op}: {reason}; backend='auto' takes Triton only where it "
         "can run"
     )
+
+
+def accelerated(device: torch.device) -> bool:
+    """Whether ``"auto"`` considers Triton kernels for tensors of ``device``."""
+    return device.type == "cuda"
+
+
+def describe_backend(requested: str, ops: Sequence[str], device: torch.device) -> str:
+    """Which implementation of ``ops`` runs on ``device``, and why, for ``plan``; empty where there
+    is no choice.
+
+    Example:
+        >>> describe_backend("auto", ["an op"], torch.device("cpu"))
+        ''
+    """
+    if requested != "auto" or not ops or not accelerated(device):
+        return ""
+    reason = machine_refusal(device)
+    return f"PyTorch: {reason}" if reason else "; ".join(summary(op, device) for op in ops)
 
 
 def machine_refusal(device: torch.device) -> str | None:

@@ -14,7 +14,9 @@ from torch import Tensor
 from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
+from ..comparison import Form, Sampler
 from .limits import linear_attention_refusal
+from .sample import form_of, sample_given
 
 
 def linear_attention(
@@ -62,7 +64,10 @@ def linear_attention(
         batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
-    if choose_backend(backend, "linear attention", value.device, refusal) == "triton":
+    def form() -> tuple[Sampler, torch.dtype, Form]:
+        return sample_given, value.dtype, form_of(query.shape[3], value, quadrature, floor)
+
+    if choose_backend(backend, "linear attention", value.device, refusal, form) == "triton":
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)
@@ -258,6 +263,16 @@ def check_order(quadrature: Quadrature) -> None:
 def _with_mass(value: Tensor, floor: float | None) -> Tensor:
     """Values with a constant channel where there is a denominator: its integral."""
     return value if floor is None else F.pad(value, (0, 1), value=1.0)
+
+
+def at_scale(query: Tensor, largest: Tensor) -> Tensor:
+    """Features of queries (B, H, Nq, r) over the largest feature of the keys that each one sees (B,
+    H, Nq).
+
+    Keys share one factor, by the largest feature of all. The result does not depend on it, but the
+    denominator's floor would cut off a query whose own keys are small beside a later one.
+    """
+    return query / largest.clamp_min(1e-20).to(query.dtype)[..., None]
 
 
 def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:

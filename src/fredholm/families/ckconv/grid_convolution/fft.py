@@ -112,7 +112,7 @@ def grid_convolution(
     _check(signal, hidden, grid, causal)
     dtype = torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
     chosen = choose_backend(
-        "torch" if backend == "auto" else backend,
+        backend,
         "the convolution",
         signal.device,
         lambda: spectrum_refusal(dtype, hidden, readout),

@@ -9,10 +9,11 @@
 
 from .solve import Convergence, resolvent, solve
 from .tiled import ACTIVATIONS, activated
-from .token_graph import NORMS, TokenGraph, edge_product, sum_of_hops
+from .token_graph import EDGE_PRODUCT, NORMS, TokenGraph, edge_product, sum_of_hops
 
 __all__ = [
     "ACTIVATIONS",
+    "EDGE_PRODUCT",
     "NORMS",
     "Convergence",
     "TokenGraph",
