@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import register_dataclass
 
+from .derivatives import followed
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
 from .validation import check_shapes, check_values, positive
@@ -435,7 +436,7 @@ class Domain:
             density=density,
             log_density=log_density,
             valid=self.valid,
-            equal=equal and not self.measure.requires_grad,
+            equal=equal and not followed(self.measure),
             triangular=self.causal and query_domain is None,
         )
 

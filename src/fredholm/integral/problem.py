@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..derivatives import followed
 from ..domain import Domain
 from ..errors import ShapeError
 from ..quadrature import Quadrature, Rows, take_rows
@@ -55,7 +56,7 @@ class Layout:
         same).
         """
         target = domain if query_domain is None else query_domain
-        fixed = domain.positions.dim() == 2 and not domain.positions.requires_grad
+        fixed = domain.positions.dim() == 2 and not followed(domain.positions)
         return cls(
             keys=domain.shape,
             queries=target.shape,

@@ -1,24 +1,26 @@
-"""Registration of a custom op: schema, implementation, shapes, autograd, FLOPs, and a refusal by
-name of every derivative that it does not have.
+"""Registration of a custom op: schema, implementation, shapes, autograd, FLOPs, and the derivatives
+that it has no rule for, through its plain form.
 
 torch's own answer to a missing derivative depends on who asks. A second backward ends in a bare
 RuntimeError. Forward mode is worse: torch 2.13 has no forward-mode rule for custom ops and drops
-their tangents, so that ``torch.func.jvp`` returns zeros. Here both raise a
-:class:`~fredholm.errors.DerivativeError`.
+their tangents, so that ``torch.func.jvp`` returns zeros. Here the op's plain form, the same function
+in torch's own operations, stands in for the op under such transforms, and is what is differentiated
+a second time. An op without one raises a :class:`~fredholm.errors.DerivativeError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
+from ..derivatives import transformed, transforms
 from ..errors import DerivativeError
+from .plain import gathered, lengths, spread, vjp
 
 Op = Callable[..., Any]
 
@@ -29,6 +31,7 @@ def custom_op(
     forward: Callable[..., Any],
     *,
     fake: Callable[..., Any],
+    plain: Callable[..., Any] | None = None,
     flops: Callable[..., int] | None = None,
     setup_context: Callable[[Any, tuple, Any], None] | None = None,
     backward: Callable[..., tuple] | None = None,
@@ -41,15 +44,20 @@ def custom_op(
             written to.
         forward: the implementation, which sees plain tensors.
         fake: the same without values, for tracing.
+        plain: the same in torch's differentiable operations, as memory-hungry as they are. It runs
+            in the op's place where ``torch.func`` or forward mode differentiate, and is the
+            derivative of an op without ``backward``.
         flops: from the arguments with a shape in the place of every tensor; none are counted
             without it.
-        setup_context, backward: as :func:`torch.library.register_autograd` takes them. An op
-            without them refuses to be differentiated.
+        setup_context, backward: as :func:`torch.library.register_autograd` takes them.
+
+    ``torch.func.vmap`` by itself calls the op once for each element.
 
     Raises:
-        DerivativeError: when the op is called, under ``torch.func.grad``, ``jvp`` and what is built
-            on them, or with tangents of :mod:`torch.autograd.forward_ad`; in a backward pass
-            through an op without one. Compiled code traces past the first check.
+        DerivativeError: where there is no ``plain``: when the op is called, under
+            ``torch.func.grad``, ``jvp`` and what is built on them, or with tangents of
+            :mod:`torch.autograd.forward_ad`; in a backward pass through an op that has no
+            ``backward`` either.
 
     Example:
         >>> schema = "(Tensor x) -> Tensor"
@@ -63,10 +71,13 @@ def custom_op(
     full_name = f"fredholm::{name}"
     op = torch.library.custom_op(full_name, forward, mutates_args=(), schema=schema)
     op.register_fake(fake)
-    if backward is None:
-        op.register_autograd(_refusal(full_name))
-    else:
+    op.register_vmap(partial(_one_by_one, op))
+    if backward is not None:
         op.register_autograd(backward, setup_context=setup_context)
+    elif plain is not None:
+        op.register_autograd(partial(_backward_of, plain), setup_context=_save_inputs)
+    else:
+        op.register_autograd(_refusal(full_name))
     if flops is not None:
         formula = flops
         register_flop_formula(getattr(torch.ops.fredholm, name))(
@@ -74,9 +85,10 @@ def custom_op(
         )
 
     def call(*arguments: Any) -> Any:
-        # is_compiling is a constant to the tracer, which then leaves the check out
-        if not torch.compiler.is_compiling():
-            refuse_transforms(full_name, arguments)
+        if transforms() and _differentiated(arguments):
+            if plain is None:
+                raise _no_rule(full_name)
+            return plain(*arguments)
         return op(*arguments)
 
     return call
@@ -90,6 +102,7 @@ def differentiable_op(
     forward: Callable[..., Any],
     backward: Callable[..., list[Tensor]],
     fake: Callable[..., Any],
+    plain: Callable[..., Any] | None = None,
     fake_gradients: Callable[..., list[Tensor]] | None = None,
     gradients_of: Sequence[str] = ("grad",),
     flops: tuple[Callable[..., int], Callable[..., int]],
@@ -99,7 +112,7 @@ def differentiable_op(
 
     The backward op takes the gradients of the results, all arguments of the op, and ``needs``: for
     every tensor, those of lists spread out, whether its gradient is wanted. It returns the wanted
-    ones in that order, and is not differentiable itself.
+    ones in that order. Its own derivative is that of the plain form's gradient.
 
     Args:
         tensors, options: the two parts of the schema, ``"Tensor x, Tensor? y, Tensor[] z"`` and
@@ -107,6 +120,8 @@ def differentiable_op(
         forward: of tensors and options; returns a tensor for each name of ``gradients_of``.
         backward: of gradients, tensors, options and ``needs``.
         fake, fake_gradients: both without values; by default gradients are laid out contiguously.
+        plain: the op in torch's differentiable operations, for all derivatives but the first, see
+            :func:`custom_op`.
         gradients_of: names of the backward op's first arguments.
         flops: of the op and of its backward, see :func:`custom_op`.
 
@@ -128,73 +143,120 @@ def differentiable_op(
     count = len(tensors.split(", "))
 
     def contiguous_gradients(*arguments: Any) -> list[Tensor]:
-        given = _spread(arguments[len(gradients_of) :][:count])
+        given = spread(arguments[len(gradients_of) :][:count])
         return [x.new_empty(x.shape) for x, needed in zip(given, arguments[-1]) if needed]
+
+    def plain_gradients(*arguments: Any) -> list[Tensor]:
+        assert plain is not None
+        split = len(gradients_of)
+        return vjp(plain, arguments[split:-1], arguments[-1], arguments[:split])
 
     backward_op = custom_op(
         f"{name}_backward",
         f"({above}, {tensors}, {options}, bool[] needs) -> Tensor[]",
         backward,
         fake=fake_gradients or contiguous_gradients,
+        plain=None if plain is None else plain_gradients,
         flops=flops[1],
     )
 
-    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-        ctx.save_for_backward(*_spread(inputs[:count]))
-        # the length of every list of tensors, None for a tensor by itself
-        ctx.lengths = [len(x) if isinstance(x, (list, tuple)) else None for x in inputs[:count]]
-        ctx.options = inputs[count:]
-
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
-        needs = [bool(needed) for needed in _spread(ctx.needs_input_grad[:count])]
-        inputs = _gathered(iter(ctx.saved_tensors), ctx.lengths)
-        wanted = iter(backward_op(*grads, *inputs, *ctx.options, needs))
-        spread = iter([next(wanted) if needed else None for needed in needs])
-        return *_gathered(spread, ctx.lengths), *(None for _ in ctx.options)
+        inputs = _saved_inputs(ctx)
+        needs = [bool(needed) for needed in spread(ctx.needs_input_grad[:count])]
+        wanted = iter(backward_op(*grads, *inputs, needs))
+        flat = iter([next(wanted) if needed else None for needed in needs])
+        return *gathered(flat, lengths(inputs[:count])), *(None for _ in inputs[count:])
 
     return custom_op(
         name,
         f"({tensors}, {options}) -> {results}",
         forward,
         fake=fake,
+        plain=plain,
         flops=flops[0],
-        setup_context=setup_context,
+        setup_context=_save_inputs,
         backward=gradients,
     )
 
 
-def refuse_transforms(name: str, arguments: Sequence[Any]) -> None:
-    """DerivativeError where forward mode, or a gradient of ``torch.func``, follows one of the
-    arguments.
-
-    ``vmap`` alone passes: it calls the op once for each element.
-    """
-    for x in _spread(arguments):
-        if isinstance(x, Tensor) and _is_followed(x):
-            raise DerivativeError(
-                f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
-                "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
-                "backward(), which it supports, or the op's plain form (its naive function)"
-            )
+# --- arguments kept for a backward ----------------------------------------------------------------
 
 
-def _is_followed(x: Tensor) -> bool:
-    """Whether a derivative with respect to ``x`` is being taken.
-
-    Each level of torch.func wraps all tensors made inside it, also those it does not differentiate.
-    Only the outermost wrapper shows whether it has a tangent; an inner one counts as followed.
-    """
-    outermost = True
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if _functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
-            return True
-        x, outermost = _functorch.get_unwrapped(x), False
-    return _has_derivative(x)
+def _save_inputs(ctx: Any, inputs: tuple, output: Any) -> None:
+    flat = spread(inputs)
+    ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in flat))
+    ctx.others = [None if isinstance(x, Tensor) else x for x in flat]
+    ctx.lengths = lengths(inputs)
 
 
-def _has_derivative(x: Tensor) -> bool:
-    wrapped = _functorch.is_functorch_wrapped_tensor(x)
-    return (wrapped and x.requires_grad) or forward_ad.unpack_dual(x).tangent is not None
+def _saved_inputs(ctx: Any) -> list[Any]:
+    flat = (x if x is not None else y for x, y in zip(ctx.saved_tensors, ctx.others))
+    return gathered(flat, ctx.lengths)
+
+
+# --- derivatives through the plain form -----------------------------------------------------------
+
+
+def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
+    """The backward of an op whose derivative is its plain form's."""
+    arguments = _saved_inputs(ctx)
+    needs = [
+        isinstance(x, Tensor) and bool(needed)
+        for x, needed in zip(spread(arguments), _spread_needs(ctx.needs_input_grad, arguments))
+    ]
+    # the gradients of a list of results come as one list
+    found = iter(vjp(plain, arguments, needs, spread(grads)))
+    flat = iter([next(found) if needed else None for needed in needs])
+    parts = gathered(flat, ctx.lengths)
+    return tuple(None if _is_option(x) else part for x, part in zip(arguments, parts))
+
+
+def _spread_needs(needs: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """One entry for every element of ``spread(arguments)``: a list of options has one for all."""
+    flat: list[Any] = []
+    for need, x in zip(needs, arguments):
+        if not isinstance(x, (list, tuple)):
+            flat.append(need)
+        elif isinstance(need, (list, tuple)):
+            flat.extend(need)
+        else:
+            flat.extend([need] * len(x))
+    return flat
+
+
+def _is_option(x: Any) -> bool:
+    """Whether an argument is no tensor and no list of tensors; an empty list may be one."""
+    return not (isinstance(x, (list, tuple)) and not x) and not any(isinstance(part, Tensor) for part in spread([x]))
+
+
+def _differentiated(arguments: Sequence[Any]) -> bool:
+    """Whether a transform takes a derivative with respect to one of the arguments."""
+    return any(isinstance(x, Tensor) and transformed(x) for x in spread(arguments))
+
+
+def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
+    """The rule of ``vmap``: the op of each element, so that memory stays that of the op."""
+    dims = _spread_needs(in_dims, arguments)
+    results = []
+    for i in range(info.batch_size):
+        flat = (x if d is None else x.select(d, i) for x, d in zip(spread(arguments), dims))
+        results.append(op(*gathered(flat, lengths(arguments))))
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    stacked = [torch.stack(parts) for parts in zip(*results)]
+    kind = type(results[0])
+    return kind(stacked), kind([0] * len(stacked))
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def _no_rule(name: str) -> DerivativeError:
+    return DerivativeError(
+        f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
+        "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
+        "backward(), which it supports, or register it with plain=, the same in torch's operations"
+    )
 
 
 def _refusal(name: str) -> Callable[..., tuple]:
@@ -202,24 +264,11 @@ def _refusal(name: str) -> Callable[..., tuple]:
         raise DerivativeError(
             f"{name} has no derivative: "
             + (
-                "the gradient of fredholm's op cannot be differentiated again; take the op's plain "
-                "form (its naive function, or a dense kernel) where second derivatives are needed"
+                "the gradient of fredholm's op cannot be differentiated again; register the op with "
+                "plain=, the same in torch's operations, where second derivatives are needed"
                 if name.endswith("_backward")
                 else "detach its arguments"
             )
         )
 
     return refuse
-
-
-def _spread(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments with the elements of lists in the lists' places."""
-    spread: list[Any] = []
-    for x in arguments:
-        spread.extend(x) if isinstance(x, (list, tuple)) else spread.append(x)
-    return spread
-
-
-def _gathered(values: Iterator[Any], lengths: Sequence[int | None]) -> list[Any]:
-    """The inverse of :func:`_spread`: a list of ``values`` wherever there is a length."""
-    return [next(values) if n is None else [next(values) for _ in range(n)] for n in lengths]

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from ...derivatives import transforms
 from ...domain import Domain
 from ...errors import DomainError, OptionError, ShapeError, suggest
 from ...integral import (
@@ -185,7 +186,7 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
 
     def evaluate(self, problem: Problem) -> Tensor:
         u, valid = problem.uy[:, 0], problem.quadrature.valid
-        if self.linearization == "secant":
+        if self.linearization == "secant" and not transforms():  # torch's layers have no rules
             if not self._lacks_bf16(u):
                 return self._layer_output(u, valid)[:, None]
             with torch.autocast("cpu", enabled=False):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Layout, OwnForm, Point, Problem
+from ...ops.distance import root_of
 from .centres import (
     Tokens,
     advance_stream,
@@ -124,7 +125,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         query = self._queries(u)
         key = query if self.tied and self.scale == 1.0 else self._precise(self._heads(u, 1))
         with torch.autocast(u.device.type, enabled=False):
-            energy = torch.linalg.vector_norm(query, dim=-1)[:, :, None]
+            energy = root_of(query.square().sum(-1))[:, :, None]
             if self.probes is not None:
                 energy = energy * torch.sigmoid(self.probes.to(query.dtype) @ query.mT)
         return Tokens(query, key, energy, self.steps, self.activation, self.eps)

@@ -138,6 +138,26 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
     return out
 
 
+def plain(
+    u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool
+) -> Tensor:
+    """:func:`forward` in torch's differentiable operations."""
+    line, index = lines_at(u, knots, slope)
+    offset = intercept[None].expand(len(u), -1, -1, -1).gather(-1, index.expand_as(line))
+    out = line * u[:, :, None] + offset
+    return torch.relu(out) if nonneg else out
+
+
+def lines_at(u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The slopes of the lines that scalars read, (R, S, L, T), and their segments (R, S, 1, T)."""
+    with torch.no_grad():
+        points = u.transpose(0, 1).flatten(1).contiguous()
+        index = torch.searchsorted(knots.detach().contiguous(), points)
+        index = index.unflatten(1, (u.shape[0], u.shape[2])).transpose(0, 1)[:, :, None]
+    where = index.expand(-1, -1, slope.shape[1], -1)
+    return slope[None].expand(len(u), -1, -1, -1).gather(-1, where), index
+
+
 def backward(
     grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..custom_op import custom_op
+from ..plain import vjp
 from . import chunked, piecewise
-from .naive import Bank
+from .naive import Bank, scalar_bank_naive
 
 BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
 
@@ -31,11 +32,26 @@ def _line_gradients(
     return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
 
 
+def _plain_line_gradients(
+    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients are linear in grad, u and slope; where the ReLU cuts, and which line a scalar
+    reads, does not change with them.
+    """
+    grad = grad if out is None else grad * (out > 0)
+    line, index = piecewise.lines_at(u, knots, slope)
+    both = torch.cat([grad * u[:, :, None], grad], 2)
+    target = both.new_zeros(*both.shape[:3], slope.shape[2])
+    of_lines = target.scatter_add(-1, index.expand_as(both), both).sum(0)
+    return (grad * line).sum(2), of_lines
+
+
 piecewise_linear_backward_op = custom_op(
     "piecewise_linear_backward",
     "(Tensor grad, Tensor? out, Tensor u, Tensor knots, Tensor slope) -> (Tensor, Tensor)",
     piecewise.backward,
     fake=_line_gradients,
+    plain=_plain_line_gradients,
     flops=lambda grad, out, u, knots, slope: 5 * _size(u) * slope[1],
 )
 
@@ -57,6 +73,7 @@ piecewise_linear_op = custom_op(
     "(Tensor u, Tensor knots, Tensor slope, Tensor intercept, bool nonneg) -> Tensor",
     piecewise.forward,
     fake=_lines,
+    plain=piecewise.plain,
     flops=lambda u, knots, slope, intercept, nonneg: 2 * _size(u) * slope[1],
     setup_context=_save_lines,
     backward=_lines_backward,
@@ -74,6 +91,16 @@ def _bank(*arguments: Any) -> Tensor:
 def _bank_fake(*arguments: Any) -> Tensor:
     u, *_, shift, _, _ = arguments
     return u.new_empty(u.shape[0], u.shape[1], shift.shape[1] * shift.shape[2], u.shape[2])
+
+
+def _plain_bank(*arguments: Any) -> Tensor:
+    u, *bank, activation, nonneg = arguments
+    return scalar_bank_naive(u, Bank(*bank), activation=activation, nonneg=nonneg)
+
+
+def _plain_bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+    grad = grad if out is None else grad * (out > 0)
+    return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
 
 
 def _bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
@@ -100,6 +127,7 @@ scalar_bank_backward_op = custom_op(
     f"(Tensor grad, Tensor? out, {BANK}, str activation) -> Tensor[]",
     _bank_gradients,
     fake=_bank_gradients_fake,
+    plain=_plain_bank_gradients,
     flops=_bank_backward_flops,
 )
 
@@ -118,6 +146,7 @@ scalar_bank_op = custom_op(
     f"({BANK}, str activation, bool nonneg) -> Tensor",
     _bank,
     fake=_bank_fake,
+    plain=_plain_bank,
     flops=_bank_flops,
     setup_context=_save_bank,
     backward=_bank_backward,

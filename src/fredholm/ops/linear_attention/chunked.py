@@ -280,11 +280,11 @@ def _prefix_sums(
         count += 1
     else:
         chunk = min(chunk, n)
-    # unfold, because to traced code unflatten would be a claim about divisibility
-    query, key, value = (
-        F.pad(x, (0, 0, 0, count * chunk - n)).unfold(2, chunk, chunk).mT
-        for x in (query, key, value)
-    )
+    query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)) for x in (query, key, value))
+    if torch.compiler.is_compiling():  # to traced code unflatten would be a claim of divisibility
+        query, key, value = (x.unfold(2, chunk, chunk).mT for x in (query, key, value))
+    else:
+        query, key, value = (x.unflatten(2, (count, chunk)) for x in (query, key, value))
     sums = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, 0))  # row c: what chunk c follows
     sums = sums if moment is None else sums + moment[:, :, None]
     before = sums[:, :, :-1]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..custom_op import custom_op
 from .chunked import scan_forward
+from .naive import scan_naive
 
 
 def scan(
@@ -64,6 +65,7 @@ scan_op = custom_op(
     "(Tensor decay, Tensor drive) -> Tensor",
     _forward,
     fake=_fake,
+    plain=scan_naive,
     setup_context=_setup_context,
     backward=_backward,
 )

@@ -9,7 +9,7 @@
 
 from .activations import ACTIVATIONS, activated
 from .product import edge_product
-from .solve import Convergence, resolvent, solve, sum_of_hops
+from .solve import Convergence, resolvent, resolvent_naive, solve, sum_of_hops
 from .token_graph import NORMS, TokenGraph
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "activated",
     "edge_product",
     "resolvent",
+    "resolvent_naive",
     "solve",
     "sum_of_hops",
 ]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ....ops.custom_op import differentiable_op
+from .naive import edge_product_naive
 from .tiled import Inputs, backward, forward
 
 TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? density"
@@ -62,6 +63,7 @@ edge_product_op = differentiable_op(
     forward=_forward,
     backward=_backward,
     fake=_fake,
+    plain=edge_product_naive,
     gradients_of=("grad", "row_grad"),
     flops=(forward_flops, _backward_flops),
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from ....ops.custom_op import differentiable_op
 from .backward import backward
 from .forward import forward
+from .naive import mlp_kernel_naive
 from .terms import PAIR_TENSORS, SCHEMA, Tensors
 
 OPTIONS = "str activation, int memory"
@@ -34,6 +35,22 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     x = gather(tensors)
     with torch.autocast(x.value.device.type, enabled=False):
         return backward(grad, x, activation, memory, needs)
+
+
+def plain(*arguments: Any) -> Tensor:
+    """The op, or its Triton form, with the hidden units of every pair at once."""
+    *tensors, activation, memory = arguments
+    x = gather(tensors)
+    parts = {name: getattr(x, name) for name in PAIR_TENSORS}
+    dtype = torch.promote_types(x.value.dtype, torch.float32)
+    parts = {
+        name: t.to(dtype) if t is not None and t.is_floating_point() else t
+        for name, t in parts.items()
+    }
+    mid = list(zip(x.mid[::2], x.mid[1::2]))
+    with torch.autocast(x.value.device.type, enabled=False):
+        out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
+    return out.to(x.value.dtype)
 
 
 def gather(tensors: Any) -> Tensors:
@@ -83,6 +100,7 @@ mlp_kernel_op = differentiable_op(
     forward=_forward,
     backward=_backward,
     fake=fake,
+    plain=plain,
     flops=(
         lambda *shapes: forward_flops(*shapes[:-2]),
         lambda grad, *shapes: backward_flops(*shapes[:-3], needs=shapes[-1]),

@@ -13,7 +13,7 @@ from torch import Tensor
 from ....errors import DerivativeError
 from ....ops.custom_op import differentiable_op
 from ..hidden_first.limits import operand_dtype
-from ..hidden_first.registration import backward_flops, fake, forward_flops, gather
+from ..hidden_first.registration import backward_flops, fake, forward_flops, gather, plain
 from ..hidden_first.terms import PAIR_TENSORS, SCHEMA
 from .gradient import backward
 from .launch import forward
@@ -73,6 +73,7 @@ mlp_kernel_triton_op = differentiable_op(
     forward=_forward,
     backward=_backward,
     fake=fake,
+    plain=plain,
     flops=(
         lambda *shapes: forward_flops(*shapes[:-2], []),
         lambda grad, *shapes: backward_flops(*shapes[:-3], [], needs=shapes[-1]),
