@@ -111,6 +111,4 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
     def weights(self, problem: Problem) -> Tensor:
         query = self.stable_query_features(problem.x, problem.ux)
         key, _ = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-        return linear_density(query, key, problem.quadrature.weights(), self.floor).to(
-            problem.uy.dtype
-        )
+        return linear_density(query, key, problem.quadrature.weights(), self.floor)

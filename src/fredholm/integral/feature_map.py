@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
+from ..ops.precision import full_precision
 from ..registry import Registry
 
 FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
@@ -52,7 +53,7 @@ class FeatureMap(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
 
     def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.features_of(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def extra_repr(self) -> str:
@@ -82,7 +83,7 @@ class ExponentialMap(FeatureMap):
         return self.exponents(x).exp()
 
     def _exponents(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.exponents(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:

@@ -226,7 +226,9 @@ def _spread_needs(needs: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
 
 def _is_option(x: Any) -> bool:
     """Whether an argument is no tensor and no list of tensors; an empty list may be one."""
-    return not (isinstance(x, (list, tuple)) and not x) and not any(isinstance(part, Tensor) for part in spread([x]))
+    return not (isinstance(x, (list, tuple)) and not x) and not any(
+        isinstance(part, Tensor) for part in spread([x])
+    )
 
 
 def _differentiated(arguments: Sequence[Any]) -> bool:

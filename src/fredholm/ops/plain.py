@@ -14,6 +14,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..derivatives import transforms
 
 Function = Callable[..., Any]
 FUSED = "ScaledDotProduct"  # torch's nodes of fused attention; the composite form has none
@@ -57,6 +60,19 @@ def vjp(
                 outputs, inputs, above, create_graph=again, allow_unused=True
             )
         return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
+
+
+def recomputed(function: Function, *arguments: Any) -> Any:
+    """``function(*arguments)``, whose intermediate results are computed again in the backward and
+    not kept; under the transforms of ``torch.func``, which have no rule for that, they are kept.
+
+    Example:
+        >>> torch.func.grad(lambda x: recomputed(torch.sin, x))(torch.zeros(())).item()
+        1.0
+    """
+    if transforms():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False)
 
 
 # --- arguments with lists of tensors among them ---------------------------------------------------
@@ -106,7 +122,9 @@ class _Again(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, fast: Function, plain: Function, *tensors: Tensor | None) -> Tensor:
         with torch.enable_grad():
-            own = [None if x is None else x.detach().requires_grad_(x.requires_grad) for x in tensors]
+            own = [
+                None if x is None else x.detach().requires_grad_(x.requires_grad) for x in tensors
+            ]
             out = fast(*own)
         ctx.save_for_backward(*tensors)
         ctx.plain, ctx.graph = plain, (out, own)

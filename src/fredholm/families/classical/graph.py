@@ -171,7 +171,7 @@ class AdditiveAttentionKernel(WeightedKernel):
         )
         scores = F.leaky_relu(of_query.mT[..., None] + of_key.mT[:, :, None], self.slope)
         q = problem.quadrature
-        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+        return attention_density(scores, q.weights(), q.visible())
 
 
 @register_converter("torch_geometric.nn.conv.gat_conv.GATConv")

@@ -186,7 +186,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
 
     def evaluate(self, problem: Problem) -> Tensor:
         u, valid = problem.uy[:, 0], problem.quadrature.valid
-        if self.linearization == "secant" and not transforms():  # torch's layers have no rules
+        # torch's layers have no rules for transforms, and read lengths of padded sequences
+        if self.linearization == "secant" and not (transforms() or u.is_meta):
             if not self._lacks_bf16(u):
                 return self._layer_output(u, valid)[:, None]
             with torch.autocast("cpu", enabled=False):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Layout, OwnForm, Point, Problem
 from ...ops.distance import root_of
+from ...ops.precision import full_precision
 from .centres import (
     Tokens,
     advance_stream,
@@ -89,7 +90,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
         shared = q.query_time is None and q.density is None
         value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             out = (
                 self._shared(tokens, u, q.mass)
                 if value is None
@@ -124,7 +125,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         """What the centres are made of, in float32 at least."""
         query = self._queries(u)
         key = query if self.tied and self.scale == 1.0 else self._precise(self._heads(u, 1))
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             energy = root_of(query.square().sum(-1))[:, :, None]
             if self.probes is not None:
                 energy = energy * torch.sigmoid(self.probes.to(query.dtype) @ query.mT)
@@ -191,7 +192,7 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u[:, :, None]
         value, tokens = self._precise(self._with_bias(self._heads(u, 2))), self._centred(u)
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             out, sums, totals = advance_stream(
                 tokens, value, point.mass, point.scale, memory["sums"], memory["totals"]
             )

@@ -12,6 +12,7 @@ from ...derivatives import transforms
 from ...errors import OptionError, StrategyError, suggest
 from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
 from ...ops.backend import check_backend
+from ...ops.precision import full_precision
 from ...quadrature import Quadrature
 from .graph import Convergence, resolvent, resolvent_naive
 from .graph.solve import SOLVERS
@@ -89,7 +90,7 @@ class Iterations(Form):
             return self.solve(kernel, problem)[0]
         # a transformed tensor has no value that could say when to stop
         graph, value = graph_of(kernel, problem)
-        with torch.autocast(value.device.type, enabled=False):
+        with full_precision(value):
             out = resolvent_naive(graph, value.to(graph.query.dtype))
         return gained(kernel, out, value)
 
@@ -97,7 +98,7 @@ class Iterations(Form):
         """The response (B, H, N, d_out), and how it was reached."""
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend)
-        with torch.autocast(value.device.type, enabled=False):
+        with full_precision(value):
             out, report = resolvent(
                 graph,
                 value.to(graph.query.dtype),

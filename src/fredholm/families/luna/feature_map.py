@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...errors import OptionError, suggest
 from ...integral import FeatureMap, register_feature_map
 from ...ops.feature_map import Bank, scalar_bank, scalar_bank_naive
+from ...ops.precision import full_precision
 from .initial import INITS, gaussian, normal_grid, orthonormal
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -167,7 +168,7 @@ class LunaMap(FeatureMap):
     def scalars(self, x: Tensor) -> Tensor:
         """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]
 
     def scaled_bank(self, dtype: torch.dtype) -> Bank:

@@ -41,9 +41,7 @@ def attention(
     return out.masked_fill(blind, 0.0)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool
-) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
     """Softmax attention with a bias, by torch's fused kernels where they have the derivative."""
     if transforms():
         return _plain(query, key, value, bias, causal)
@@ -57,9 +55,7 @@ def _attend(
     return out
 
 
-def _plain(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool
-) -> Tensor:
+def _plain(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = query.to(dtype) @ key.to(dtype).mT
     if causal:

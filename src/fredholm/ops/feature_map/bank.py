@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...errors import ShapeError
 from ..activations import find_activation
+from ..precision import full_precision
 from .naive import Bank
 from .piecewise import segments
 from .registration import piecewise_linear_op, scalar_bank_op
@@ -52,7 +53,7 @@ def scalar_bank(
     find_activation(activation)
     _check(u, bank)
     dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
-    with torch.autocast(u.device.type, enabled=False):
+    with full_precision(u):
         x, whole = u.to(dtype), Bank(*(part.to(dtype) for part in bank))
         if activation == "relu" and not _few(x, whole):
             return piecewise_linear_op(x, *segments(whole), nonneg).to(u.dtype)

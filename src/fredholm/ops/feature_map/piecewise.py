@@ -138,9 +138,7 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
     return out
 
 
-def plain(
-    u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool
-) -> Tensor:
+def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
     """:func:`forward` in torch's differentiable operations."""
     line, index = lines_at(u, knots, slope)
     offset = intercept[None].expand(len(u), -1, -1, -1).gather(-1, index.expand_as(line))

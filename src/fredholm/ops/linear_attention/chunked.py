@@ -14,6 +14,7 @@ from torch import Tensor
 from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
+from ..precision import full_precision
 from .limits import linear_attention_refusal
 from .naive import guarded
 
@@ -71,7 +72,7 @@ def linear_attention(
         moment = Moment(quadrature, floor)
         moment.add(slice(None), key, value)
         return moment.respond(slice(None), query)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * quadrature.mass[:, None, :, None].to(dtype)
         out, _ = _prefix_sums(query, key, value, chunk)
@@ -113,7 +114,7 @@ class Moment:
     def add(self, part: slice, key: Tensor, value: Tensor, shift: Tensor | None = None) -> None:
         """Keys ``part``: their features over e^shift (B, H, n, r) and values (B, H, n, c)."""
         dtype = torch.promote_types(key.dtype, torch.float32)
-        with torch.autocast(key.device.type, enabled=False):
+        with full_precision(key):
             key, value = key.to(dtype), value.to(dtype)
             if self.mass is None:
                 key = key * self.quadrature.mass[:, None, part, None].to(dtype)
@@ -132,7 +133,7 @@ class Moment:
         there is a denominator.
         """
         dtype = torch.promote_types(query.dtype, torch.float32)
-        with torch.autocast(query.device.type, enabled=False):
+        with full_precision(query):
             query, factor = query.to(dtype), self._factor(part, dtype)
             out = query @ self.sums[0]
             if self.floor is None:
@@ -206,7 +207,7 @@ def linear_attention_step(
     point). O(r·c) time and memory.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         weighted = key.to(dtype) * mass.to(dtype)[:, None, None]
         new = weighted[..., :, None] * _with_mass(value.to(dtype), floor)[..., None, :]
         moment = new if moment is None else moment + new
@@ -239,7 +240,7 @@ def linear_attention_stretch(
         [[1.0, 1.0], [1.0, 1.0]]
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * mass[:, None, :, None].to(dtype)
         out, moment = _prefix_sums(query, key, value, chunk, moment)

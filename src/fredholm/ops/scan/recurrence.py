@@ -9,6 +9,7 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from ..custom_op import custom_op
+from ..precision import full_precision
 from .chunked import scan_forward
 from .naive import scan_naive
 
@@ -31,7 +32,7 @@ def scan(
         >>> scan(torch.tensor([[[0.5]]]), torch.ones(1, 3, 1)).squeeze().tolist()
         [1.0, 1.5, 1.75]
     """
-    with torch.autocast(drive.device.type, enabled=False):
+    with full_precision(drive):
         return scan_op(decay.expand_as(drive), drive)
 
 

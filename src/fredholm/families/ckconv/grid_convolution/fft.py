@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ....errors import ShapeError
 from ....ops.backend import choose_backend
+from ....ops.precision import full_precision
 from .limits import spectrum_refusal
 from .registration import grid_convolution_op
 
@@ -65,7 +66,7 @@ def grid_convolution(
         signal.device,
         lambda: spectrum_refusal(dtype, hidden, readout),
     )
-    with torch.autocast(signal.device.type, enabled=False):
+    with full_precision(signal):
         if chosen == "triton":
             from ..triton.op import grid_convolution_triton
 

@@ -96,6 +96,8 @@ def forward(
     """The convolution with a product of spectra like
     :func:`fredholm.families.ckconv.grid_convolution.spectrum.convolve`.
     """
+    if not signal.numel():
+        return empty_result(signal, hidden, readout, grid, causal)
     sizes = _Grid(grid, causal)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
@@ -122,6 +124,9 @@ def backward(
     """Gradients where needed, with an adjoint like
     :func:`fredholm.families.ckconv.grid_convolution.spectrum.adjoint`.
     """
+    if not signal.numel():
+        empty = empty_gradients(grad, signal, hidden, readout, grid, causal, needs)
+        return [x.zero_() for x in empty]
     sizes, heads = _Grid(grid, causal), signal.shape[1]
     g = sizes.transform(grad, sizes.grid, sizes.start)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
@@ -143,9 +148,7 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
     return [x for x, needed in zip(gradients, needs) if needed]
 
 
-def plain(
-    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
-) -> Tensor:
+def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
     """The convolution with the whole spectrum of the kernel at once."""
     sizes = _Grid(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)

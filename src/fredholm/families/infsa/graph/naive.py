@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ....ops.precision import full_precision
 from .activations import activated
 
 
@@ -28,7 +29,7 @@ def edge_product_naive(
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     query, key, value = (x.to(dtype) for x in (query, key, value))
-    with torch.autocast(value.device.type, enabled=False):
+    with full_precision(value):
         pairs = activated(query @ key.mT, activation)
         pairs = pairs if density is None else pairs * density
         pairs = pairs.tril() if causal else pairs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ....ops.custom_op import differentiable_op
+from ....ops.precision import full_precision
 from .naive import edge_product_naive
 from .tiled import Inputs, backward, forward
 
@@ -17,7 +17,7 @@ OPTIONS = "bool causal, str activation, str statistic, int memory"
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     x = Inputs(*arguments[:5])
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return forward(x, *arguments[5:])
 
 
@@ -29,7 +29,7 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
     x = Inputs(*arguments[:5])
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return backward(grad, row_grad, x, *arguments[5:])
 
 

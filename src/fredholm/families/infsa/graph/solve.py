@@ -62,6 +62,8 @@ def resolvent(
     Raises:
         ConvergenceError: the residual stays above ``tol``.
     """
+    if value.is_meta or not value.numel():  # no residual says when to stop
+        return resolvent_naive(graph, value), Convergence(method, 0, 0.0, 0.0)
     reports: list[Convergence] = []
 
     def fast(value: Tensor, *tensors: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ....ops.custom_op import differentiable_op
+from ....ops.precision import full_precision
 from .backward import backward
 from .forward import forward
 from .naive import mlp_kernel_naive
@@ -19,7 +20,7 @@ OPTIONS = "str activation, int memory"
 def _forward(*arguments: Any) -> Tensor:
     *tensors, activation, memory = arguments
     x = gather(tensors)
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return forward(x, activation, memory)
 
 
@@ -33,13 +34,13 @@ def fake(*arguments: Any) -> Tensor:
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     *tensors, activation, memory, needs = arguments
     x = gather(tensors)
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return backward(grad, x, activation, memory, needs)
 
 
 def plain(*arguments: Any) -> Tensor:
     """The op, or its Triton form, with the hidden units of every pair at once."""
-    *tensors, activation, memory = arguments
+    *tensors, activation, _ = arguments
     x = gather(tensors)
     parts = {name: getattr(x, name) for name in PAIR_TENSORS}
     dtype = torch.promote_types(x.value.dtype, torch.float32)
@@ -48,7 +49,7 @@ def plain(*arguments: Any) -> Tensor:
         for name, t in parts.items()
     }
     mid = list(zip(x.mid[::2], x.mid[1::2]))
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
     return out.to(x.value.dtype)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ....errors import DerivativeError
 from ....ops.custom_op import differentiable_op
+from ....ops.precision import full_precision
 from ..hidden_first.limits import operand_dtype
 from ..hidden_first.registration import backward_flops, fake, forward_flops, gather, plain
 from ..hidden_first.terms import PAIR_TENSORS, SCHEMA
@@ -49,7 +50,7 @@ def _device(x: Tensor) -> Any:
 def _forward(*arguments: Any) -> Tensor:
     *tensors, activation, memory = arguments
     x = gather(tensors)
-    with _device(x.value), torch.autocast(x.value.device.type, enabled=False):
+    with _device(x.value), full_precision(x.value):
         return forward(x, activation, memory)
 
 
@@ -62,7 +63,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
                 f"fredholm::mlp_kernel_triton has no gradient of {name}: take backend='torch', or "
                 "detach it"
             )
-    with _device(x.value), torch.autocast(x.value.device.type, enabled=False):
+    with _device(x.value), full_precision(x.value):
         return backward(grad, x, activation, memory, needs)
 
 
