@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from ..domain import MEASURES, Domain
@@ -140,10 +140,10 @@ class IntegralOperator(nn.Module):
 
     def forward(
         self,
-        u: Float[Tensor, "b n d"],
+        u: Shaped[Tensor, "b n d"],  # other dtypes are refused by name
         domain: Domain | None = None,
         *,
-        query: Float[Tensor, "b q d"] | None = None,
+        query: Shaped[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         call = self._call(u, domain, query, query_domain)
