@@ -144,7 +144,8 @@ def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.pointwise
-    return any(feature_map is known for known in FEATURE_MAPS.values())
+    # a function that is at hand was registered when its module was imported
+    return any(feature_map is known for known in FEATURE_MAPS.registered())
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
