@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,11 @@ from fredholm.integral import Exact
 from fredholm.ops.attention import attention
 from fredholm.ops.custom_op import custom_op, differentiable_op
 from fredholm.ops.feature_map import Bank, scalar_bank
+from fredholm.ops.linear_attention import banked_attention, linear_attention
 from fredholm.ops.scan import scan
+
+from ..tolerances import assert_close
+from .triton_device import devices
 
 SOURCE = Path(fredholm.__file__).parent
 
@@ -196,6 +201,41 @@ def test_fused_attention_is_differentiable_twice(masked):
     _, found = torch.func.jvp(call, tuple(inputs), tuple(tangents))
     sides = [call(*(x + s * v for x, v in zip(inputs, tangents))) for s in (1e-6, -1e-6)]
     torch.testing.assert_close(found, (sides[0] - sides[1]) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
+LINE = fredholm.Domain.line(6, causal=True)
+TRITON = {
+    "edge_product": lambda u, b: edge_product(u, u, u, torch.ones(1, 6).to(u), causal=True, backend=b)[0],
+    "grid_convolution": lambda u, b: grid_convolution(
+        u, LAGS.to(u), READOUT.to(u), (6,), backend=b
+    ),
+    "mlp_kernel": lambda u, b: mlp_kernel(
+        u, u, u, WIDE.to(u), query_bias=u * RATE.to(u), scale=SCALE.to(u), backend=b
+    ),
+    "linear_attention": lambda u, b: linear_attention(
+        u.exp(), u.exp(), u, LINE.to(u.device).quadrature(), floor=1e-6, backend=b
+    ),
+    "banked_attention": lambda u, b: banked_attention(
+        u.mT, u.mT, u, LINE.to(u.device).quadrature(), *2 * [Bank(*(x.to(u) for x in BANK))],
+        activation="gelu", floor=1e-6, backend=b,
+    ),
+}  # fmt: skip
+
+
+@devices
+@pytest.mark.parametrize("name", TRITON)
+def test_triton_kernels_have_plain_forms_too(name, device):
+    pytest.importorskip("triton")
+    u, along = (draw(2, 1, 6, 1, seed=n).float().to(device) for n in (3, 4))
+    results = []
+    for backend in ("triton", "torch"):
+        function = partial(TRITON[name], b=backend)
+        _, tangent = torch.func.jvp(function, (u,), (along,))
+        x = u.clone().requires_grad_()
+        (first,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+        results.append((tangent, *torch.autograd.grad((first * along).sum(), x)))
+    for found, expected in zip(*results):
+        assert_close(found, expected)
 
 
 def test_lists_and_missing_tensors():

@@ -37,7 +37,7 @@ def scalar_bank(
 
     Cost:
         ReLU: O(T·L) time beside O(L·K) for the segments, which few scalars, as those of a step, do
-        without; others O(T·G·h). Memory O(T·L) and a chunk. One derivative. At a knot itself the
+        without; others O(T·G·h). Memory O(T·L) and a chunk, in second derivatives that of all hidden units. At a knot itself the
         one-sided slope from the left is taken.
 
     Raises:

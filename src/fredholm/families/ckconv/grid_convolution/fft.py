@@ -42,7 +42,7 @@ def grid_convolution(
             ``"torch"``, batched matrix products, until the kernel has been measured faster.
 
     Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in +
-    d_out)) N). Differentiable once.
+    d_out)) N), in second derivatives that of the kernel's whole spectrum.
 
     Raises:
         BackendError: a requested backend that cannot run.

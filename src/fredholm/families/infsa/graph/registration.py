@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ....ops.custom_op import differentiable_op
 from ....ops.precision import full_precision
-from .naive import edge_product_naive
+from ..naive import edge_product_naive
 from .tiled import Inputs, backward, forward
 
 TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? density"
@@ -31,6 +32,17 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
     x = Inputs(*arguments[:5])
     with full_precision(x.value):
         return backward(grad, row_grad, x, *arguments[5:])
+
+
+def plain(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The op, or its Triton form, with every edge at once."""
+    x, (causal, activation, statistic) = Inputs(*arguments[:5]), arguments[5:8]
+    dtype = torch.promote_types(x.query.dtype, torch.float32)
+    options = {"causal": causal, "activation": activation, "statistic": statistic}
+    with full_precision(x.value):
+        return edge_product_naive(
+            x.query.to(dtype), x.key.to(dtype), x.value.to(dtype), x.mass, x.density, **options
+        )
 
 
 def sizes(arguments: tuple) -> tuple[int, int, int]:
@@ -63,7 +75,7 @@ edge_product_op = differentiable_op(
     forward=_forward,
     backward=_backward,
     fake=_fake,
-    plain=edge_product_naive,
+    plain=plain,
     gradients_of=("grad", "row_grad"),
     flops=(forward_flops, _backward_flops),
 )
