@@ -335,9 +335,8 @@ class IntegralOperator(nn.Module):
         """What the operator is called with, checked before anything is computed from it."""
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
-        self._check_dtype(u, "u")
         if domain is None:
-            dtype = torch.promote_types(u.dtype, torch.float32)
+            dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
@@ -349,6 +348,7 @@ class IntegralOperator(nn.Module):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
+        self._check_dtype(u, "u")
         if query_domain is None:
             return Call(u, domain, u, None, layout)
         self._check_query(u, domain, query, query_domain)

@@ -42,12 +42,12 @@ def plain(*arguments: Any) -> Tensor:
     """The op, or its Triton form, with the hidden units of every pair at once."""
     *tensors, activation, _ = arguments
     x = gather(tensors)
-    parts = {name: getattr(x, name) for name in PAIR_TENSORS}
     dtype = torch.promote_types(x.value.dtype, torch.float32)
-    parts = {
-        name: t.to(dtype) if t is not None and t.is_floating_point() else t
-        for name, t in parts.items()
-    }
+    parts: dict[str, Any] = {}
+    for name, fact in PAIR_TENSORS.items():
+        part = getattr(x, name)
+        number = part is not None and part.is_floating_point() and fact.kind != "time"
+        parts[name] = part.to(dtype) if number else part
     mid = list(zip(x.mid[::2], x.mid[1::2]))
     with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
