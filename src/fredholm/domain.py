@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.export import register_dataclass
 
-from .derivatives import followed
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
 from .validation import check_shapes, check_values, positive
@@ -226,7 +225,8 @@ class Domain:
         uniform domain; measures that are renormalised do not mix without it.
 
         Example:
-            >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
+            >>> grid, points = Domain.grid(1, 3), Domain.points(torch.rand(1, 2))
+            >>> both = Domain.join(grid, points, balance=(0.5, 0.5))
             >>> both.quadrature().weights().squeeze().tolist()[-1]
             0.5
         """
@@ -341,7 +341,9 @@ class Domain:
 
     @property
     def batch(self) -> int | None:
-        """Batch size of whatever is batched, or None where every batch element shares the domain."""
+        """Batch size of whatever is batched, or None where every batch element shares
+        the domain.
+        """
         batched = ((self.positions, 3), (self.measure, 2), (self.valid, 2))
         sizes = [x.shape[0] for x, dims in batched if x is not None and x.dim() == dims]
         return max(sizes) if sizes else None
@@ -436,7 +438,7 @@ class Domain:
             density=density,
             log_density=log_density,
             valid=self.valid,
-            equal=equal and not followed(self.measure),
+            equal=equal and not self.measure.requires_grad,
             triangular=self.causal and query_domain is None,
         )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError
-from ..ops.precision import full_precision
+from ..ops.backend import full_precision
 
 
 class FourierFeatures(nn.Module):

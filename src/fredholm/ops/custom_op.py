@@ -3,9 +3,10 @@ that it has no rule for, through its plain form.
 
 torch's own answer to a missing derivative depends on who asks. A second backward ends in a bare
 RuntimeError. Forward mode is worse: torch 2.13 has no forward-mode rule for custom ops and drops
-their tangents, so that ``torch.func.jvp`` returns zeros. Here the op's plain form, the same function
-in torch's own operations, stands in for the op under such transforms, and is what is differentiated
-a second time. An op without one raises a :class:`~fredholm.errors.DerivativeError`.
+their tangents, so that ``torch.func.jvp`` returns zeros. Here the op's plain form, the same
+function in torch's own operations, stands in for the op under such transforms, and is what is
+differentiated a second time. An op without one raises a
+:class:`~fredholm.errors.DerivativeError`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from ..derivatives import transformed, transforms
 from ..errors import DerivativeError
-from .plain import gathered, lengths, spread, vjp
-
-Op = Callable[..., Any]
+from .backend import Op, guarded_call, spread
+from .plain import gathered, lengths, vjp
 
 
 def custom_op(
@@ -84,14 +83,7 @@ def custom_op(
             lambda *arguments, out_shape=None, **_: formula(*arguments)
         )
 
-    def call(*arguments: Any) -> Any:
-        if transforms() and _differentiated(arguments):
-            if plain is None:
-                raise _no_rule(full_name)
-            return plain(*arguments)
-        return op(*arguments)
-
-    return call
+    return guarded_call(full_name, op, plain)
 
 
 def differentiable_op(
@@ -231,11 +223,6 @@ def _is_option(x: Any) -> bool:
     )
 
 
-def _differentiated(arguments: Sequence[Any]) -> bool:
-    """Whether a transform takes a derivative with respect to one of the arguments."""
-    return any(isinstance(x, Tensor) and transformed(x) for x in spread(arguments))
-
-
 def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
     """The rule of ``vmap``: the op of each element, so that memory stays that of the op."""
     dims = _spread_needs(in_dims, arguments)
@@ -253,21 +240,13 @@ def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def _no_rule(name: str) -> DerivativeError:
-    return DerivativeError(
-        f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
-        "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
-        "backward(), which it supports, or register it with plain=, the same in torch's operations"
-    )
-
-
 def _refusal(name: str) -> Callable[..., tuple]:
     def refuse(ctx: Any, *grads: Any) -> tuple:
         raise DerivativeError(
             f"{name} has no derivative: "
             + (
-                "the gradient of fredholm's op cannot be differentiated again; register the op with "
-                "plain=, the same in torch's operations, where second derivatives are needed"
+                "the gradient of fredholm's op cannot be differentiated again; register the op "
+                "with plain=, the same in torch's operations, where second derivatives are needed"
                 if name.endswith("_backward")
                 else "detach its arguments"
             )

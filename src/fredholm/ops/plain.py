@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..derivatives import transforms
+from .backend import spread, transforms
 
 Function = Callable[..., Any]
 FUSED = "ScaledDotProduct"  # torch's nodes of fused attention; the composite form has none
@@ -78,21 +78,13 @@ def recomputed(function: Function, *arguments: Any) -> Any:
 # --- arguments with lists of tensors among them ---------------------------------------------------
 
 
-def spread(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments with the elements of lists in the lists' places."""
-    flat: list[Any] = []
-    for x in arguments:
-        flat.extend(x) if isinstance(x, (list, tuple)) else flat.append(x)
-    return flat
-
-
 def lengths(arguments: Sequence[Any]) -> list[int | None]:
     """The length of every list, None for what is not one."""
     return [len(x) if isinstance(x, (list, tuple)) else None for x in arguments]
 
 
 def gathered(values: Iterator[Any], lengths: Sequence[int | None]) -> list[Any]:
-    """The inverse of :func:`spread`: a list of ``values`` wherever there is a length."""
+    """The inverse of :func:`.spread`: a list of ``values`` wherever there is a length."""
     return [next(values) if n is None else [next(values) for _ in range(n)] for n in lengths]
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 
 FLOOR = (
     1e-6  # of a student's weight inside the logarithm: a ReLU's zero must not make a loss infinite
@@ -34,7 +34,8 @@ def divergence(
 
     Example:
         >>> p = torch.tensor([[[[0.5, 0.5]]]])
-        >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, torch.tensor([[[[1.0, 0.0]]]]))) > 1
+        >>> q = torch.tensor([[[[1.0, 0.0]]]])
+        >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, q)) > 1
         (True, True)
     """
     with full_precision(teacher):

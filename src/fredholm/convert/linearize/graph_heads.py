@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...errors import ConversionError, OptionError, suggest
 from ...families.infsa.centres import Tokens, centre_weights, rows_of_centres, shared_centres
 from ...families.infsa.graph import TokenGraph, activated, sum_of_hops
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 from .heads import Heads, Seen
 
 GRAPHS = ("infsa", "linear_infsa")

@@ -8,11 +8,11 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from ...derivatives import transforms
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem
-from .hidden_convolution import HiddenConvolution
+from ...ops.backend import transforms
+from .grid_convolution.fft import HiddenConvolution
 from .position_network import PositionNetwork, WeightNormLinear
 
 ORIGINS = ("start", "centre")

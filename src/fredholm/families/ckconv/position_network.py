@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError, suggest
 from ...integral import FourierFeatures
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...domain import Domain
 from ...errors import DomainError
 from ...integral import CausalTransition, LagTaps, Layout, MatrixKernel, Point, Problem, StateScan
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 from ...ops.scan import krylov, transition_scan
 from .time_invariant import as_parameter, check_matrices, check_sequence, full
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ...errors import ShapeError
 from ...integral import IntegralOperator, Point, Problem
 from ...integral.conversion import refuse, register_converter
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 from ...ops.scan import reorder, scan
 from .selective import TrajectoryKernel, packed, selective_matrix
 from .time_invariant import full

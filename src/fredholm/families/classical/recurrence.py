@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ...derivatives import transforms
 from ...domain import Domain
 from ...errors import DomainError, OptionError, ShapeError, suggest
 from ...integral import (
@@ -27,6 +26,7 @@ from ...integral import (
     check_dropout,
 )
 from ...integral.conversion import refuse_dropout, register_converter
+from ...ops.backend import transforms
 from .trajectory import CELLS, LINEARIZATIONS, Trajectory, Weights, push
 from .trajectory.line import Line, Order, take
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import OptionError, suggest
 from ...integral import CausalTransition, Layout, MatrixKernel, Point, Problem, StateScan
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder, scan
 from .time_invariant import check_sequence, full
 

@@ -25,7 +25,7 @@ from ...integral import (
     Problem,
     StateScan,
 )
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder
 
 RULES = ("zoh", "bilinear", "euler")

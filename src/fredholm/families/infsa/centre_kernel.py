@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Layout, OwnForm, Point, Problem
-from ...ops.distance import root_of
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
+from ...ops.tiles import root_of
 from .centres import (
     Tokens,
     advance_stream,

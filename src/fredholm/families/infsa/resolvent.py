@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...derivatives import transforms
 from ...errors import OptionError, StrategyError, suggest
 from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
-from ...ops.backend import check_backend
-from ...ops.precision import full_precision
+from ...ops.backend import check_backend, full_precision, transforms
 from ...quadrature import Quadrature
 from .graph import Convergence, resolvent, resolvent_naive
 from .graph.solve import SOLVERS

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity
 from ...integral.bases import SAMPLED
-from ...ops.distance import root_of
+from ...ops.tiles import root_of
 from .hidden_first import ACTIVATIONS, hidden_pairs
-from .tiled import TiledColumns, TiledTable
+from .hidden_first.tiled import TiledColumns, TiledTable
 
 GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
 _FOURIER = GROUPS[:3]

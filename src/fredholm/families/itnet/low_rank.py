@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, PairKernel, Pooled, Problem
-from ...ops.precision import full_precision
+from ...ops.backend import full_precision
 from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
 

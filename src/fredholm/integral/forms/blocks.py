@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...ops.plain import recomputed
-from ..kernel import Kernel
+from ..contract import Kernel
 from ..problem import Problem
 
 WORKING_SET = 1 << 26  # bytes of one block, where the strategy leaves the choice to us
@@ -29,9 +29,8 @@ def by_query_blocks(
     if torch.compiler.is_compiling():
         return evaluate(kernel, problem)
     n = problem.ux.shape[2]
-    row_bytes = (
-        8 * max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2] * numbers_per_pair
-    )
+    pairs = max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2]  # of a row
+    row_bytes = 8 * pairs * numbers_per_pair
     block = max(1, min(n, (memory or WORKING_SET) // row_bytes))
     if block == n:
         return evaluate(kernel, problem)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ...derivatives import transforms
 from ...quadrature import Quadrature
+from ..backend import transforms
 from ..plain import attention_differentiable_again
 
 

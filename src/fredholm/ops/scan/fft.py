@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..precision import full_precision
+from ..backend import full_precision
 
 
 def causal_convolution(

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
+from ..backend import full_precision
 from ..custom_op import custom_op
-from ..precision import full_precision
 from .chunked import scan_forward
 from .naive import scan_naive
 

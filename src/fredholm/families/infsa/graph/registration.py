@@ -7,19 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops.backend import full_precision
 from ....ops.custom_op import differentiable_op
-from ....ops.precision import full_precision
 from ..naive import edge_product_naive
-from .tiled import Inputs, backward, forward
+from .tiled import Inputs, backward, forward_op
 
 TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? density"
 OPTIONS = "bool causal, str activation, str statistic, int memory"
-
-
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    x = Inputs(*arguments[:5])
-    with full_precision(x.value):
-        return forward(x, *arguments[5:])
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -72,7 +66,7 @@ edge_product_op = differentiable_op(
     "affinity_product",
     tensors=TENSORS,
     options=OPTIONS,
-    forward=_forward,
+    forward=forward_op,
     backward=_backward,
     fake=_fake,
     plain=plain,

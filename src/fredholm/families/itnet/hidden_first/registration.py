@@ -7,21 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops.backend import full_precision
 from ....ops.custom_op import differentiable_op
-from ....ops.precision import full_precision
 from .backward import backward
-from .forward import forward
-from .naive import mlp_kernel_naive
-from .terms import PAIR_TENSORS, SCHEMA, Tensors
+from .forward import forward_op, gather
+from .terms import PAIR_TENSORS, SCHEMA
 
 OPTIONS = "str activation, int memory"
-
-
-def _forward(*arguments: Any) -> Tensor:
-    *tensors, activation, memory = arguments
-    x = gather(tensors)
-    with full_precision(x.value):
-        return forward(x, activation, memory)
 
 
 def fake(*arguments: Any) -> Tensor:
@@ -40,6 +32,8 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 def plain(*arguments: Any) -> Tensor:
     """The op, or its Triton form, with the hidden units of every pair at once."""
+    from .naive import mlp_kernel_naive  # which checks its arguments as this op's caller does
+
     *tensors, activation, _ = arguments
     x = gather(tensors)
     dtype = torch.promote_types(x.value.dtype, torch.float32)
@@ -52,12 +46,6 @@ def plain(*arguments: Any) -> Tensor:
     with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
     return out.to(x.value.dtype)
-
-
-def gather(tensors: Any) -> Tensors:
-    """:class:`Tensors` from the op's arguments, with or without further layers at their end."""
-    mid = list(tensors[len(PAIR_TENSORS)]) if len(tensors) > len(PAIR_TENSORS) else []
-    return Tensors(**dict(zip(PAIR_TENSORS, tensors)), mid=mid)
 
 
 # --- FLOPs, from the shapes of the tensors --------------------------------------------------------
@@ -98,7 +86,7 @@ mlp_kernel_op = differentiable_op(
     "mlp_kernel",
     tensors=f"{SCHEMA}, Tensor[] mid",
     options=OPTIONS,
-    forward=_forward,
+    forward=forward_op,
     backward=_backward,
     fake=fake,
     plain=plain,

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ....errors import DerivativeError
+from ....ops.backend import full_precision
 from ....ops.custom_op import differentiable_op
-from ....ops.precision import full_precision
+from ..hidden_first.forward import gather
 from ..hidden_first.limits import operand_dtype
-from ..hidden_first.registration import backward_flops, fake, forward_flops, gather, plain
+from ..hidden_first.registration import backward_flops, fake, forward_flops, plain
 from ..hidden_first.terms import PAIR_TENSORS, SCHEMA
 from .gradient import backward
 from .launch import forward

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ....errors import OptionError
-from ....ops.precision import full_precision
+from ....ops.backend import full_precision
+from ...contract import Kernel
 from ...fourier import FourierFeatures
-from ...kernel import Kernel
 
 
 class Proposal(nn.Module):
