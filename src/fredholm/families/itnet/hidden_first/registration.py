@@ -39,7 +39,7 @@ def plain(*arguments: Any) -> Tensor:
     dtype = torch.promote_types(x.value.dtype, torch.float32)
     parts: dict[str, Any] = {}
     for name, fact in PAIR_TENSORS.items():
-        part = getattr(x, name)
+        part: Any = getattr(x, name)
         number = part is not None and part.is_floating_point() and fact.kind != "time"
         parts[name] = part.to(dtype) if number else part
     mid = list(zip(x.mid[::2], x.mid[1::2]))
