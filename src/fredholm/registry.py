@@ -86,6 +86,12 @@ class Registry(Mapping[str, Entry]):
         self._load()
         return sorted(self._entries)
 
+    def registered(self) -> list[Entry]:
+        """What is registered so far, without filling the table; traced code, which cannot import,
+        may ask.
+        """
+        return list(self._entries.values())
+
     def _load(self) -> None:
         if self.home is not None:
             home, self.home = self.home, None

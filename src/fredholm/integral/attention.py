@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
+from ..ops.backend import full_precision
 from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
@@ -172,7 +173,7 @@ class FeatureMap(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
 
     def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.features_of(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
@@ -291,7 +292,7 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         if shift is not None:
             size = key.detach().amax(-1)[:, :, None]
             query = at_scale(query, torch.where(weights > 0, size, 0.0).amax(-1))
-        return linear_density(query, key, weights, self.floor).to(problem.uy.dtype)
+        return linear_density(query, key, weights, self.floor)
 
 
 def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
@@ -300,7 +301,8 @@ def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.pointwise
-    return any(feature_map is known for known in FEATURE_MAPS.values())
+    # a function that is at hand was registered when its module was imported
+    return any(feature_map is known for known in FEATURE_MAPS.registered())
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

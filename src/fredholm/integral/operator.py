@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
+from ..ops.backend import result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
@@ -81,7 +82,10 @@ class IntegralOperator(nn.Module, metaclass=Checked):
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With
     ``query_domain`` the output lives there; ``query`` (B, Nq, dim) are the features at those
     points, needed by W and by kernels that read u(x). Padded points may hold anything, NaN
-    included; outputs at padded queries are zero.
+    included; outputs at padded queries are zero. u has the parameters' dtype, and the output u's:
+    half precisions sum in float32. Under autocast both may be of any floating dtype but float64,
+    and the output has autocast's, as of ``nn.Linear``. Positions and masses keep a dtype of their
+    own.
 
     Raises:
         ShapeError: shapes, dtypes or devices that do not fit.
@@ -157,17 +161,18 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
     def forward(
         self,
-        u: Float[Tensor, "b n d"],
+        u: Shaped[Tensor, "b n d"],  # other dtypes are refused by name
         domain: Domain | None = None,
         *,
-        query: Float[Tensor, "b q d"] | None = None,
+        query: Shaped[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         call = self._call(u, domain, query, query_domain)
         facts = Facts.of(call.layout, call.target.positions, u, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
         problem, query, valid = self._read(call)
-        return self._finish(form.respond(self.kernel, problem), query, valid)
+        response = form.respond(self.kernel, problem).to(result_dtype(u))
+        return self._finish(response, query, valid)
 
     def dense(
         self,
@@ -186,7 +191,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             dense_apply(self.kernel.matrix(problem), weights, problem.uy),
             self.kernel.offset(problem),
         )
-        return self._finish(response if offset is None else response + offset, query, valid)
+        response = response if offset is None else response + offset
+        return self._finish(response.to(result_dtype(u)), query, valid)
 
     def kernel_matrix(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -328,6 +334,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 f"the features have batch size {u.shape[0]}, the state {state.batch}; begin with "
                 f"init_state({u.shape[0]}, domain)"
             )
+        self._check_dtype(u, "u")
         if t + n > domain.size:
             raise DomainError(
                 f"the state's domain has {domain.size} points and "
@@ -341,7 +348,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
         response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
-        return self._finish(response, u, valid), replace(state, seen=t + n, keys=memory)
+        out = self._finish(response.to(result_dtype(u)), u, valid)
+        return out, replace(state, seen=t + n, keys=memory)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -366,6 +374,32 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 "integral over this measure"
             )
 
+    def _check_dtype(self, u: Tensor, name: str) -> None:
+        """ShapeError for features that are no floating-point numbers, or of another dtype than the
+        parameters where autocast does not bring them together.
+        """
+        if not u.is_floating_point():
+            raise ShapeError(
+                f"{name} must hold floating-point numbers, got {u.dtype}: pass {name}.float()"
+            )
+        dtype = self._dtype()
+        if dtype is None or dtype == u.dtype:
+            return
+        double = torch.float64 in (dtype, u.dtype)
+        if double or u.is_meta or not torch.is_autocast_enabled(u.device.type):
+            raise ShapeError(
+                f"{name} is {u.dtype} and the operator's parameters are {dtype}: pass "
+                f"{name}.to({dtype}), or convert the operator with operator.to({u.dtype})"
+            )
+
+    def _dtype(self) -> torch.dtype | None:
+        """The parameters' dtype, or None where they have none of floating-point numbers."""
+        for layer in (self.projection, self.residual):
+            if layer is not None:
+                found = layer.weight.dtype
+                return found if found.is_floating_point else None
+        return next((p.dtype for p in self.kernel.parameters() if p.is_floating_point()), None)
+
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
         self._follow()
@@ -376,7 +410,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
-            dtype = torch.promote_types(u.dtype, torch.float32)
+            dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         check_fit(u, domain, "u", "domain")
         check_pairs(domain, u.shape[0], self.heads)
@@ -390,6 +424,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
+        self._check_dtype(u, "u")
         if query_domain is None:
             return Call(u, domain, u, None, layout)
         self._check_query(u, domain, query, query_domain)
@@ -405,6 +440,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         else:
             self._check_width(query, target.size)
             check_fit(query, target, "query", "query_domain")
+            self._check_dtype(query, "query")
             if query.shape[0] != u.shape[0]:
                 raise ShapeError(
                     f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"

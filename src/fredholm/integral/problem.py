@@ -15,6 +15,7 @@ from torch import Tensor
 from ..arguments import describe, refuse_kind
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
+from ..ops.backend import followed
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -56,7 +57,7 @@ class Layout:
         same).
         """
         target = domain if query_domain is None else query_domain
-        fixed = domain.positions.dim() == 2 and not domain.positions.requires_grad
+        fixed = domain.positions.dim() == 2 and not followed(domain.positions)
         return cls(
             keys=domain.shape,
             queries=target.shape,

@@ -94,7 +94,7 @@ class AdditiveAttentionKernel(WeightedKernel):
         )
         scores = F.leaky_relu(of_query.mT[..., None] + of_key.mT[:, :, None], self.slope)
         q = problem.quadrature
-        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+        return attention_density(scores, q.weights(), q.visible())
 
 
 class DynamicAttentionKernel(WeightedKernel):
@@ -186,7 +186,7 @@ class DynamicAttentionKernel(WeightedKernel):
         both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
         scores = torch.einsum("bhqko,ho->bhqk", both, self.score.view(self.heads, -1))
         q = problem.quadrature
-        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+        return attention_density(scores, q.weights(), q.visible())
 
 
 @register_converter(

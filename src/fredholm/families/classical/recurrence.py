@@ -28,6 +28,7 @@ from ...integral import (
     check_dropout,
 )
 from ...integral.conversion import refuse_dropout, register_converter
+from ...ops.backend import transforms
 from .trajectory import CELLS, LINEARIZATIONS, Trajectory, Weights, push
 from .trajectory.line import Line, Order, take
 
@@ -187,7 +188,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
 
     def evaluate(self, problem: Problem) -> Tensor:
         u, valid = problem.uy[:, 0], problem.quadrature.valid
-        if self.linearization == "secant":
+        # torch's layers have no rules for transforms, and read lengths of padded sequences
+        if self.linearization == "secant" and not (transforms() or u.is_meta):
             if not self._lacks_bf16(u):
                 return self._layer_output(u, valid)[:, None]
             with torch.autocast("cpu", enabled=False):

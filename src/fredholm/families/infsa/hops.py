@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ...integral import Exact, Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
-from ...ops.backend import check_backend
+from ...ops.backend import check_backend, full_precision
 from ...ops.tiles import root_of
 from ...quadrature import Quadrature
 from .graph import EDGE_PRODUCT, NORMS, TokenGraph, activated, sum_of_hops
@@ -163,7 +163,7 @@ def graph_row(
     dtype = torch.promote_types(u.dtype, torch.float32)
     query, key, value = (x.to(dtype) for x in kernel.tokens(u))
     rules, view = kernel.rules(), quadrature.row(t)
-    with torch.autocast(u.device.type, enabled=False):
+    with full_precision(u):
         keys = _append(memory, "key", key)
         pairs = activated(query @ keys.mT, rules["activation"])
         pairs = pairs if view.density is None else pairs * view.density.to(dtype)

@@ -89,7 +89,7 @@ class SoftmaxKernel(AttentionKernel, JointScores):
     def weights(self, problem: Problem) -> Tensor:
         scores = self.queries(problem.x, problem.ux) @ self.keys(problem.y, problem.uy).mT
         q = problem.quadrature
-        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+        return attention_density(scores, q.weights(), q.visible())
 
     def _finish_queries(self, x: Tensor, query: Tensor) -> Tensor:
         query = query if self.query_norm is None else self.query_norm(query)

@@ -7,7 +7,7 @@
   custom op; φ.
 """
 
-from .solve import Convergence, resolvent, solve
+from .solve import Convergence, resolvent, resolvent_naive, solve
 from .tiled import ACTIVATIONS, activated
 from .token_graph import EDGE_PRODUCT, NORMS, TokenGraph, edge_product, sum_of_hops
 
@@ -20,6 +20,7 @@ __all__ = [
     "activated",
     "edge_product",
     "resolvent",
+    "resolvent_naive",
     "solve",
     "sum_of_hops",
 ]

@@ -184,8 +184,9 @@ def mlp_kernel(
     Cost:
         Time O(B·H·Nq·Nk·w·(e + d)), memory O(N) (B·H·N·(e + d + w) and a few tiles), forward and
         backward, which computes the tiles again. Gradients reach every float tensor except the
-        times; the distance has gradient 0 at 0. One derivative: the backward is not differentiable
-        itself. A ``value`` of zero hides a key only while the key's other numbers are finite.
+        times; the distance has gradient 0 at 0. Other derivatives than the first hold the
+        hidden units of every pair, O(B·H·Nq·Nk·w) memory. A ``value`` of zero hides a key only
+        while the key's other numbers are finite.
 
     Raises:
         ShapeError: where shapes do not fit or one tensor of a term is missing.
