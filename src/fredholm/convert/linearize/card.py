@@ -51,8 +51,8 @@ Made by `fredholm linearize` from {f"`{base}`" if base else f"a {kind.__name__}"
 {len(facts["layers"])} attention layers was replaced by linear attention with the feature map
 `{facts["to"]}`, every other weight is the source's or was fine-tuned from it.
 
-transformers alone cannot load this model. Install fredholm, `pip install "fredholm[hf]"`, and import
-it first:
+transformers alone cannot load this model. Install fredholm, `pip install "fredholm[hf]"`, and
+import it first:
 
 ```python
 import fredholm.hf
