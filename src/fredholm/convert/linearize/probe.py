@@ -32,8 +32,8 @@ from .interface import (
 TOKENS = 6  # of the small call, the last of them padding
 FRAMES = 8  # of a sound, after its convolutions
 UNREACHED = (
-    "was not reached by the small call that finds attention; give inputs={...} of a call that comes "
-    "through it"
+    "was not reached by the small call that finds attention; give inputs={...} of a call that "
+    "comes through it"
 )
 
 
