@@ -35,17 +35,17 @@ from .machine import describe
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "continuous-transformer.json"
 RECIPE = "continuous-reviews"
 SMALL = [
-    "model.dim=32",
+    "model.body.dim=32",
     "data.max_length=48",
     "training.epochs=5",
 ]  # a run in a minute or two on one quiet core
 VARIANTS: dict[str, list[str]] = {
-    "post": ["model.norm=post"],
-    "pre": ["model.norm=pre"],
-    "soft": ["model.norm=soft"],
-    "parallel": ["model.norm=pre", "model.scheme=parallel"],
-    "shared": ["model.norm=pre", "model.control=shared"],
-    "strang": ["model.norm=pre", "model.scheme=strang"],
+    "post": ["model.body.norm=post"],
+    "pre": ["model.body.norm=pre"],
+    "soft": ["model.body.norm=soft"],
+    "parallel": ["model.body.norm=pre", "model.body.scheme=parallel"],
+    "shared": ["model.body.norm=pre", "model.body.control=shared"],
+    "strang": ["model.body.norm=pre", "model.body.scheme=strang"],
 }
 DROPPED = (0.1, 0.2, 0.4)  # share of tokens made unknown
 NOISE = (0.25, 0.5, 1.0)  # standard deviation, in units of the features' root mean square

@@ -31,14 +31,14 @@ RECIPES = {"canvas": "infvit-{}-canvas", "cifar10": "infvit-{}-cifar10"}
 SMALL = {
     "canvas": (
         "data.options={train: 8000, val: 500, test: 1000, clutter: 6}", "data.image_size=42",
-        "model.dim=48", "model.mlp_ratio=2.0", "training.epochs=8", "training.keep=last",
+        "model.body.dim=48", "model.body.mlp_ratio=2.0", "training.epochs=8", "training.keep=last",
     ),
-    "cifar10": ("model.dim=48", "model.mlp_ratio=2.0", "training.epochs=2", "training.keep=last", "optimizer.lr=2e-3"),
+    "cifar10": ("model.body.dim=48", "model.body.mlp_ratio=2.0", "training.epochs=2", "training.keep=last", "optimizer.lr=2e-3"),
 }  # fmt: skip
 MODELS = ("linear", "pure", "softmax")
 # Ablations are of the linear form, as in the paper's Table 4; its own values are the plain run's.
 ABLATIONS = {
-    **{f"gamma {value:g}": (f"model.decay={value}",) for value in (0.3, 0.5, 0.9)},
+    **{f"gamma {value:g}": (f"model.body.decay={value}",) for value in (0.3, 0.5, 0.9)},
     **{
         f"activation {name}": ("operator=linear_infsa", f"operator.activation={name}")
         for name in ("gelu", "abs")

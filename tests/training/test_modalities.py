@@ -15,6 +15,7 @@ from fredholm.training import evaluate, explain, load_recipe, predict, train
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.evaluation import summarise_task
 from fredholm.training.tasks import Task, relative_error, task_of
+from tests.parts import parts
 
 from ..data.test_clouds import CUBE
 from ..data.test_fields_questions import write_nlvr2, write_vqa
@@ -29,9 +30,9 @@ FIELDS = (
     "data.batch_size=4",
 )
 TINY = (
-    "model.dim=16",
-    "model.heads=2",
-    "model.depth=1",
+    "model.body.dim=16",
+    "model.body.heads=2",
+    "model.body.depth=1",
     "operator.width=4",
     "operator.frequencies=4",
 )
@@ -171,8 +172,9 @@ def test_the_papers_sizes_build(name, millions):
         "itnet-vqa-v2": {"encoder": "multimodal", "vocabulary": 8000, "num_classes": 3129},
         "itnet-nlvr2": {"encoder": "multimodal", "vocabulary": 4000, "num_classes": 2, "views": 2},
     }[name]
+    given = parts(**overrides | recipe.model.encoder)
     with torch.device("meta"):
-        model = models.create_model(recipe.model.name, **recipe.model.overrides, **overrides)
+        model = models.create_model(recipe.model.name, **given)
     found = sum(p.numel() for p in model.parameters()) / 1e6
     assert found == pytest.approx(millions, rel=0.08)
 
@@ -185,7 +187,11 @@ def test_the_papers_sizes_build(name, millions):
         ("itnet-darcy", "data.augment.jitter=0.1", "data.augment.jitter: .*darcy holds field"),
         ("digits", "data.augment.rotate=true", "data.augment.rotate: .*digits holds images"),
         ("itnet-mosaics-qa", "data.mixup=0.5", "data.mixup: .*mosaics-qa holds question"),
-        ("itnet-graphs", "model.eigenvectors=3", "model.eigenvectors: .*set by the data set"),
+        (
+            "itnet-graphs",
+            "model.encoder.eigenvectors=3",
+            "model.encoder.eigenvectors: .*set by the data set",
+        ),
         ("itnet-kicad", "model.neighbors=3", "did you mean 'neighbours'"),
     ],
 )

@@ -83,7 +83,7 @@ def test_adding_from_its_recipe(tmp_path):
     [
         ("data.image_size=8", "data.image_size: .*copy-memory holds sequence"),
         ("data.tokens=words", "data.tokens: .*copy-memory holds sequence"),
-        ("model.length=9", "model.length: .*set by the data set"),
+        ("model.encoder.length=9", "model.length: .*set by the data set"),
     ],
 )
 def test_options_of_other_data_are_refused(override, message):

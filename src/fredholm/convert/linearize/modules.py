@@ -4,7 +4,6 @@ structure.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from ...families.softmax.linear import LinearAttentionKernel
 from ...integral import AttentionKernel, IntegralOperator
 from ...integral.conversion import as_operator
 from ...integral.multihead import MultiheadAdapter
-from ...models.registry import family
+from ...models import Model
 from .divergence import divergence
 from .graph_heads import GRAPHS
 from .heads import CONVERSION_OPTIONS
@@ -128,7 +127,7 @@ def replace_modules(
     names = [name for name in found if name in wanted]
     check_found(model, names, refused, keep_refused)
     ecosystem, before = "torch", model
-    if hasattr(model, "family") and hasattr(model, "config"):
+    if isinstance(model, Model):
         if set(names) != set(found):
             raise ConversionError(
                 "a model of fredholm has one kind of operator in all its blocks; leave layers out"
@@ -356,12 +355,11 @@ def _rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
     """The same model with the converted operator by its configuration; every other weight is
     copied.
     """
-    if not hasattr(model.config, "operator_options"):
+    if not hasattr(model.config.body, "operator_options"):
         raise ConversionError(
-            f"{type(model).__name__} has no operator in its configuration to be exchanged"
+            f"{type(model.body).__name__} has no operator in its configuration to be exchanged"
         )
-    config = dataclasses.replace(model.config, **operator_fields(to, options, tied))
-    rebuilt: Any = family(model.family).model(config)
+    rebuilt: Any = Model(model.config.replace(body=operator_fields(to, options, tied)))
     parameter = next(model.parameters())
     rebuilt.to(parameter.device, parameter.dtype)
     missing, unknown = rebuilt.load_state_dict(model.state_dict(), strict=False)

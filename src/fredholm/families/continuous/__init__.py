@@ -8,20 +8,22 @@ Xue-Cheng Tai, Hao Liu, Lingfeng Li, Raymond H. Chan. 2025. https://arxiv.org/ab
   ``controls.py`` interpolates their parameters in time, ``evolution.py`` binds all into a module;
   ``encoder_terms.py`` has the terms of known encoders; ``adjoint.py``, ``orders.py`` and
   ``monitors.py`` solve, measure and watch.
-- ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its parts, its named sizes.
+- ``config.py``, ``body.py``, ``stages.py``, ``presets.py``: the bodies, their sizes by name.
 - ``monitors.py``: what every step of a trained model does.
 """
 
-from .config import ContinuousConfig
-from .model import ContinuousTransformer
+from .body import ContinuousBody, ContinuousConfig
 from .monitors import trajectory
 from .naive import lie_step_naive, paper_step_naive
-from .presets import PRESETS
+from .stages import StagesBody, StagesConfig
+
+from . import presets  # isort: skip  registers its names  # noqa: F401
 
 __all__ = [
-    "PRESETS",
+    "ContinuousBody",
     "ContinuousConfig",
-    "ContinuousTransformer",
+    "StagesBody",
+    "StagesConfig",
     "lie_step_naive",
     "paper_step_naive",
     "trajectory",

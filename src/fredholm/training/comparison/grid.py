@@ -172,7 +172,7 @@ def plan(
             f"parameters ({found['off']:+.1%})"
         )
         changes = [
-            f"model.dim={found['dim']}",
+            f"model.body.dim={found['dim']}",
             *([f"training.epochs={found['epochs']}"] if found["epochs"] else []),
         ]
         for seed in range(seeds):
@@ -200,7 +200,7 @@ def _size(
     size = solve_size(task, contender, dataset, setting.budget, setting.changes)
     epochs = None
     if setting.minutes is not None:
-        recipe = make_recipe(task, contender, (*setting.changes, f"model.dim={size.dim}"))
+        recipe = make_recipe(task, contender, (*setting.changes, f"model.body.dim={size.dim}"))
         epochs = epochs_in(recipe, dataset, setting.minutes)
     return asdict(size) | {"epochs": epochs}
 

@@ -142,14 +142,14 @@ for _task in (
         "digits",
         "8x8 handwritten digits, 16 patches",
         "digits",
-        _backbone("model.patch=2", "training.epochs=20", "training.ema_decay=null"),
+        _backbone("model.encoder.patch=2", "training.epochs=20", "training.ema_decay=null"),
     ),
     ComparedTask(
         "fashion-mnist",
         "4,000 pictures of clothes, 16 patches of 7x7 pixels",
         "fashion-mnist",
         _backbone(
-            "model.patch=7", "data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null",
+            "model.encoder.patch=7", "data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null",
         ),
     ),
     ComparedTask(
@@ -165,7 +165,7 @@ for _task in (
         "movie-reviews",
         "sentiment of 3,000 sentences, at most 24 words",
         "reviews",
-        _backbone("data.limit=3000", "data.max_length=24", "training.epochs=5", "model.dropout=0.2", _SHORT),
+        _backbone("data.limit=3000", "data.max_length=24", "training.epochs=5", "model.body.dropout=0.2", _SHORT),
     ),
     ComparedTask(
         "movie-bytes",
@@ -177,7 +177,7 @@ for _task in (
         "japanese-vowels",
         "nine speakers by two vowels, 12 channels, 7 to 29 samples",
         "ckcnn-japanese-vowels",
-        _backbone("training.epochs=40", "model.dropout=0.1", _SHORT),
+        _backbone("training.epochs=40", "model.body.dropout=0.1", _SHORT),
         {"ckconv": {"omega": 8.0}},
     ),
     ComparedTask(
@@ -192,7 +192,7 @@ for _task in (
         "repeat ten symbols after 20 steps, in causal order",
         "ckcnn-copy-memory",
         _backbone(
-            "model.head=every", "model.causal=true", "data.options={delay: 20}", "data.limit=2000", "training.epochs=8",
+            "model.head.pool=every", "model.encoder.causal=true", "data.options={delay: 20}", "data.limit=2000", "training.epochs=8",
             _SHORT,
         ),
         {"ckconv": {"omega": 19.2}},
@@ -225,7 +225,7 @@ for _task in (
         "the next character of the King James Bible, 2,000 windows of 64",
         "itnet-kjv",
         _backbone(
-            "model.causal=true", "model.head=every", "data.max_length=64", "data.limit=2000", "training.epochs=3",
+            "model.encoder.causal=true", "model.head.pool=every", "data.max_length=64", "data.limit=2000", "training.epochs=3",
             "schedule.warmup_epochs=0.3",
         ),
     ),
@@ -233,14 +233,14 @@ for _task in (
         "darcy",
         "from a medium to the pressure in it on a 16 x 16 grid, 400 samples",
         "itnet-darcy",
-        _backbone("model.sigma=1.0", "data.limit=400", "training.epochs=10"),
+        _backbone("model.encoder.sigma=1.0", "data.limit=400", "training.epochs=10"),
     ),
     ComparedTask(
         "debian-graph",
         "the section of 2,000 Debian packages from their and 7 neighbours' words, in ITNet's graph "
         "model",
         "itnet-debian-graph",
-        ("model.depth=1", "data.options={size: 8, eigenvectors: 4}", "data.limit=2000", "training.epochs=3"),
+        ("model.body.depth=1", "data.options={size: 8, eigenvectors: 4}", "data.limit=2000", "training.epochs=3"),
     ),
 ):  # fmt: skip
     register_task(_task)
