@@ -18,7 +18,7 @@ import torch
 
 from fredholm.explain import attention_quality, model_alignment
 from fredholm.explain.quality import mean_error
-from fredholm.models import create_model
+from fredholm.models import Model
 from fredholm.training import evaluate, load_recipe, train
 from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
@@ -103,7 +103,7 @@ def run(
     trained, _ = load_run(place)
     test = build_dataset(recipe, "test")
     torch.manual_seed(seed)
-    untrained = create_model(recipe.model.name, **vars(trained.config)).eval()
+    untrained = Model(trained.config).eval()
     images, _ = test.batch(torch.arange(ALIGNED))
     return {
         "task": task,

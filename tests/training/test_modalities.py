@@ -113,7 +113,8 @@ def test_graphs_from_their_recipe(tmp_path):
     assert {"training", "profile", "confusion"} <= sections(page)
     assert "test graphs" in page
     config = json.loads((tmp_path / "run/model/config.json").read_text())["config"]
-    assert (config["encoder"], config["eigenvectors"], config["channels"]) == ("graph", 2, 15)
+    encoder = config["encoder"]
+    assert (encoder["kind"], encoder["eigenvectors"], encoder["channels"]) == ("graph", 2, 15)
 
 
 def _modelnet(folder):
@@ -166,11 +167,12 @@ def test_the_papers_sizes_build(name, millions):
     """
     from fredholm import models
 
-    recipe = load_recipe(name)
+    recipe, size = load_recipe(name), {"image_size": 224, "channels": 3}
     overrides = {
         "itnet-modelnet40": {},
-        "itnet-vqa-v2": {"encoder": "multimodal", "vocabulary": 8000, "num_classes": 3129},
-        "itnet-nlvr2": {"encoder": "multimodal", "vocabulary": 4000, "num_classes": 2, "views": 2},
+        "itnet-vqa-v2": {"encoder": "multimodal", "vocabulary": 8000, "num_classes": 3129} | size,
+        "itnet-nlvr2": {"encoder": "multimodal", "vocabulary": 4000, "num_classes": 2, "views": 2}
+        | size,
     }[name]
     given = parts(**overrides | recipe.model.encoder)
     with torch.device("meta"):
@@ -192,7 +194,7 @@ def test_the_papers_sizes_build(name, millions):
             "model.encoder.eigenvectors=3",
             "model.encoder.eigenvectors: .*set by the data set",
         ),
-        ("itnet-kicad", "model.neighbors=3", "did you mean 'neighbours'"),
+        ("itnet-kicad", "model.neighbors=3", "did you mean model.encoder.neighbours"),
     ],
 )
 def test_options_of_other_data_are_refused(recipe, override, message):

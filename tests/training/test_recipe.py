@@ -41,7 +41,12 @@ MISTAKES = [
         ["model=itnet_nanno"],
         "model.name: received 'itnet_nanno'; needs a model; did you mean 'itnet_nano'?",
     ),
-    (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean 'dim'?"),
+    (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean model.body.dim?"),
+    (["model.body.dimm=8"], "model.body.dimm: unknown key (received 8); did you mean 'dim'?"),
+    (["model.depth=8"], "model.depth: received 8; it is now model.body.depth, see docs/migration.md"),
+    (["model.head=every"], "model.head: received 'every'; it is now model.head.pool"),
+    (["model.body.kind=blocks"], "model.body.kind: received 'blocks'"),
+    (["model.head.outputs=3"], "model.head.outputs: received 3; set by the data set, remove it here"),
     (
         ["model.body.operator=softmax"],
         "model.body.operator: received 'softmax'; set by operator.name",

@@ -44,7 +44,8 @@ def home(tmp_path_factory):
 
 
 def recipe(name: str, folder, *overrides: str):
-    model = ["model.name=itnet_b", "model.encoder.patch=8", "operator=itnet"]
+    model = ["model.name=itnet_b", "operator=itnet"]
+    model += [] if name == "text" else ["model.encoder.patch=8"]
     own = {
         "image": ("digits", ["data.name=image-folder", "data.image_size=32", "model.head.pool=cls",
                              f"data.path={folder / 'pictures'}", "data.augment.shift=0"]),
@@ -139,7 +140,7 @@ def test_texts_of_such_a_start_keep_their_own_vocabulary(home):
 
 def test_what_cannot_start_a_model_is_refused(home):
     model, dataset, _ = fresh("vqa", home, "model.body.dim=8")
-    with pytest.raises(RecipeError, match=r"features of width 16, the model of 8; set model\.dim"):
+    with pytest.raises(RecipeError, match=r"features of width 16, the model of 8; set model\.body\.dim"):
         start_from(model, [home / "image", home / "text"], dataset)
     model, dataset, _ = fresh("vqa", home)
     with pytest.raises(

@@ -58,10 +58,10 @@ def test_the_run_says_what_was_cut(finished):
 def test_the_vocabulary_is_saved_with_the_model(finished):
     _, run, _ = finished
     saved = json.loads((run / "model" / "config.json").read_text())
-    assert saved["config"]["encoder"] == "text"
+    assert saved["config"]["encoder"]["kind"] == "text"
     words = saved["extra"]["vocabulary"]["words"].split()
-    assert saved["config"]["vocabulary"] == 2 + len(words)
-    assert saved["config"]["max_length"] == saved["extra"]["max_length"] == 5
+    assert saved["config"]["encoder"]["vocabulary"] == 2 + len(words)
+    assert saved["config"]["encoder"]["max_length"] == saved["extra"]["max_length"] == 5
     # Other reviews at the run's place change the training split, not the numbers that the model
     # reads.
     folder = Path(load_run(run)[1].load_recipe().data.path or "")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -329,7 +329,7 @@ def _class_names(classes, model, labels, size) -> list[str]:
 def _lead(model: Any) -> str:
     if not isinstance(model, Model):
         return type(model).__name__
-    encoder, body = model.config.encoder, model.config.body
+    encoder, body = model.config.encoder, cast(Any, model.config.body)
     name = f"{body.kind} model with the {getattr(body, 'operator', '')} operator"
     depth = getattr(body, "depth", None)
     if depth is None:

@@ -58,11 +58,26 @@ def explain(key: str) -> str:
     """
     if key in MOVED or key in BECAME:
         return f"{key!r} is now {MOVED.get(key) or BECAME[key]}"
-    found = suggest(key, {"data", "encoder", "body", "head", *MOVED})
-    near = next((name for name in MOVED if f"did you mean {name!r}?" in found), None)
-    if near is not None:
-        found = f"; did you mean {near!r}, now {MOVED[near]}?"
+    parts = ("data", "encoder", "body", "head")
+    near = _near(key)
+    found = suggest(key, parts) if near is None else f"; did you mean {near!r}, now {MOVED[near]}?"
     return f"no option {key!r}{found}"
+
+
+def nearest(key: str) -> str:
+    """For an error: the key of a recipe that a name without its part is near to, or nothing.
+
+    Example:
+        >>> nearest("dimm"), nearest("xyz")
+        ('; did you mean model.body.dim?', '')
+    """
+    near = _near(key)
+    return "" if near is None else f"; did you mean model.{MOVED[near]}?"
+
+
+def _near(key: str) -> str | None:
+    found = suggest(key, MOVED)
+    return next((name for name in MOVED if f"did you mean {name!r}?" in found), None)
 
 
 # --- saved configurations -------------------------------------------------------------------------

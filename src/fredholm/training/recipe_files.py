@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
-from ..models.migrate import explain_key, migrate_recipe, old_keys
+from ..models.migrate import explain_key, migrate_recipe, nearest, old_keys
 from .recipe import Recipe
 from .recipe_text import check_values, parse, read_text
 
@@ -211,6 +211,9 @@ def _explain(problem: Any) -> str:
     )
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden" and problem["loc"][0] == "model" and len(problem["loc"]) == 2:
+        near = nearest(str(problem["loc"][1])) or suggest("", _known(("model",)))
+        return f"{key}: unknown key (received {_short(value)}){near}"
     if kind == "extra_forbidden":
         return f"{key}: unknown key (received {_short(value)}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
     if kind == "invalid_key":

@@ -61,7 +61,8 @@ class CKCNNConfig(BodyConfig):
                 "norm: 'released' reads the whole sequence at every point; needs "
                 "encoder.causal=False, or 'paper'"
             )
-        widths = pairwise([encoder.dim, *self.widths])
+        first: Any = encoder.dim
+        widths = pairwise([first, *self.widths])
         blocks = [self._block(config, encoder.position_dim, *pair) for pair in widths]
         return CKCNNBody(blocks, input_dropout=self.input_dropout)
 

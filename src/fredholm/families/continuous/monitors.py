@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,8 @@ def trajectory(
         >>> steps["time"], len(steps["energy"])
         ([2.0, 4.0], 2)
     """
-    body, was_training = model.body, model.training
+    body: Any = model.body
+    was_training = model.training
     if not isinstance(body, ContinuousBody):
         raise OptionError(f"trajectory: needs a continuous body, got {type(body).__name__}")
     evolution = body.evolution

@@ -49,7 +49,8 @@ class StagesConfig(EvolutionConfig):
         object.__setattr__(self, "stages", tuple(tuple(stage) for stage in self.stages))
         super().__post_init__()
         check_counts(self, "kernel")
-        for stage in self.stages or ((),):
+        stages: Any = self.stages or ((),)
+        for stage in stages:
             good = len(stage) == 4 and all(
                 isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in stage
             )
@@ -65,8 +66,9 @@ class StagesConfig(EvolutionConfig):
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> StagesBody:
         evolutions = [self._evolution(stage, encoder.position_dim) for stage in self.stages]
-        widths = [encoder.dim, *(stage[0] for stage in self.stages)]
-        embeddings = [
+        first: Any = encoder.dim
+        widths = [first, *(stage[0] for stage in self.stages)]
+        embeddings: list[nn.Module] = [
             ConvolutionalEmbedding(before, after, 2 * stride - 1, stride=stride)
             for before, (after, _, _, stride) in zip(widths, self.stages)
         ]

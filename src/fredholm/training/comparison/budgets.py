@@ -103,7 +103,8 @@ def solve_size(
         raise OptionError(f"budget: received {budget!r}; needs one of {', '.join(BUDGETS)}")
     cost = _cost(task, contender, dataset, budget, changes)
     target = _cost(task, REFERENCE, dataset, budget, changes)(None)
-    config: Any = build_model(make_recipe(task, contender, changes), dataset).config.body
+    model: Any = build_model(make_recipe(task, contender, changes), dataset)
+    config = model.config.body
     step = config.heads * (2 if config.heads % 2 else 1)
     low, high = 1, WIDEST * config.dim // step
     while low < high:  # the cost grows with the width: the first one that is not below the target
