@@ -67,7 +67,7 @@ def changed(config: Part, **fields: Any) -> Part:
 
 
 def known_fields(cls: type[Configuration], fields: dict[str, Any], what: str) -> dict[str, Any]:
-    """``fields``, lists as tuples (JSON and YAML have no tuples); an OptionError for unknown ones."""
+    """``fields``, lists as tuples (JSON and YAML have none); an OptionError for unknown ones."""
     names = cls.fields()
     for key in fields:
         if key not in names:

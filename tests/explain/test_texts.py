@@ -58,8 +58,7 @@ def test_examples_are_tables_of_texts(written):
     assert "three three" in page
     assert page.count("three ") < 40, "a long text is cut"
     assert (
-        "continuous" not in page
-        or "continuous model with the softmax operator: 2 layers" in page
+        "continuous" not in page or "continuous model with the softmax operator: 2 layers" in page
     )
 
 

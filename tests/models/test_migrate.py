@@ -1,4 +1,4 @@
-"""What the first release saved, in today's terms; ``tests/test_first_house.py`` has whole models."""
+"""What the first release saved, in today's terms; whole models: ``tests/test_first_house.py``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TIMED = {"encoder": "sequence", "timed": True, "channels": 2, "length": 9}
     ("family", "flat", "kinds", "pool"),
     [
         ("itnet", {"scales": (2, 4), "image_size": (8, 8)}, "scales residual linear", "mean"),
-        ("itnet", {"encoder": "points", "sigma": 9.0, "pool": "cls"}, "points residual linear", "mean"),
+        ("itnet", {"encoder": "points", "sigma": 9.0, "pool": "cls"},
+         "points residual linear", "mean"),
         ("itnet", {"encoder": "field", "patch": 9}, "field residual linear", "every"),
         ("backbone", TIMED, "sequence backbone linear", "points"),
         ("backbone", TIMED | {"causal": True}, "sequence backbone linear", "last"),
@@ -31,7 +32,8 @@ TIMED = {"encoder": "sequence", "timed": True, "channels": 2, "length": 9}
         ("ckcnn", {"encoder": "text", "tied": True, "widths": [8, 100], "num_classes": 50},
          "tokens ckcnn tied", "last"),
         ("ckcnn", {"encoder": "image", "head": "mean", "step": 2.0}, "pixels ckcnn linear", "mean"),
-        ("infvit", {"operator": "softmax", "decay": 0.7, "sigma": 10.0}, "image infvit linear", "cls"),
+        ("infvit", {"operator": "softmax", "decay": 0.7, "sigma": 10.0},
+         "image infvit linear", "cls"),
         ("continuous", {"stages": [[64, 4, 4, 2]], "dim": 64, "penalty": 1.0},
          "pixels stages linear", "mean"),
     ],

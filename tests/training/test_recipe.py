@@ -43,10 +43,10 @@ MISTAKES = [
     ),
     (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean model.body.dim?"),
     (["model.body.dimm=8"], "model.body.dimm: unknown key (received 8); did you mean 'dim'?"),
-    (["model.depth=8"], "model.depth: received 8; it is now model.body.depth, see docs/migration.md"),
+    (["model.depth=8"], "received 8; it is now model.body.depth, see docs/migration.md"),
     (["model.head=every"], "model.head: received 'every'; it is now model.head.pool"),
     (["model.body.kind=blocks"], "model.body.kind: received 'blocks'"),
-    (["model.head.outputs=3"], "model.head.outputs: received 3; set by the data set, remove it here"),
+    (["model.head.outputs=3"], "model.head.outputs: received 3; set by the data set"),
     (
         ["model.body.operator=softmax"],
         "model.body.operator: received 'softmax'; set by operator.name",
@@ -241,8 +241,8 @@ def test_a_recipe_survives_the_disk(tmp_path):
 
 def test_an_imported_operator_can_be_named(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from fredholm.operators import register_operator\nfrom fredholm.families.softmax.operator import "
-        "SoftmaxAttention\n"
+        "from fredholm.operators import register_operator\n"
+        "from fredholm.families.softmax.operator import SoftmaxAttention\n"
         "@register_operator('mine')\ndef mine(dim, heads=1, **options):\n    return "
         "SoftmaxAttention(dim, heads, **options)\n"
     )

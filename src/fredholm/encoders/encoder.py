@@ -33,8 +33,8 @@ class Encoder(nn.Module):
             OptionError: an encoder without order.
         """
         raise OptionError(
-            f"init_state: {type(self).__name__} has no order to go along; needs an encoder of texts "
-            "with causal=True"
+            f"init_state: {type(self).__name__} has no order to go along; needs an encoder of "
+            "texts with causal=True"
         )
 
     def point(self, inputs: Tensor, position: Tensor) -> Tensor:

@@ -105,7 +105,8 @@ class MultimodalEncoder(Encoder):
 
     Example:
         >>> encoder = MultimodalEncoder(patch=4, channels=1, vocabulary=9, max_length=6, dim=8)
-        >>> features, domain = encoder(Inputs(image=torch.zeros(2, 1, 8, 8), tokens=torch.tensor([[3, 4, 0], [5, 6, 7]])))
+        >>> image, tokens = torch.zeros(2, 1, 8, 8), torch.tensor([[3, 4, 0], [5, 6, 7]])
+        >>> features, domain = encoder(Inputs(image=image, tokens=tokens))
         >>> features.shape, domain.quadrature().weights()[0, 0, 0].tolist()
         (torch.Size([2, 7, 8]), [0.125, 0.125, 0.125, 0.125, 0.25, 0.25, 0.0])
     """

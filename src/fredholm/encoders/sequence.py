@@ -201,4 +201,5 @@ class SequenceEncoder(Encoder):
         )
 
     def extra_repr(self) -> str:
-        return f"channels={self.channels}, length={self.length}, timed={self.timed}, mask={self.mask!r}"
+        size = f"channels={self.channels}, length={self.length}"
+        return f"{size}, timed={self.timed}, mask={self.mask!r}"

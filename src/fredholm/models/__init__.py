@@ -1,4 +1,4 @@
-"""Models: ``Model(encoder, body, head)``, its parts and their configurations, and models by name."""
+"""``Model(encoder, body, head)``, its parts and their configurations, and models by name."""
 
 from .baselines import list_baselines
 from .bodies import (

@@ -52,7 +52,7 @@ def read_out(
 
 
 def masked_mean(features: Tensor, mass: Tensor, valid: Tensor | None) -> Tensor:
-    """The mean over points by their masses (N,) or (B, N), padding left out; in float32 or finer."""
+    """The mean over points by their masses (N,) or (B, N), padding left out; at least float32."""
     dtype = torch.promote_types(features.dtype, torch.float32)
     mass = (mass if mass.dim() == 2 else mass[None]).to(dtype)[..., None]
     values = features.to(dtype)
@@ -141,7 +141,7 @@ class LinearConfig(HeadConfig):
 
 
 class LinearHead(nn.Linear):
-    """(B, D) to (B, outputs), (B, N, D) to (B, N, outputs); of V views (B, V, D) to (B, outputs)."""
+    """(B, D) to (B, outputs), (B, N, D) to (B, N, outputs); V views (B, V, D) to (B, outputs)."""
 
     def __init__(self, views: int, width: int, outputs: int, *, initial: str = "zero"):
         super().__init__(views * width, outputs)

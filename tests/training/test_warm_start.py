@@ -11,7 +11,7 @@ from fredholm.data import Vocabulary
 from fredholm.errors import RecipeError
 from fredholm.training import evaluate, load_recipe, load_run, train
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.starting import start_from
+from fredholm.training.warm_start import start_from
 from tests.data.fixtures import write_image_folder
 from tests.data.test_fields_questions import write_vqa
 
@@ -140,7 +140,7 @@ def test_texts_of_such_a_start_keep_their_own_vocabulary(home):
 
 def test_what_cannot_start_a_model_is_refused(home):
     model, dataset, _ = fresh("vqa", home, "model.body.dim=8")
-    with pytest.raises(RecipeError, match=r"features of width 16, the model of 8; set model\.body\.dim"):
+    with pytest.raises(RecipeError, match=r"features of width 16, .*; set model\.body\.dim"):
         start_from(model, [home / "image", home / "text"], dataset)
     model, dataset, _ = fresh("vqa", home)
     with pytest.raises(
