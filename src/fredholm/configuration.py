@@ -57,15 +57,6 @@ def from_dict(table: Registry[type[Part]], given: Mapping[str, Any]) -> Part:
     return cls(**known_fields(cls, fields, table.what))
 
 
-def changed(config: Part, **fields: Any) -> Part:
-    """A configuration with some fields replaced.
-
-    Raises:
-        OptionError: an unknown field, or a value that does not fit.
-    """
-    return dataclasses.replace(config, **known_fields(type(config), fields, config.kind))
-
-
 def known_fields(cls: type[Configuration], fields: dict[str, Any], what: str) -> dict[str, Any]:
     """``fields``, lists as tuples (JSON and YAML have none); an OptionError for unknown ones."""
     names = cls.fields()

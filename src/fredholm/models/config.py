@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..configuration import Configuration, changed, from_dict, known_fields
+from ..configuration import Configuration, from_dict, known_fields
 from ..encoders import ENCODERS, EncoderConfig, ImageConfig
 from ..errors import OptionError, suggest
 from ..registry import Registry
@@ -94,7 +95,7 @@ class ModelConfig:
         new_encoder = _replaced(ENCODERS, self.encoder, encoder)
         old_head = self.head
         if type(new_encoder) is not type(self.encoder) and old_head.pool not in new_encoder.pools:
-            old_head = changed(old_head, pool=None)
+            old_head = dataclasses.replace(old_head, pool=None)
         return ModelConfig(new_encoder, new_body, _replaced(HEADS, old_head, head))
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,16 +18,10 @@ PRESETS: Registry[Preset] = Registry("model")
 
 def register_model(preset: Preset) -> Preset:
     """Make a preset, a function without arguments that returns a configuration, known by its name.
+    ``CONTRIBUTING.md`` has an example.
 
     Raises:
         OptionError: a name that is taken.
-
-    Example:
-        >>> @register_model
-        ... def my_model() -> ModelConfig:
-        ...     return model_config("itnet_nano", body={"depth": 1})
-        >>> model_config("my_model").body.depth
-        1
     """
     return PRESETS.add(getattr(preset, "__name__", ""), preset)
 
