@@ -158,4 +158,4 @@ def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
         "infvit_pure_pico", **parts(operator_options={"strategy": {"name": "neumann", "hops": 2}})
     )
     model.save_pretrained(tmp_path)
-    assert [op.strategy for op in from_pretrained(tmp_path).operators] == [Neumann(2)] * 4
+    assert [op.strategy for op in from_pretrained(tmp_path).body.operators] == [Neumann(2)] * 4

@@ -116,7 +116,7 @@ def test_overrides_of_a_trained_model(finished):
     assert "overrides" not in json.loads((run / "evaluation.json").read_text())
     with pytest.raises(OptionError, match="no option 'dropuot'; did you mean 'dropout'"):
         evaluate(run, overrides=["model.dropuot=0.4"])
-    with pytest.raises(OptionError, match=r"takes model\.KEY=VALUE and operator\.KEY=VALUE only"):
+    with pytest.raises(OptionError, match=r"takes model\.PART\.KEY=VALUE and operator\.KEY=VALUE only"):
         evaluate(run, overrides=["training.epochs=3"])
 
 
@@ -152,7 +152,7 @@ def test_bytes_train_too(tmp_path):
     )
     train(recipe, tmp_path / "run")
     model, _ = load_run(tmp_path / "run")
-    assert model.config.vocabulary == 257
+    assert model.config.encoder.vocabulary == 257
     assert model.extra["vocabulary"] == {"kind": "bytes", "words": ""}
 
 

@@ -43,7 +43,8 @@ def trajectory(
     evolution = body.evolution
     model.eval()
     try:
-        u, domain = body.start(*model.encoder(inputs), steps)
+        u, domain = model.encoder(inputs)
+        u, domain = body.start(u, domain, steps)
         monitor = Monitor(domain)
         evolution(u, domain, steps=steps, observer=monitor)
         noise = torch.randn(
