@@ -20,8 +20,8 @@ from fredholm.domain import Domain
 from fredholm.errors import FredholmError
 from fredholm.explain.comparison import comparison_page
 from fredholm.models import list_baselines
-from fredholm.models.backbone.model import suited
 from fredholm.models.baselines import make_baseline
+from fredholm.models.bodies.backbone import suited
 from fredholm.operators import create_operator, list_operators
 from fredholm.training.comparison.tables import best_first, mean_and_sd, score, summary, to_markdown
 

@@ -102,7 +102,7 @@ def measure(n: int) -> dict[str, float]:
     before = peak_kilobytes()
     operator(u, domain).square().sum().backward()
     found = {"n": n, "megabytes": (peak_kilobytes() - before) / 1024}
-    model = create_model("ckcnn_speech_raw", length=n)
+    model = create_model("ckcnn_speech_raw", encoder={"length": n})
     inputs = torch.randn(32, n, 1)
     start = time.perf_counter()
     model(inputs).square().sum().backward()

@@ -83,7 +83,7 @@ SECTIONS = {
         "Blocks at one size, permuted digits",
         "ckcnn-smnist",
         permuted(*DIGITS),
-        {f"{n} blocks": (f"model.widths={[width] * n}",) for n, width in BLOCKS.items()},
+        {f"{n} blocks": (f"model.body.widths={[width] * n}",) for n, width in BLOCKS.items()},
     ),
     "omega": Section(
         "omega on permuted digits",

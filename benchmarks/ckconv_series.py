@@ -124,15 +124,13 @@ def make_model(name: str, train: SequenceDataset, omega: float) -> nn.Module:
         return Prepared(Recurrent(d_in, 184), 184, classes)
     if name == "tcn":
         return Prepared(Dilated(d_in, 68), 68, classes)
-    shape: Any = {"channels": train.channels, "length": train.length, "num_classes": classes}
+    shape: Any = {"channels": train.channels, "length": train.length}
     timing: Any = {"timed": train.timed, "spacing": train.spacing}
     return create_model(
         "ckcnn_small",
-        **shape,
-        **timing,
-        dropout=0.2,
-        input_dropout=0.1,
-        operator_options={"omega": omega},
+        encoder=shape | timing,
+        body={"dropout": 0.2, "input_dropout": 0.1, "operator_options": {"omega": omega}},
+        head={"outputs": classes},
     )
 
 
@@ -180,16 +178,12 @@ def at_rate(
     """
     if name != "ckcnn gaps":
         return model
-    shape: Any = {
-        "channels": train.channels,
-        "length": train.length,
-        "num_classes": len(train.classes),
-    }
+    shape: Any = {"channels": train.channels, "length": train.length}
     fresh = create_model(
         "ckcnn_small",
-        **shape,
-        spacing=test.spacing,
-        operator_options={"omega": DATA[dataset].omega},
+        encoder=shape | {"spacing": test.spacing},
+        body={"operator_options": {"omega": DATA[dataset].omega}},
+        head={"outputs": len(train.classes)},
     )
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()

@@ -23,9 +23,9 @@ from torch import Tensor
 from fredholm import data
 from fredholm.data.counter import uniform
 from fredholm.data.vocabulary import UNKNOWN
-from fredholm.families.continuous.model import ContinuousTransformer
 from fredholm.families.continuous.monitors import trajectory
 from fredholm.families.continuous.splitting.controls import resolve_controls
+from fredholm.models import Model, read_out
 from fredholm.training import load_recipe, train
 from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
@@ -35,17 +35,17 @@ from .machine import describe
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "continuous-transformer.json"
 RECIPE = "continuous-reviews"
 SMALL = [
-    "model.dim=32",
+    "model.body.dim=32",
     "data.max_length=48",
     "training.epochs=5",
 ]  # a run in a minute or two on one quiet core
 VARIANTS: dict[str, list[str]] = {
-    "post": ["model.norm=post"],
-    "pre": ["model.norm=pre"],
-    "soft": ["model.norm=soft"],
-    "parallel": ["model.norm=pre", "model.scheme=parallel"],
-    "shared": ["model.norm=pre", "model.control=shared"],
-    "strang": ["model.norm=pre", "model.scheme=strang"],
+    "post": ["model.body.norm=post"],
+    "pre": ["model.body.norm=pre"],
+    "soft": ["model.body.norm=soft"],
+    "parallel": ["model.body.norm=pre", "model.body.scheme=parallel"],
+    "shared": ["model.body.norm=pre", "model.body.control=shared"],
+    "strang": ["model.body.norm=pre", "model.body.scheme=strang"],
 }
 DROPPED = (0.1, 0.2, 0.4)  # share of tokens made unknown
 NOISE = (0.25, 0.5, 1.0)  # standard deviation, in units of the features' root mean square
@@ -81,7 +81,7 @@ def drop_tokens(index: Tensor, numbers: Tensor, share: float, seed: int) -> Tens
 
 
 def noisy(
-    model: ContinuousTransformer, numbers: Tensor, level: float, generator: torch.Generator
+    model: Model, numbers: Tensor, level: float, generator: torch.Generator
 ) -> Tensor:
     """Logits after Gaussian noise on u(0), of ``level`` times its root mean square over the real
     tokens.
@@ -89,11 +89,11 @@ def noisy(
     u, domain = model.encoder(numbers)
     real = u[domain.valid]
     noise = torch.randn(u.shape, generator=generator) * (level * real.square().mean().sqrt())
-    return model.head(model.encoder.read_out(model.evolution(u + noise, domain), domain))
+    return model.head(read_out(*model.body(u + noise, domain), model.pool))
 
 
 def measure_noise(
-    model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]]
+    model: Model, parts: list[tuple[Tensor, Tensor, Tensor]]
 ) -> dict[str, Any]:
     """Accuracy under both kinds of noise, at each level."""
     generator = torch.Generator().manual_seed(0)
@@ -107,7 +107,7 @@ def measure_noise(
     }
 
 
-def operator_calls(model: ContinuousTransformer, inputs: Tensor, steps: int) -> int:
+def operator_calls(model: Model, inputs: Tensor, steps: int) -> int:
     """How often attention is evaluated in a forward pass: its cost, free of what else the machine
     does.
     """
@@ -117,7 +117,7 @@ def operator_calls(model: ContinuousTransformer, inputs: Tensor, steps: int) -> 
         nonlocal count
         count += 1
 
-    handles = [knot[0].operator.register_forward_hook(add) for knot in model.evolution.knots]
+    handles = [knot[0].operator.register_forward_hook(add) for knot in model.body.evolution.knots]
     try:
         model(inputs[:1], steps=steps)
     finally:
@@ -128,17 +128,17 @@ def operator_calls(model: ContinuousTransformer, inputs: Tensor, steps: int) -> 
 
 @torch.inference_mode()
 def measure_steps(
-    model: ContinuousTransformer, parts: list[tuple[Tensor, Tensor, Tensor]], control: str
+    model: Model, parts: list[tuple[Tensor, Tensor, Tensor]], control: str
 ) -> list[Any]:
     """At each number of steps: accuracy, attention evaluations, seconds, relative error of u(T)
     against a fine Strang solution.
     """
-    evolution, inputs = model.evolution, parts[0][1][:SAMPLES]
+    evolution, inputs = model.body.evolution, parts[0][1][:SAMPLES]
     trained, evolution.controls = evolution.controls, resolve_controls(control)
     try:
-        start, domain = model.start(inputs)
+        start, domain = model.body.start(*model.encoder(inputs))
         reference = None
-        if model.config.norm != "post":  # hard projections have no limit
+        if model.config.body.norm != "post":  # hard projections have no limit
             reference = evolution(start, domain, steps=FINE, scheme="strang")
         rows = []
         for steps in STEPS:
@@ -181,7 +181,7 @@ def run(name: str, seed: int, folder: Path, extra: list[str]) -> dict[str, Any]:
         "variant": name,
         "seed": seed,
         "parameters": result.parameters,
-        "evolution_parameters": sum(p.numel() for p in model.evolutions.parameters()),
+        "evolution_parameters": sum(p.numel() for p in model.body.evolutions.parameters()),
         "minutes": result.minutes,
         "val_accuracy": result.metrics["val_accuracy"],
         "accuracy": accuracy(lambda i, x: model(x), parts),

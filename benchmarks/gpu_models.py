@@ -106,9 +106,19 @@ def make_itnet(
         options["strategy"] = {"name": "exact", "backend": backend}
     pool = "mean" if mode == "exact grid" else "cls"
     return create_model(
-        f"itnet_{size.lower()}", image_size=image, patch=patch, pool=pool, dim=dim, depth=depth, heads=heads,
-        operator=operator, operator_options=options, dropout=0.0, drop_path=0.0,
-    )  # fmt: skip
+        f"itnet_{size.lower()}",
+        encoder={"image_size": image, "patch": patch},
+        body={
+            "dim": dim,
+            "depth": depth,
+            "heads": heads,
+            "operator": operator,
+            "operator_options": options,
+            "dropout": 0.0,
+            "drop_path": 0.0,
+        },
+        head={"pool": pool},
+    )
 
 
 def itnet_cases() -> Iterator[ModelCase]:
@@ -137,7 +147,9 @@ def infvit_cases() -> Iterator[ModelCase]:
             "N": (side // 16) ** 2,
         }
         facts["direction"] = "inference"
-        make = lambda side=side: create_model("infvit_linear_4", image_size=side, chunk=1 << 16)  # noqa: E731
+        make = lambda side=side: create_model(  # noqa: E731
+            "infvit_linear_4", encoder={"image_size": side}, body={"chunk": 1 << 16}
+        )
         yield ModelCase(facts, make, (3, side, side), 1, False)
 
 
@@ -156,5 +168,8 @@ def smoke_cases() -> Iterator[ModelCase]:
             facts, lambda mode=mode: make_itnet(mode, "S", (8, 8), 4, **TINY), (3, 8, 8), 2, True
         )
     facts = {"model": "InfViT linear, 1 layer", "mode": "linear", "N": 16, "direction": "inference"}
-    small = {"image_size": 16, "patch": 4, "dim": 16, "heads": 4, "depth": 1}
+    small = {
+        "encoder": {"image_size": 16, "patch": 4},
+        "body": {"dim": 16, "heads": 4, "depth": 1},
+    }
     yield ModelCase(facts, lambda: create_model("infvit_linear_4", **small), (3, 16, 16), 1, False)

@@ -18,7 +18,7 @@ import torch
 
 from fredholm.explain import attention_quality, model_alignment
 from fredholm.explain.quality import mean_error
-from fredholm.models import create_model
+from fredholm.models import Model
 from fredholm.training import evaluate, load_recipe, train
 from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
@@ -31,14 +31,14 @@ RECIPES = {"canvas": "infvit-{}-canvas", "cifar10": "infvit-{}-cifar10"}
 SMALL = {
     "canvas": (
         "data.options={train: 8000, val: 500, test: 1000, clutter: 6}", "data.image_size=42",
-        "model.dim=48", "model.mlp_ratio=2.0", "training.epochs=8", "training.keep=last",
+        "model.body.dim=48", "model.body.mlp_ratio=2.0", "training.epochs=8", "training.keep=last",
     ),
-    "cifar10": ("model.dim=48", "model.mlp_ratio=2.0", "training.epochs=2", "training.keep=last", "optimizer.lr=2e-3"),
+    "cifar10": ("model.body.dim=48", "model.body.mlp_ratio=2.0", "training.epochs=2", "training.keep=last", "optimizer.lr=2e-3"),
 }  # fmt: skip
 MODELS = ("linear", "pure", "softmax")
 # Ablations are of the linear form, as in the paper's Table 4; its own values are the plain run's.
 ABLATIONS = {
-    **{f"gamma {value:g}": (f"model.decay={value}",) for value in (0.3, 0.5, 0.9)},
+    **{f"gamma {value:g}": (f"model.body.decay={value}",) for value in (0.3, 0.5, 0.9)},
     **{
         f"activation {name}": ("operator=linear_infsa", f"operator.activation={name}")
         for name in ("gelu", "abs")
@@ -103,7 +103,7 @@ def run(
     trained, _ = load_run(place)
     test = build_dataset(recipe, "test")
     torch.manual_seed(seed)
-    untrained = create_model(recipe.model.name, **vars(trained.config)).eval()
+    untrained = Model(trained.config).eval()
     images, _ = test.batch(torch.arange(ALIGNED))
     return {
         "task": task,

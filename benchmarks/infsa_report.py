@@ -10,6 +10,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from fredholm.models.migrate import migrate_override
+
 from .infsa_claims import claims
 from .infsa_evidence import ABLATIONS, MODELS, RESULTS
 from .infsa_scale import LIMIT
@@ -230,7 +232,7 @@ def page(found: dict[str, Any], speed: dict[str, Any]) -> str:
     """The whole page."""
     rows, settings = found["runs"], found["settings"]
     changes = {
-        task: ", ".join(f"`{text}`" for text in texts) for task, texts in settings["small"].items()
+        task: ", ".join(f"`{migrate_override(text)}`" for text in texts) for task, texts in settings["small"].items()
     }
     one = pick(rows, "canvas", "linear")[0]
     samples = one["alignment"][0]["samples"]

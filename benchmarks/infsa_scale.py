@@ -136,7 +136,9 @@ def check_model() -> float:
     float64; refused if it differs.
     """
     torch.manual_seed(0)
-    model = create_model("infvit_linear_4", dim=96, heads=8, depth=2, chunk=3)
+    model = create_model(
+        "infvit_linear_4", body={"dim": 96, "heads": 8, "depth": 2, "chunk": 3}
+    )
     nn.init.normal_(model.head.weight)
     image = torch.randn(1, 3, 64, 48)
     with torch.no_grad():
@@ -157,7 +159,7 @@ def forward(points: int) -> dict[str, float]:
     check_model()
     side = math.isqrt(points) * 16
     torch.manual_seed(0)
-    model = create_model("infvit_linear_4", chunk=CHUNK).eval()
+    model = create_model("infvit_linear_4", body={"chunk": CHUNK}).eval()
     with torch.no_grad():
         image = torch.randn(1, 3, side, side)
         model(image)
@@ -172,7 +174,7 @@ def train(points: int) -> dict[str, float]:
     check_model()
     side = math.isqrt(points) * 16
     torch.manual_seed(0)
-    model = create_model("infvit_linear_4", chunk=CHUNK)
+    model = create_model("infvit_linear_4", body={"chunk": CHUNK})
     nn.init.normal_(model.head.weight, std=0.02)
     optimizer = torch.optim.AdamW(model.weight_decay_groups(0.01), lr=5e-4)
     image = torch.randn(1, 3, side, side)

@@ -18,7 +18,7 @@ def groups(*names: str) -> dict[str, tuple[str, ...]]:
 CLOTHES = (
     "data.image_size=16",
     "model.name=itnet_nano",
-    "model.patch=4",
+    "model.encoder.patch=4",
     "training.epochs=2",
     "schedule.warmup_epochs=0.5",
 )
@@ -56,8 +56,8 @@ SECTIONS: dict[str, Section] = {
             "sigma = 1": ("operator.sigma=1.0",),
             "sigma = 10": ("operator.sigma=10.0",),
             "learned B": ("operator.learned_frequencies=true",),
-            "1 layer": ("model.depth=1",),
-            "4 layers": ("model.depth=4",),
+            "1 layer": ("model.body.depth=1",),
+            "4 layers": ("model.body.depth=4",),
             "low rank, r = 2 a head": (
                 "operator=itnet_low_rank",
                 "operator.rank=2",
@@ -113,7 +113,7 @@ KICAD = (
     "data.batch_size=32",
     "data.augment.rotate=false",
     "model.name=itnet_nano",
-    "model.neighbours=8",
+    "model.encoder.neighbours=8",
     "training.epochs=4",
     "training.label_smoothing=0.0",
 )
@@ -124,13 +124,13 @@ MOSAICS = (
     "data.options.cell=14",
     "data.options.kinds=[cell]",
     "model.name=itnet_nano",
-    "model.patch=7",
+    "model.encoder.patch=7",
     "optimizer.lr=4e-3",
     "training.epochs=8",
 )
 MOLECULES = ("model.name=itnet_nano", "training.epochs=8")
 PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
-DARCY = ("model.depth=2", "training.epochs=4")
+DARCY = ("model.body.depth=2", "training.epochs=4")
 CENTRAL = groups("full", "content only", "position only")
 
 SECTIONS |= {
@@ -141,8 +141,8 @@ SECTIONS |= {
         MOSAICS,
         {
             **CENTRAL,
-            "uniform measure": ("model.measure=uniform",),
-            "image-heavy, 3:1": ("model.measure=0.75",),
+            "uniform measure": ("model.encoder.measure=uniform",),
+            "image-heavy, 3:1": ("model.encoder.measure=0.75",),
         },
     ),
     "graphs": Section(
@@ -151,8 +151,8 @@ SECTIONS |= {
         MOLECULES,
         {
             "learned weight off the edges": (),
-            "edges alone": ("model.off_edges=none",),
-            "all pairs alike": ("model.off_edges=all",),
+            "edges alone": ("model.encoder.off_edges=none",),
+            "all pairs alike": ("model.encoder.off_edges=all",),
         },
     ),
     "packages": Section(

@@ -234,22 +234,17 @@ def fit(
     train: Any = data.create_dataset(name, "train")
     val: Any = data.create_dataset(name, "val")
     if name == "digits":
-        sizes |= {"image_size": (8, 8), "channels": 1, "patch": 2}
+        encoder = {"image_size": (8, 8), "channels": 1, "patch": 2}
     else:
         train = data.limit_samples(train, 3000)
-        sizes |= {
-            "encoder": "text",
-            "vocabulary": len(train.vocabulary),
-            "max_length": train.max_length,
-        }
-    made = {
-        "num_classes": len(train.classes),
-        "operator": operator,
-        "operator_options": options,
-        "pool": "cls",
-        **sizes,
-    }
-    model = create_model("itnet_nano", dropout=0.1, **made)
+        words = len(train.vocabulary)
+        encoder = {"kind": "text", "vocabulary": words, "max_length": train.max_length}
+    model = create_model(
+        "itnet_nano",
+        encoder=encoder,
+        body={"dropout": 0.1, "operator": operator, "operator_options": options, **sizes},
+        head={"outputs": len(train.classes), "pool": "cls"},
+    )
     optimizer = torch.optim.AdamW(model.weight_decay_groups(0.05), lr=2e-3)
     loader = make_loader(train, 64, seed=0, shuffle=True, drop_last=True)
     for epoch in range(epochs):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from fredholm.files import write_json
+from fredholm.models.migrate import migrate_override
 from fredholm.training import evaluate, load_recipe, train
 from fredholm.training.folder import RunFolder
 
@@ -55,8 +56,17 @@ class Section:
 
 
 def read(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every section so far."""
-    return json.loads(path.read_text(encoding="utf-8"))["sections"] if path.is_file() else {}
+    """The rows of every section so far, their overrides by today's keys."""
+    if not path.is_file():
+        return {}
+    sections = json.loads(path.read_text(encoding="utf-8"))["sections"]
+    return {name: [_today(row) for row in rows] for name, rows in sections.items()}
+
+
+def _today(row: dict[str, Any]) -> dict[str, Any]:
+    if "overrides" not in row:
+        return row
+    return row | {"overrides": [migrate_override(text) for text in row["overrides"]]}
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:

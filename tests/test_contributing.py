@@ -17,7 +17,9 @@ import torch
 
 from fredholm import Domain
 from fredholm.convert import as_operator
+from fredholm.models import create_model, from_pretrained, list_models
 from fredholm.operators import IntegralOperator, import_file
+from fredholm.training import load_recipe
 
 from .tolerances import assert_close
 
@@ -80,6 +82,8 @@ PIECES = {
     "my_form.py": "WholeMatrix",
     "my_converter.py": "my_attention",
     "my_op.py": "power",
+    "my_encoder.py": "RowEncoder",
+    "my_preset.py": "softmax_pico",
 }
 
 
@@ -178,3 +182,29 @@ def test_an_op_has_shapes_gradient_and_flops(written):
 def line(causal: bool) -> Domain:
     valid = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     return Domain.line(6, causal=causal, valid=valid, dtype=torch.float64)
+
+
+def test_an_encoder_is_taken_by_name_with_every_body_and_saved(written, tmp_path):
+    written("my_encoder.py")
+    data = {"kind": "image", "image_size": (6, 5), "channels": 2}
+    images = torch.randn(3, 2, 6, 5)
+    for name in ("itnet_nano", "infvit_pure_pico", "continuous_vit_micro"):
+        model = create_model(name, data=data, encoder={"kind": "rows"}, head={"pool": "mean"})
+        torch.nn.init.normal_(model.head.weight)
+        assert model.features(images)[0].shape[:2] == (3, 6)
+        assert_close(
+            from_pretrained(model.save_pretrained(tmp_path / name))(images), model.eval()(images)
+        )
+    (tmp_path / "recipe.yaml").write_text(
+        "name: rows\nimport: my_encoder.py\ndata: {name: digits}\n"
+        "model: {name: itnet_nano, encoder: {kind: rows}}\n"
+    )
+    assert load_recipe(tmp_path / "recipe.yaml").model.encoder == {"kind": "rows"}
+
+
+def test_a_preset_is_a_model_by_name(written):
+    written("my_preset.py")
+    assert "softmax_pico" in list_models()
+    model = create_model("softmax_pico", head={"outputs": 3})
+    assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 3)
+    assert load_recipe({"name": "x", "data": {"name": "digits"}, "model": "softmax_pico"})

@@ -18,6 +18,7 @@ from benchmarks.continuous import (
 
 from benchmarks import continuous, continuous_claims, continuous_report
 from fredholm.models import create_model
+from tests.parts import parts as named
 
 NUMBERS = torch.randint(2, 20, (12, 9), generator=torch.Generator().manual_seed(0))
 NUMBERS[5:, 6:] = 0
@@ -27,7 +28,8 @@ NUMBERS[5:, 6:] = 0
 def model():
     torch.manual_seed(0)
     built = create_model(
-        "continuous_text_micro", vocabulary=20, max_length=9, dim=8, heads=2, depth=4, frequencies=4
+        "continuous_text_micro",
+        **named(vocabulary=20, max_length=9, dim=8, heads=2, depth=4, frequencies=4),
     )
     torch.nn.init.normal_(built.head.weight)
     return built.eval()

@@ -16,6 +16,7 @@ from benchmarks.infsa_scale import check_model, largest, mechanism
 from benchmarks import infsa_evidence
 from fredholm.data.composed import ComposedDataset
 from fredholm.models import create_model
+from tests.parts import parts
 
 
 def test_the_page_is_what_the_files_say():
@@ -66,7 +67,7 @@ def test_a_model_is_judged_on_known_objects(monkeypatch):
         "one", "test", torch.zeros(4).long(), ("a", "b"), (0.5,), (0.5,), (1, 28, 28), compose
     )
     model = create_model(
-        "infvit_linear_pico", image_size=28, dim=16, heads=4, depth=2, num_classes=2
+        "infvit_linear_pico", **parts(image_size=28, dim=16, heads=4, depth=2, num_classes=2)
     ).eval()
     found = judge(model, data)
     assert found["localisation"]["attention"]["mask"]["chance"] == {

@@ -21,7 +21,7 @@ from benchmarks import (
 )
 
 TINY = Section(
-    "Tiny", "digits", ("training.epochs=1",), {"a": (), "b": ("model.depth=1",)}, seeds=2
+    "Tiny", "digits", ("training.epochs=1",), {"a": (), "b": ("model.body.depth=1",)}, seeds=2
 )
 
 
@@ -70,7 +70,7 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
     sections.main({"tiny": TINY}, out, "tiny", None)
     assert done == [("a", 0), ("b", 0), ("a", 1), ("a", 1), ("b", 1)]
     assert len(sections.read(out)["tiny"]) == 4
-    assert sections.read(out)["tiny"][1]["overrides"] == ["training.epochs=1", "model.depth=1"]
+    assert sections.read(out)["tiny"][1]["overrides"] == ["training.epochs=1", "model.body.depth=1"]
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,10 @@ def test_usage_errors_exit_2(capsys):
 
 
 def test_sweep_prints_its_table_and_fails_with_a_failed_cell(tmp_path, capsys):
-    grid = [*SMALL, "training.epochs=2", "model.heads=2,3"]
+    grid = [*SMALL, "training.epochs=2", "model.body.heads=2,3"]
     assert main(["sweep", "digits", *grid, "--runs", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
-    assert "| model.heads=2 |" in out
+    assert "| model.body.heads=2 |" in out
     assert "1 of 2 cells failed" in err
     assert (tmp_path / "sweep-digits" / "table.md").is_file()
 

@@ -74,7 +74,7 @@ def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
     assert "accuracy: teacher" in shown
     assert "recovered" in shown
     converted = from_pretrained(out / "model")
-    assert converted.config.operator == "luna"
+    assert converted.config.body.operator == "luna"
     assert converted(torch.zeros(1, 1, 8, 8)).isfinite().all()
     assert main(["linearize", run, "--data", "digits", "--out", str(tmp_path / "x")]) == 2
     assert "a run has data of its own" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from fredholm.encoders import GraphEncoder, Inputs, laplacian_positions
 from fredholm.errors import OptionError, ShapeError
 from fredholm.models import create_model
 from fredholm.operators import create_operator
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -109,7 +110,9 @@ def test_signs_flip_in_training_alone():
 )
 def test_models_read_graphs_and_padding_plays_no_role(pool, shape):
     options = {"operator_options": {"width": 4, "frequencies": 4}, "channels": 3, "eigenvectors": 2}
-    model = create_model("itnet_nano", encoder="graph", pool=pool, num_classes=5, **options).eval()
+    model = create_model(
+        "itnet_nano", **parts(encoder="graph", pool=pool, num_classes=5, **options)
+    ).eval()
     torch.nn.init.normal_(model.head.weight)
     logits = model(graphs())
     assert logits.shape == shape
@@ -152,7 +155,6 @@ def test_options_that_do_not_fit():
         {"channels": 3, "vocabulary": 4},
         {},
         {"channels": 3, "off_edges": "some"},
-        {"channels": 3, "pool": "max"},
     ):
         with pytest.raises(OptionError):
             GraphEncoder(dim=4, eigenvectors=2, **options)

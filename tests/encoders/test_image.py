@@ -7,6 +7,7 @@ import torch
 
 from fredholm.encoders import ImageEncoder
 from fredholm.errors import OptionError, ShapeError
+from fredholm.models import read_out
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close
@@ -54,13 +55,8 @@ def test_images_that_do_not_fit(images, message):
         ImageEncoder(patch=4, channels=1, dim=8).domain(images)
 
 
-def test_unknown_pooling():
-    with pytest.raises(OptionError, match="'mean' or 'cls', got 'max'"):
-        ImageEncoder(patch=4, channels=1, dim=8, pool="max")
-
-
 def test_class_token_has_measure_zero_at_the_centre():
-    encoder = ImageEncoder(patch=2, channels=1, dim=8, pool="cls")
+    encoder = ImageEncoder(patch=2, channels=1, dim=8, class_token=True)
     features, domain = encoder(torch.rand(2, 1, 4, 4))
     assert features.shape == (2, 5, 8)
     assert domain.positions[0].tolist() == [0.5, 0.5]
@@ -74,7 +70,7 @@ def test_class_token_has_measure_zero_at_the_centre():
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
 def test_no_patch_reads_the_class_token(name):
-    encoder = ImageEncoder(patch=2, channels=1, dim=8, pool="cls")
+    encoder = ImageEncoder(patch=2, channels=1, dim=8, class_token=True)
     options = {"position_dim": 2, "width": 4} if name == "itnet" else {}
     operator = create_operator(name, 8, 2, **options)
     for parameter in operator.parameters():
@@ -95,10 +91,10 @@ def test_no_patch_reads_the_class_token(name):
 def test_pooling():
     images = torch.rand(2, 1, 4, 4)
     for pool in ("cls", "mean"):
-        encoder = ImageEncoder(patch=2, channels=1, dim=8, pool=pool)
+        encoder = ImageEncoder(patch=2, channels=1, dim=8, class_token=pool == "cls")
         tokens, domain = encoder(images)
         expected = tokens[:, 0] if pool == "cls" else tokens.mean(1)
-        assert_close(encoder.read_out(tokens, domain), expected)
+        assert_close(read_out(tokens, domain, pool), expected)
 
 
 def test_dropout_after_the_embedding():
@@ -108,7 +104,9 @@ def test_dropout_after_the_embedding():
 
 
 def test_a_table_of_positions_is_interpolated():
-    encoder = ImageEncoder(patch=2, channels=1, dim=4, positions="learned", grid=(3, 4), pool="cls")
+    encoder = ImageEncoder(
+        patch=2, channels=1, dim=4, positions="learned", grid=(3, 4), class_token=True
+    )
     images = torch.rand(2, 1, 6, 8)
     features, _ = encoder(images)
     patches = encoder.embed(encoder._patches(images)) + encoder.table.flatten(1).mT

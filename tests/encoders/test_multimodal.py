@@ -9,7 +9,8 @@ import torch
 
 from fredholm.encoders import FieldEncoder, Inputs, MultimodalEncoder, MultiScaleImageEncoder
 from fredholm.errors import OptionError, ShapeError
-from fredholm.models import create_model
+from fredholm.models import Model, create_model, read_out
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -27,10 +28,10 @@ def make(**options) -> MultimodalEncoder:
 
 
 @pytest.mark.parametrize(("measure", "share"), [("balanced", 0.5), (0.75, 0.75), ("uniform", None)])
-@pytest.mark.parametrize("pool", ["cls", "mean"])
-def test_measure(measure, share, pool):
-    features, domain = make(measure=measure, pool=pool)(pair())
-    first = int(pool == "cls")
+@pytest.mark.parametrize("token", [True, False])
+def test_measure(measure, share, token):
+    features, domain = make(measure=measure, class_token=token)(pair())
+    first = int(token)
     weights = domain.quadrature().weights()[:, 0, 0, first:]
     assert features.shape == (2, 7 + first, 8)
     for row, words in ((0, 2), (1, 3)):
@@ -41,7 +42,7 @@ def test_measure(measure, share, pool):
 
 
 def test_the_text_stands_apart_and_modalities_are_told_apart():
-    encoder = make()
+    encoder = make(class_token=True)
     features, domain = encoder(pair())
     image, text = domain.positions[..., 1:5, :], domain.positions[..., 5:, :]
     assert image.max() <= 1 < text[..., 0].min()
@@ -56,7 +57,8 @@ def test_the_text_stands_apart_and_modalities_are_told_apart():
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_model_reads_both_and_no_padding(pool):
     model = create_model(
-        "itnet_nano", encoder="multimodal", image_size=8, patch=4, vocabulary=9, pool=pool, **SMALL
+        "itnet_nano",
+        **parts(encoder="multimodal", image_size=8, patch=4, vocabulary=9, pool=pool, **SMALL),
     ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -81,26 +83,29 @@ def test_two_views_of_a_sentence():
         "pool": "cls",
         "views": 2,
     }
-    model = create_model("itnet_nano", **options, **SMALL).eval()
+    model = create_model("itnet_nano", **parts(**options, **SMALL)).eval()
     torch.nn.init.normal_(model.head.weight)
     images = torch.rand(2, 2, 1, 8, 8)
     logits = model(pair(image=images))
-    parts = [model.encoder.read_out(*model.features(pair(image=images[:, i]))) for i in range(2)]
-    assert_close(logits, model.head(torch.cat(parts, -1)), dtype=torch.float32)
+    one = Model(model.config.replace(encoder={"views": 1})).eval()
+    rest = {k: v for k, v in model.state_dict().items() if not k.startswith("head")}
+    one.load_state_dict(rest, strict=False)
+    read = [read_out(*one.features(pair(image=images[:, i])), "cls") for i in range(2)]
+    assert_close(logits, model.head(torch.stack(read, 1)), dtype=torch.float32)
     with pytest.raises(ShapeError, match=r"\(B, 2, C, H, W\), got \(2, 1, 8, 8\)"):
         model(pair())
 
 
 def test_refusals():
-    for options in ({"measure": "both"}, {"measure": 1.5}, {"measure": True}, {"pool": "max"}):
+    for options in ({"measure": "both"}, {"measure": 1.5}, {"measure": True}):
         with pytest.raises(OptionError):
             make(**options)
     with pytest.raises(ShapeError, match="tokens must be integers"):
         make()(pair(tokens=TOKENS.float()))
-    with pytest.raises(OptionError, match="several views"):
-        create_model("itnet_nano", views=2)
+    with pytest.raises(OptionError, match="'image' has no option 'views'"):
+        create_model("itnet_nano", **parts(views=2))
     with pytest.raises(OptionError, match="did you mean 'graph'"):
-        create_model("itnet_nano", encoder="grap")
+        create_model("itnet_nano", **parts(encoder="grap"))
 
 
 @pytest.mark.parametrize(("measure", "small"), [("uniform", 0.8), ("balanced", 0.5)])
@@ -112,17 +117,20 @@ def test_scales_share_one_domain(measure, small):
     assert weights[:24].sum().item() == pytest.approx(small, abs=1e-6)
     assert_close(weights.sum(), torch.tensor(1.0))
     assert domain.positions[24].tolist() == pytest.approx([0.25, 1 / 6])
-    model = create_model("itnet_nano", image_size=8, scales=(2, 4), measure=measure, **SMALL)
+    model = create_model(
+        "itnet_nano",
+        **parts(image_size=8, encoder="scales", scales=(2, 4), measure=measure, **SMALL),
+    )
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 5)
     with pytest.raises(OptionError, match="3 does not divide 8x8"):
-        create_model("itnet_nano", image_size=8, scales=(2, 3))
+        create_model("itnet_nano", **parts(image_size=8, encoder="scales", scales=(2, 3)))
 
 
 def test_patches_need_not_be_square():
-    model = create_model("itnet_nano", image_size=(8, 12), patch=(4, 2), **SMALL)
+    model = create_model("itnet_nano", **parts(image_size=(8, 12), patch=(4, 2), **SMALL))
     assert model.features(torch.rand(1, 1, 8, 12))[0].shape[1] == 12
     with pytest.raises(OptionError, match="4x5 does not divide 8x12"):
-        create_model("itnet_nano", image_size=(8, 12), patch=(4, 5))
+        create_model("itnet_nano", **parts(image_size=(8, 12), patch=(4, 5)))
 
 
 def test_one_set_of_weights_serves_every_resolution():
@@ -130,7 +138,7 @@ def test_one_set_of_weights_serves_every_resolution():
     nearer the finer.
     """
     options = {"encoder": "field", "frequencies": 4, "sigma": 0.5, "dim": 16, "heads": 2}
-    model = create_model("itnet_nano", **options, **SMALL | {"num_classes": 1}).eval()
+    model = create_model("itnet_nano", **parts(**options, **SMALL | {"num_classes": 1})).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
 

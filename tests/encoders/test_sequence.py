@@ -7,6 +7,7 @@ import torch
 
 from fredholm.encoders import SequenceEncoder
 from fredholm.errors import OptionError, ShapeError
+from fredholm.models import read_out
 
 from ..tolerances import assert_close
 
@@ -24,7 +25,7 @@ def test_a_regular_sequence_stands_on_the_training_line():
     assert_close(domain.measure, domain.valid.float())
     assert domain.valid.sum(1).tolist() == [5, 3, 5]
     assert (features[1, 3:] == 0).all()
-    assert_close(encoder.read_out(features, domain)[1], sequences[1, 2])
+    assert_close(read_out(features, domain, "last")[1], sequences[1, 2])
 
 
 @pytest.mark.parametrize("spacing", [0.5, 1.5, 2.0])
@@ -80,8 +81,8 @@ def test_what_is_missing_is_zero_and_marked():
 def test_nothing_at_all_reads_out_as_zero():
     encoder = SequenceEncoder(channels=1, length=4)
     features, domain = encoder(torch.full((2, 3, 1), NAN))
-    assert encoder.read_out(features, domain).tolist() == [[0.0], [0.0]]
-    assert encoder.read_out(features, domain.replace(valid=None)).shape == (2, 1)
+    assert read_out(features, domain, "last").tolist() == [[0.0], [0.0]]
+    assert read_out(features, domain.replace(valid=None), "last").shape == (2, 1)
 
 
 def test_refusals():

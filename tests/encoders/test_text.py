@@ -7,6 +7,7 @@ import torch
 
 from fredholm.encoders import TextEncoder
 from fredholm.errors import OptionError, ShapeError
+from fredholm.models import read_out
 from fredholm.operators import create_operator, list_operators
 
 from ..tolerances import assert_close
@@ -39,12 +40,12 @@ def test_features_are_embedding_plus_position(positions):
 @pytest.mark.parametrize("positions", ["fourier", "learned"])
 @pytest.mark.parametrize("pool", ["mean", "cls", "last"])
 def test_more_padding_changes_nothing(positions, pool):
-    encoder = make(positions=positions, pool=pool)
+    encoder = make(positions=positions, class_token=pool == "cls")
     operator = create_operator("softmax", 8, 2).double()
     outputs = []
     for text in (TEXT, torch.nn.functional.pad(TEXT, (0, 2))):
         features, domain = encoder(text)
-        outputs.append(encoder.read_out(operator(features, domain), domain))
+        outputs.append(read_out(operator(features, domain), domain, pool))
     assert_close(outputs[1], outputs[0])
 
 
@@ -69,20 +70,20 @@ def test_read_outs():
         ("mean", torch.stack([features[0].mean(0), features[1, :2].mean(0)])),
         ("last", torch.stack([features[0, 3], features[1, 1]])),
     ):
-        encoder = make(pool=pool)
+        encoder = make()
         domain = encoder.domain(TEXT)
         poisoned = torch.where(domain.valid[..., None], features, torch.nan)
-        assert_close(encoder.read_out(poisoned, domain), expected)
+        assert_close(read_out(poisoned, domain, pool), expected)
         empty = encoder.domain(torch.zeros(2, 4, dtype=torch.int64))
-        assert encoder.read_out(features, empty).eq(0).all()
+        assert read_out(features, empty, pool).eq(0).all()
         assert_close(
-            encoder.read_out(features, domain.replace(valid=None)),
+            read_out(features, domain.replace(valid=None), pool),
             features.mean(1) if pool == "mean" else features[:, 3],
         )
 
 
 def test_the_class_token_reads_the_text_and_no_token_reads_it():
-    encoder = make(pool="cls")
+    encoder = make(class_token=True)
     operator = create_operator("softmax", 8, 2).double()
     features, domain = encoder(TEXT)
     assert features.shape == (2, 5, 8)
@@ -92,14 +93,14 @@ def test_the_class_token_reads_the_text_and_no_token_reads_it():
     changed[:, 0] += 9.0
     before, after = operator(features, domain), operator(changed, domain)
     assert after[:, 1:].equal(before[:, 1:])
-    assert encoder.read_out(before, domain).equal(before[:, 0])
+    assert read_out(before, domain, "cls").equal(before[:, 0])
     changed = features.clone()
     changed[1, 2] += 1.0
     assert (operator(changed, domain)[1, 0] - before[1, 0]).abs().max() > 1e-4
 
 
 def test_causal_texts_see_no_later_token():
-    encoder = make(causal=True, pool="last")
+    encoder = make(causal=True)
     operator = create_operator("softmax", 8, 2).double()
     features, domain = encoder(TEXT)
     assert domain.causal
@@ -110,9 +111,8 @@ def test_causal_texts_see_no_later_token():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: make(pool="max"), OptionError, "pool: received 'max'"),
         (lambda: make(positions="sine"), OptionError, "positions: received 'sine'"),
-        (lambda: make(causal=True, pool="cls"), OptionError, "sees nothing; use pool='last'"),
+        (lambda: make(causal=True, class_token=True), OptionError, "sees nothing; use pool='last'"),
         (
             lambda: make().domain(torch.zeros(1, 3)),
             ShapeError,

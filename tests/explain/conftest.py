@@ -8,6 +8,8 @@ import json
 import pytest
 import torch
 
+from tests.parts import parts
+
 MEAN, STD = [0.3], [0.35]
 CLASSES = ["zero", "<one>", "two"]
 
@@ -19,13 +21,15 @@ def tiny_model(operator="itnet", **options):
     sizes = {"width": 8, "frequencies": 4} if operator == "itnet" else {}
     model = create_model(
         "itnet_nano",
-        operator=operator,
-        operator_options=sizes,
-        image_size=(8, 8),
-        patch=2,
-        num_classes=3,
-        dim=16,
-        **options,
+        **parts(
+            operator=operator,
+            operator_options=sizes,
+            image_size=(8, 8),
+            patch=2,
+            num_classes=3,
+            dim=16,
+            **options,
+        ),
     )
     torch.nn.init.normal_(model.head.weight)
     return model.eval()

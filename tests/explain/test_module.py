@@ -357,10 +357,10 @@ def test_a_folder_of_ours(tmp_path):
     from .conftest import tiny_model
 
     tiny_model("softmax").save_pretrained(tmp_path / "run" / "model")
-    path = "blocks.0.feed_forward.expand"
+    path = "body.blocks.0.feed_forward.expand"
     assert (
         explain_module(str(tmp_path / "run"), path, samples=3).parent
         == tmp_path / "run" / f"report-{path}"
     )
     with pytest.raises(OptionError, match="is an operator already"):
-        explain_module(str(tmp_path / "run"), "blocks.0.operator")
+        explain_module(str(tmp_path / "run"), "body.blocks.0.operator")

@@ -32,6 +32,7 @@ from fredholm.explain.sections import Layer
 from fredholm.explain.targets import pr_auc, roc_auc
 from fredholm.models import create_model
 from fredholm.operators import create_operator
+from tests.parts import parts
 
 from ..tolerances import assert_close
 from .chromium import BROWSER, open_page
@@ -43,7 +44,9 @@ def tiny(operator="infsa", **options):
     torch.manual_seed(0)
     own = {"operator_options": {"width": 4, "frequencies": 2}} if operator == "itnet" else {}
     sizes = {"image_size": (12, 12), "patch": 3, "dim": 8, "heads": 2, "depth": 2, "num_classes": 3}
-    model = create_model("infvit_pure_pico", operator=operator, **{**sizes, **own, **options})
+    model = create_model(
+        "infvit_pure_pico", **parts(operator=operator, **{**sizes, **own, **options})
+    )
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model.eval()
@@ -113,7 +116,7 @@ def test_maps_that_cannot_be_are_refused():
     model = tiny()
     with pytest.raises(OptionError, match="did you mean 'rollout'"):
         image_maps(model, pictures(), method="rolout")
-    text = create_model("continuous_text_micro", vocabulary=9)
+    text = create_model("continuous_text_micro", **parts(vocabulary=9))
     with pytest.raises(DomainError, match="two-dimensional grid"):
         image_maps(text, torch.randint(1, 9, (2, 5)))
 
@@ -261,10 +264,10 @@ def test_a_class_token_takes_no_part(name):
 def test_alignment_of_a_whole_model():
     model = tiny("linear_infsa")
     found = model_alignment(model, pictures())
-    assert list(found) == ["blocks.0.operator", "blocks.1.operator"]
+    assert list(found) == ["body.blocks.0.operator", "body.blocks.1.operator"]
     operator, u, domain = model.trace(pictures())[1]
     assert_close(
-        found["blocks.1.operator"].cosine, eigenvector_alignment(operator, u, domain).cosine
+        found["body.blocks.1.operator"].cosine, eigenvector_alignment(operator, u, domain).cosine
     )
 
 

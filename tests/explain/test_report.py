@@ -20,6 +20,7 @@ from fredholm.errors import CheckpointError, DataError, MissingExtraError, Optio
 from fredholm.explain import kernel_map, report_run
 from fredholm.explain.kinds import prepare_pictures
 from fredholm.models import create_model
+from tests.parts import parts
 
 from .conftest import CLASSES, HISTORY, MEAN, STD, tiny_images, tiny_model
 from .known import GRID, POSITION
@@ -95,7 +96,7 @@ def test_page_tells_the_run_s_numbers(written):
     assert "<one>" in text
     assert "2 of 9 test images were given a wrong class" in text
     assert "6 samples" in text
-    assert f"with the {model.config.operator} operator: 2 layers of 2 heads" in text
+    assert f"with the {model.config.body.operator} operator: 2 layers of 2 heads" in text
     assert f"{sum(p.numel() for p in model.parameters()):,}" in text
 
 
@@ -118,7 +119,7 @@ def test_numbers_are_those_of_the_model(written):
 def test_maps_say_what_they_are_made_of(written):
     model, page = written
     words = page.read_text(encoding="utf-8")
-    scalar = model.blocks[0].operator.has_weights
+    scalar = model.body.blocks[0].operator.has_weights
     assert ("attention probability" in words) == scalar
     assert ("norm of its kernel matrix times" in words) != scalar
 
@@ -133,6 +134,7 @@ import torch
 torch.set_num_threads(1)
 from fredholm.explain import report_run
 from tests.explain.conftest import tiny_images
+from tests.parts import parts
 report_run({str(page.parent.parent)!r}, *tiny_images(), out_dir={str(tmp_path)!r}, samples=6)
 """
     subprocess.run(
@@ -286,7 +288,7 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
     """Lines and points for examples, whatever is missing of them; the head's numbers; all sections
     but those on patches.
     """
-    model = create_model(name, **options)
+    model = create_model(name, **parts(**options))
     inputs, labels = torch.randn(shape).cumsum(1), torch.randint(3, shape[:1])
     if words == "sequences":
         inputs[..., :1] = inputs[..., :1].abs().cumsum(1)
@@ -302,7 +304,9 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
 
 
 def test_graphs_of_a_batch(tmp_path):
-    model = create_model("itnet_micro", encoder="graph", channels=2, num_classes=2, eigenvectors=2)
+    model = create_model(
+        "itnet_micro", **parts(encoder="graph", channels=2, num_classes=2, eigenvectors=2)
+    )
     graphs = [Graph(torch.rand(n, 2), torch.tensor([[0, 1], [1, 2]])) for n in (3, 4, 5)]
     inputs, labels = GraphDataset(
         "tiny", "test", graphs, torch.tensor([0, 1, 1]), ("a", "b"), eigenvectors=2

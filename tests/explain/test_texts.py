@@ -12,6 +12,7 @@ from fredholm.explain import report
 from fredholm.explain.evolution import evolution_section
 from fredholm.families.continuous.monitors import trajectory
 from fredholm.models import create_model
+from tests.parts import parts
 
 from .conftest import tiny_images, tiny_model
 
@@ -32,7 +33,7 @@ def text_model(**options):
         "frequencies": 4,
         "num_classes": 2,
     }
-    model = create_model("continuous_text_micro", **sizes | options)
+    model = create_model("continuous_text_micro", **parts(**sizes | options))
     torch.nn.init.normal_(model.head.weight)
     return model.eval()
 
@@ -57,8 +58,7 @@ def test_examples_are_tables_of_texts(written):
     assert "three three" in page
     assert page.count("three ") < 40, "a long text is cut"
     assert (
-        "continuous" not in page
-        or "ContinuousTransformer with the softmax operator: 2 layers" in page
+        "continuous" not in page or "continuous model with the softmax operator: 2 layers" in page
     )
 
 
@@ -98,12 +98,7 @@ def test_convolutional_stages_show_steps_without_kernels(tmp_path):
     stages = ((4, 1, 1, 2), (8, 2, 2, 2))
     model = create_model(
         "continuous_cvt_micro",
-        dim=8,
-        depth=2,
-        heads=2,
-        stages=stages,
-        image_size=(8, 8),
-        num_classes=3,
+        **parts(stages=stages, image_size=(8, 8), num_classes=3),
     )
     images, labels = tiny_images(6)
     page = report(model, images, labels, out_dir=tmp_path, mean=[0.3], std=[0.35], samples=3)

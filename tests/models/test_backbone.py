@@ -7,12 +7,19 @@ import torch
 from torch import nn
 
 from fredholm.domain import Domain
+from fredholm.encoders import SequenceConfig
 from fredholm.errors import DomainError, OptionError
 from fredholm.families.classical import Convolution, Recurrence
-from fredholm.models import create_model, from_pretrained, list_baselines, save_pretrained
-from fredholm.models.backbone import BackboneConfig
-from fredholm.models.backbone.model import make_layer, suited
+from fredholm.models import (
+    BackboneConfig,
+    create_model,
+    from_pretrained,
+    list_baselines,
+    save_pretrained,
+)
+from fredholm.models.bodies.backbone import make_layer, suited
 from fredholm.operators import list_operators
+from tests.parts import parts
 from tests.tolerances import assert_close
 
 SMALL = {"itnet": {"width": 4}, "itnet_low_rank": {"width": 4, "rank": 2}, "ckconv": {"width": 4}}
@@ -24,11 +31,9 @@ def make(name: str, **fields):
     torch.manual_seed(0)
     model = create_model(
         "backbone_nano",
-        operator=name,
-        operator_options=SMALL.get(name, {}),
-        dim=8,
-        num_classes=3,
-        **fields,
+        **parts(
+            operator=name, operator_options=SMALL.get(name, {}), dim=8, num_classes=3, **fields
+        ),
     )
     nn.init.normal_(model.head.weight)
     return model.eval()
@@ -108,7 +113,9 @@ def test_operators_live_on_the_measure_they_are_defined_for():
     kinds = {}
     for name in ("softmax", "itnet", "ckconv", "convolution"):
         layer = make_layer(
-            BackboneConfig(operator=name, dim=8, operator_options=SMALL.get(name, {})), 1
+            BackboneConfig(operator=name, dim=8, operator_options=SMALL.get(name, {})),
+            1,
+            SequenceConfig(length=5),
         )
         kinds[name] = [suited(layer, d).kind for d in (line, Domain.line(5), times)]
     assert kinds["softmax"] == kinds["itnet"] == ["uniform", "uniform", "probability"]
@@ -120,11 +127,11 @@ def test_operators_live_on_the_measure_they_are_defined_for():
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"encoder": "sound"}, OptionError, "encoder: received 'sound'"),
-        ({"head": "each"}, OptionError, "known: every, pooled"),
+        ({"encoder": "sound"}, OptionError, "unknown encoder 'sound'"),
+        ({"head": "each"}, OptionError, "head.pool: received 'each'"),
         ({"dim": 0}, OptionError, "dim: received 0; needs a positive integer"),
         ({"dim": 9}, OptionError, "heads must divide dim"),
-        ({"causal": True}, OptionError, "causal: received True for image"),
+        ({"causal": True}, OptionError, "'image' has no option 'causal'"),
         ({"patch": 5}, OptionError, "the patch must divide the image"),
         ({"dropout": 1.0}, OptionError, "dropout: received 1.0"),
         ({"mlp_ratio": -1}, OptionError, "mlp_ratio: received -1"),
@@ -144,7 +151,7 @@ def test_operators_live_on_the_measure_they_are_defined_for():
 )
 def test_refusals(fields, error, message):
     with pytest.raises(error, match=message):
-        create_model("backbone_nano", **fields)
+        create_model("backbone_nano", **parts(**fields))
 
 
 def test_a_convolution_refuses_points_without_a_grid():

@@ -9,8 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fredholm.errors import OptionError
-from fredholm.families.ckconv.model import CKCNN, WholeNorm
-from fredholm.models import count, create_model, from_pretrained, model_config
+from fredholm.families.ckconv.body import WholeNorm
+from fredholm.models import Model, count, create_model, from_pretrained, model_config
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -23,10 +24,12 @@ SMALL = {
 }
 
 
-def small(**changes) -> CKCNN:
+def small(**changes) -> Model:
     torch.manual_seed(0)
     return (
-        create_model("ckcnn_small", **{**SMALL, "dropout": 0.0, "input_dropout": 0.0, **changes})
+        create_model(
+            "ckcnn_small", **parts(**{**SMALL, "dropout": 0.0, "input_dropout": 0.0, **changes})
+        )
         .double()
         .eval()
     )
@@ -98,12 +101,14 @@ def test_a_smooth_signal_at_other_rates():
         t = torch.arange(0, 60 + 1e-9, spacing, dtype=torch.float64)
         other = create_model(
             "ckcnn_small",
-            **{
-                **SMALL,
-                "length": 64,
-                "spacing": spacing,
-                "operator_options": {"omega": 2.0, "width": 8},
-            },
+            **parts(
+                **{
+                    **SMALL,
+                    "length": 64,
+                    "spacing": spacing,
+                    "operator_options": {"omega": 2.0, "width": 8},
+                }
+            ),
         )
         other.double().eval().load_state_dict(model.state_dict())
         return other(torch.stack([torch.sin(t / 9), torch.cos(t / 7)], -1)[None])
@@ -154,10 +159,10 @@ def test_masks_add_channels():
 
 
 def test_the_released_norm_is_refused_in_causal_order():
-    with pytest.raises(OptionError, match="needs causal=False"):
-        create_model("ckcnn_small", norm="released")
+    with pytest.raises(OptionError, match=r"needs encoder\.causal=False"):
+        create_model("ckcnn_small", **parts(norm="released"))
     model = small(norm="released", causal=False, head="mean")
-    assert isinstance(model.blocks[0].norms[0], WholeNorm)
+    assert isinstance(model.body.blocks[0].norms[0], WholeNorm)
     assert model(torch.randn(2, 12, 2, dtype=torch.float64)).shape == (2, 3)
     x = torch.randn(2, 5, 6)
     assert_close(
@@ -168,27 +173,28 @@ def test_the_released_norm_is_refused_in_causal_order():
 
 def test_images_have_kernels_of_two_dimensions():
     model = create_model(
-        "ckcnn_image", image_size=(5, 6), widths=(4,), channels=3, operator_options={"width": 8}
+        "ckcnn_image",
+        **parts(image_size=(5, 6), widths=(4,), channels=3, operator_options={"width": 8}),
     )
     assert model(torch.randn(2, 3, 5, 6)).shape == (2, 10)
-    assert model.blocks[0].operators[0].kernel.network.position_dim == 2
+    assert model.body.blocks[0].operators[0].kernel.network.position_dim == 2
     assert model(torch.randn(1, 3, 4, 4)).shape == (1, 10)
-    with pytest.raises(OptionError, match="an image has no last point"):
-        create_model("ckcnn_image", head="last")
+    with pytest.raises(OptionError, match=r"head\.pool: received 'last'; of pixels needs"):
+        create_model("ckcnn_image", **parts(head="last"))
 
 
 def test_a_language_model_ties_head_and_embedding():
     options = {"vocabulary": 7, "num_classes": 7, "embedding": 5, "widths": (6, 5), "max_length": 9}
-    model = create_model("ckcnn_ptb", **options, operator_options={"width": 8}).eval()
+    model = create_model("ckcnn_ptb", **parts(**options, operator_options={"width": 8})).eval()
     out = model(torch.randint(7, (2, 9)))
     assert out.shape == (2, 9, 7)
     model.encoder.embed.weight.grad = None
     out.sum().backward()
     assert (model.encoder.embed.weight.grad.abs().sum(1) > 0).all()
-    with pytest.raises(OptionError, match="last width equal to embedding"):
-        create_model("ckcnn_ptb", **{**options, "widths": (6, 6)})
-    with pytest.raises(OptionError, match="must be the vocabulary, 7"):
-        create_model("ckcnn_ptb", **{**options, "num_classes": 8})
+    with pytest.raises(OptionError, match=r"last width equal to encoder\.dim"):
+        create_model("ckcnn_ptb", **parts(**{**options, "widths": (6, 6)}))
+    with pytest.raises(OptionError, match="needs the vocabulary, 7"):
+        create_model("ckcnn_ptb", **parts(**{**options, "num_classes": 8}))
 
 
 def test_save_load_copy_and_trace(tmp_path):
@@ -196,12 +202,14 @@ def test_save_load_copy_and_trace(tmp_path):
     model.save_pretrained(tmp_path, classes=["a", "b", "c"])
     assert_close(from_pretrained(tmp_path)(inputs), model(inputs))
     assert_close(
-        from_pretrained(tmp_path, overrides={"spacing": 2.0})(inputs[:, ::2]).isfinite().double(),
+        from_pretrained(tmp_path, overrides={"encoder": {"spacing": 2.0}})(inputs[:, ::2])
+        .isfinite()
+        .double(),
         torch.ones(2, 3).double(),
     )
     assert_close(copy.deepcopy(model)(inputs), model(inputs))
     operator, u, domain = model.trace(inputs)[1]
-    assert operator is model.blocks[1].operators[0]
+    assert operator is model.body.blocks[1].operators[0]
     assert u.shape == (2, 12, 6)
     assert domain.size == 12
 
@@ -209,17 +217,17 @@ def test_save_load_copy_and_trace(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder": "sequences"}, "did you mean 'sequence'"),
+        ({"encoder": "sample"}, "did you mean 'samples'"),
         ({"widths": ()}, "widths: received 0"),
         ({"dropout": 1.0}, "dropout: received 1.0"),
-        ({"head": "first"}, "head: received 'first'"),
+        ({"head": "first"}, "head.pool: received 'first'"),
     ],
 )
 def test_configurations_that_cannot_be(changes, message):
     with pytest.raises(OptionError, match=message):
-        model_config("ckcnn_small", **changes)
+        model_config("ckcnn_small", **parts(**changes))
 
 
 def test_only_convolutions_fit():
     with pytest.raises(OptionError, match="'softmax' has no out_dim and length"):
-        create_model("ckcnn_small", operator="softmax")
+        create_model("ckcnn_small", **parts(operator="softmax"))

@@ -5,27 +5,30 @@ with the same weights.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
 from fredholm.errors import CheckpointError, OptionError, ShapeError
-from fredholm.families.continuous.config import ContinuousConfig
-from fredholm.families.continuous.model import ContinuousTransformer
-from fredholm.models import create_model, from_pretrained, model_config, save_pretrained
+from fredholm.models import (
+    Model,
+    ModelConfig,
+    create_model,
+    from_pretrained,
+    model_config,
+    save_pretrained,
+)
 from fredholm.operators import list_operators
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
 TEXT = torch.tensor([[3, 5, 2, 4, 1], [6, 2, 7, 0, 0]])
 
 
-def text_model(**options) -> ContinuousTransformer:
-    """A small double-precision model of texts whose every parameter is away from its
-    initial value.
-    """
+def text_model(**options) -> Model:
+    """A small double-precision model of texts, every parameter away from its initial value."""
     base = {
         "vocabulary": 9,
         "max_length": 8,
@@ -35,7 +38,7 @@ def text_model(**options) -> ContinuousTransformer:
         "frequencies": 4,
         "dropout": 0.0,
     }
-    model = create_model("continuous_text_micro", **base | options).double().eval()
+    model = create_model("continuous_text_micro", **parts(**base | options)).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "embed" not in name:
@@ -43,9 +46,9 @@ def text_model(**options) -> ContinuousTransformer:
     return model
 
 
-def torch_encoder(model: ContinuousTransformer) -> nn.TransformerEncoder:
+def torch_encoder(model: Model) -> nn.TransformerEncoder:
     """torch's own encoder with the weights of the model's evolution."""
-    c = model.config
+    c = model.config.body
     layer = nn.TransformerEncoderLayer(
         c.dim,
         c.heads,
@@ -56,12 +59,12 @@ def torch_encoder(model: ContinuousTransformer) -> nn.TransformerEncoder:
         norm_first=c.norm == "pre",
     )
     encoder = (
-        nn.TransformerEncoder(layer, c.depth, model.evolution.norm, enable_nested_tensor=False)
+        nn.TransformerEncoder(layer, c.depth, model.body.evolution.norm, enable_nested_tensor=False)
         .double()
         .eval()
     )
     with torch.no_grad():
-        for into, knot in zip(encoder.layers, model.evolution.knots):
+        for into, knot in zip(encoder.layers, model.body.evolution.knots):
             kernel, operator = knot[0].operator.kernel, knot[0].operator
             into.self_attn.in_proj_weight.copy_(
                 torch.cat([kernel.query.weight, kernel.key.weight, kernel.value.weight])
@@ -103,8 +106,10 @@ def test_smooth_models_converge_in_their_steps(options):
     model = text_model(depth=2, **options)
     u, domain = model.encoder(TEXT)
     with torch.no_grad():
-        fine = model.evolution(u, domain, steps=64, scheme="strang")
-        errors = [float((model.features(TEXT, steps)[0] - fine).norm()) for steps in (4, 16, 64)]
+        fine = model.body.evolution(u, domain, steps=64, scheme="strang")
+        errors = [
+            float((model.features(TEXT, steps=steps)[0] - fine).norm()) for steps in (4, 16, 64)
+        ]
     assert errors[0] > 1e-3, "the number of steps matters"
     assert errors[1] < errors[0] / 2
     assert errors[2] < errors[1] / 2
@@ -113,24 +118,26 @@ def test_smooth_models_converge_in_their_steps(options):
 def test_the_number_of_steps_is_no_parameter(tmp_path):
     model = text_model(scheme="parallel")
     folder = save_pretrained(model, tmp_path / "model")
-    twice = from_pretrained(folder, overrides={"steps": 6})
-    assert twice.config.steps == 6
+    twice = from_pretrained(folder, overrides={"body": {"steps": 6}})
+    assert twice.config.body.steps == 6
     assert_close(twice(TEXT), model(TEXT, steps=6))
     assert (twice(TEXT) - model(TEXT)).abs().max() > 1e-4
-    other = from_pretrained(folder, overrides={"scheme": "strang", "control": "linear"})
+    other = from_pretrained(folder, overrides={"body": {"scheme": "strang", "control": "linear"}})
     assert other.state_dict().keys() == model.state_dict().keys()
     with pytest.raises(OptionError, match="did you mean 'steps'"):
-        from_pretrained(folder, overrides={"step": 6})
+        from_pretrained(folder, overrides={"body": {"step": 6}})
     with pytest.raises(CheckpointError, match="does not fit its configuration"):
-        from_pretrained(folder, overrides={"depth": 4})
+        from_pretrained(folder, overrides={"body": {"depth": 4}})
 
 
 def test_shared_controls_have_one_set_of_parameters():
     shared, own = text_model(control="shared"), text_model()
-    count = [sum(p.numel() for p in model.evolution.knots.parameters()) for model in (shared, own)]
+    count = [
+        sum(p.numel() for p in model.body.evolution.knots.parameters()) for model in (shared, own)
+    ]
     assert count[1] == 3 * count[0]
-    assert shared.evolution.horizon == own.evolution.horizon == 3.0
-    assert shared.evolution.steps == 3
+    assert shared.body.evolution.horizon == own.body.evolution.horizon == 3.0
+    assert shared.body.evolution.steps == 3
 
 
 @pytest.mark.parametrize("scheme", ["lie", "strang", "parallel", ((0, 1),), ((1,), (0,))])
@@ -159,11 +166,11 @@ def test_trace_shows_what_attention_saw():
         found = model.trace(TEXT)
         assert len(found) == 3
         operator, u, domain = found[0]
-        assert operator is model.evolution.knots[0][0].operator
+        assert operator is model.body.evolution.knots[0][0].operator
         start, _ = model.encoder(TEXT)
-        norm = model.evolution.knots[0][0].norm
+        norm = model.body.evolution.knots[0][0].norm
         assert_close(u, norm(torch.where(domain.valid[..., None], start, 0.0)))
-        assert found[2][0] is model.evolution.knots[2][0].operator
+        assert found[2][0] is model.body.evolution.knots[2][0].operator
     assert len(text_model(steps=7).trace(TEXT)) == 7
 
 
@@ -171,17 +178,19 @@ def test_gradients_in_double_precision():
     model = text_model(depth=2, scheme="strang", control="linear", dim=4, heads=1)
     u, domain = model.encoder(TEXT)
     u = u.detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda v: model.evolution(v, domain, steps=1).sum(), (u,))
+    assert torch.autograd.gradcheck(lambda v: model.body.evolution(v, domain, steps=1).sum(), (u,))
 
 
 def test_images():
     model = create_model(
-        "continuous_vit_micro", num_classes=3, image_size=(8, 12), depth=2
+        "continuous_vit_micro", **parts(num_classes=3, image_size=(8, 12), depth=2)
     ).double()
     images = torch.randn(2, 1, 8, 12, dtype=torch.float64)
     assert model(images, steps=5).shape == (2, 3)
     assert model.trace(images)[1][2].shape == (2, 3)
-    cls = create_model("continuous_vit_micro", image_size=(8, 8), pool="cls", norm="post", depth=1)
+    cls = create_model(
+        "continuous_vit_micro", **parts(image_size=(8, 8), pool="cls", norm="post", depth=1)
+    )
     assert cls(torch.randn(2, 1, 8, 8)).shape == (2, 10)
 
 
@@ -191,12 +200,7 @@ def test_stages_have_fewer_tokens(operator, tmp_path):
     stages = ((4, 1, 1, 2), (8, 3, 2, 2))
     model = create_model(
         "continuous_cvt_micro",
-        dim=8,
-        depth=3,
-        heads=2,
-        stages=stages,
-        operator=operator,
-        operator_options=options,
+        **parts(stages=stages, operator=operator, operator_options=options),
     )
     nn.init.normal_(model.head.weight)
     images = torch.randn(2, 1, 12, 8)
@@ -210,10 +214,10 @@ def test_stages_have_fewer_tokens(operator, tmp_path):
     assert [u.shape for _, u, _ in model.trace(images)] == [(2, 6, 8)] * 3
     model(images).sum().backward()
     assert [n for n, p in model.named_parameters() if p.grad is None] == []
-    again = from_pretrained(save_pretrained(model, tmp_path), overrides={"steps": 6})
+    again = from_pretrained(save_pretrained(model, tmp_path), overrides={"body": {"steps": 6}})
     assert_close(again(images), model.eval()(images, steps=6))
     with pytest.raises(ShapeError, match=r"\(B, 1, H, W\)"):
-        model.start(images.expand(-1, 3, -1, -1))
+        model.features(images.expand(-1, 3, -1, -1))
 
 
 def test_no_decay_for_biases_norms_and_frequencies():
@@ -228,22 +232,24 @@ def test_no_decay_for_biases_norms_and_frequencies():
     [
         ({"norm": "batch"}, "norm: received 'batch'"),
         ({"control": "steps"}, "control: received 'steps'"),
-        ({"encoder": "points"}, "encoder: received 'points'"),
+        ({"penalty": 1.0}, "penalty: plays no role with norm='pre'"),
         ({"steps": 0}, "steps: received 0"),
         ({"horizon": 0.0}, "horizon: received 0.0"),
-        ({"penalty": -1.0}, "penalty: received -1.0"),
+        ({"norm": "soft", "penalty": -1.0}, "penalty: received -1.0"),
         ({"dropout": 1.0}, "dropout: received 1.0"),
         ({"heads": 3}, "3 does not divide 64"),
         ({"patch": 5}, "5 does not divide 28x28"),
         ({"stages": ((64, 4, 3, 2),)}, r"stages: received \(64, 4, 3, 2\)"),
-        ({"stages": ((32, 4, 4, 2),)}, r"the last is \(32, 4, 4\)"),
-        ({"stages": ((64, 4, 4, 2),), "encoder": "text"}, "no grid to make coarser"),
-        ({"stages": ((64, 4, 4, 2),), "pool": "cls"}, "needs 'mean'"),
+        ({"stages": ()}, r"stages: received \(\)"),
+        ({"stages": ((64, 4, 4, 2),), "encoder": "tokens"}, "it takes pixels"),
+        ({"stages": ((64, 4, 4, 2),), "pool": "cls"}, "of pixels needs mean"),
+        ({"stages": ((64, 4, 4, 2),), "dim": 8}, "'stages' has no option 'dim'"),
     ],
 )
 def test_refusals(options, message):
+    name = "cvt" if "stages" in options else "vit"
     with pytest.raises(OptionError, match=message):
-        ContinuousConfig(**options)
+        create_model(f"continuous_{name}_micro", **parts(**options))
 
 
 @pytest.mark.parametrize(
@@ -257,10 +263,10 @@ def test_refusals(options, message):
 )
 def test_refusals_of_parts(options, message):
     with pytest.raises(OptionError, match=message):
-        create_model("continuous_vit_micro", **options)
+        create_model("continuous_vit_micro", **parts(**options))
 
 
 def test_configuration_is_json():
     for name in ("continuous_text_base", "continuous_cvt_13"):
-        config = model_config(name, scheme=((0,), (1,)))
-        assert ContinuousConfig(**json.loads(json.dumps(asdict(config)))) == config
+        config = model_config(name, **parts(scheme=((0,), (1,))))
+        assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

@@ -9,6 +9,7 @@ import torch
 
 from fredholm.errors import OptionError
 from fredholm.models import create_model
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -31,7 +32,8 @@ OPTIONS = {
 def text_model(operator: str, **changes):
     torch.manual_seed(0)
     model = create_model(
-        "itnet_nano", operator=operator, operator_options=OPTIONS[operator], **NEXT | changes
+        "itnet_nano",
+        **parts(operator=operator, operator_options=OPTIONS[operator], **NEXT | changes),
     ).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -47,6 +49,9 @@ def test_token_by_token_is_the_whole_text(operator):
         logits, state = model.step(numbers[:, t], state)
         assert_close(logits, whole[:, t], f"token {t}")
     assert_close(model(numbers[:, :4]), whole[:, :4], "a prefix")
+    logits, state = model.prefill(numbers[:, :6], model.init_state(12, batch=3))
+    assert_close(logits, whole[:, :6], "a stretch")
+    assert_close(model.step(numbers[:, 6], state)[0], whole[:, 6], "a step after a stretch")
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -57,14 +62,18 @@ def test_convolutions_go_token_by_token_as_well(tied):
         "max_length": 12,
         "embedding": 4,
         "widths": (5, 4),
-        "tied": tied,
     }
-    model = create_model("ckcnn_ptb", **options).double().eval()
+    given = parts(**options)
+    given["head"]["kind"] = "tied" if tied else "linear"
+    model = create_model("ckcnn_ptb", **given).double().eval()
     numbers, state = torch.randint(1, 9, (2, 10)), model.init_state(12, batch=2)
     whole = model(numbers)
     for t in range(10):
         logits, state = model.step(numbers[:, t], state)
         assert_close(logits, whole[:, t], f"token {t}")
+    logits, state = model.prefill(numbers[:, :6], model.init_state(12, batch=2))
+    assert_close(logits, whole[:, :6], "a stretch")
+    assert state.seen == 6
     with pytest.raises(OptionError, match="received 13; the model was built for texts of 12"):
         model.init_state(13)
     with pytest.raises(OptionError, match="a model of the next token"):
@@ -76,7 +85,7 @@ def test_the_state_of_a_separable_kernel_does_not_grow():
     sizes, state = [], model.init_state(12)
     for _step in range(12):
         _, state = model.step(torch.tensor([3]), state)
-        sizes.append(sum(tensor.numel() for one in state.operators for tensor in one.keys.values()))
+        sizes.append(sum(tensor.numel() for one in state.layers for tensor in one.keys.values()))
     assert len(set(sizes)) == 1
     assert sizes[0] == 2 * 2 * 3, "rank numbers a head and block"
 
@@ -89,5 +98,5 @@ def test_what_cannot_go_token_by_token_is_refused():
         OptionError, match="length: received 13; the model was built for texts of 12 tokens"
     ):
         text_model("itnet_low_rank").init_state(13)
-    with pytest.raises(OptionError, match="causal: a text has an order, 'image' has none"):
-        create_model("itnet_nano", causal=True)
+    with pytest.raises(OptionError, match="'image' has no option 'causal'"):
+        create_model("itnet_nano", **parts(causal=True))

@@ -10,6 +10,7 @@ import torch
 from fredholm.depth import Accumulation
 from fredholm.errors import OptionError
 from fredholm.models import create_model, from_pretrained, list_models
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -20,7 +21,7 @@ def small(kind="linear", **options):
     """A model of two layers with a head that answers, on 28x28 images."""
     torch.manual_seed(0)
     sizes = {"image_size": (28, 28), "dim": 16, "depth": 2, "heads": 4, "num_classes": 3}
-    model = create_model(f"infvit_{kind}_pico", **{**sizes, **options})
+    model = create_model(f"infvit_{kind}_pico", **parts(**{**sizes, **options}))
     torch.nn.init.normal_(model.head.weight)
     return model.double()
 
@@ -45,20 +46,20 @@ def test_names():
 )  # fmt: skip
 def test_the_papers_counts(name, millions):
     with torch.device("meta"):
-        model = create_model(name, dim=1024)
+        model = create_model(name, **parts(dim=1024))
         text = create_model(name)
     square = 1024 * 1024 + 1024
-    found = sum(p.numel() for p in model.parameters()) + (model.config.depth + 1) * square
+    found = sum(p.numel() for p in model.parameters()) + (model.config.body.depth + 1) * square
     assert found / 1e6 == pytest.approx(millions, abs=0.06), "its rounding and a norm or two"
-    assert text.config.dim == 768, "64 heads of 12"
-    assert text.config.heads == (64 if name == "infvit_linear_4" else 16)
+    assert text.config.body.dim == 768, "64 heads of 12"
+    assert text.config.body.heads == (64 if name == "infvit_linear_4" else 16)
 
 
 @pytest.mark.parametrize("kind", ["linear", "pure"])
 def test_block_l_adds_the_lth_power_of_the_decay(kind):
     model = small(kind, decay=0.5, depth=3)
-    assert [block.operator.kernel.power for block in model.blocks] == [1, 2, 3]
-    assert [block.operator.kernel.gamma for block in model.blocks] == [0.5] * 3
+    assert [block.operator.kernel.power for block in model.body.blocks] == [1, 2, 3]
+    assert [block.operator.kernel.gamma for block in model.body.blocks] == [0.5] * 3
     seen = model.trace(images())
     for power, (operator, u, domain) in enumerate(seen, 1):
         one = type(operator)(16, 4, decay=0.5).double()
@@ -66,8 +67,8 @@ def test_block_l_adds_the_lth_power_of_the_decay(kind):
         bias = operator.projection.bias
         assert_close(operator(u, domain) - bias, 0.5 ** (power - 1) * (one(u, domain) - bias))
     constant = small(kind, depth_rule="constant", learned_decay=True)
-    assert [block.operator.kernel.power for block in constant.blocks] == [1, 1]
-    assert all(block.operator.kernel.decay_logit.requires_grad for block in constant.blocks)
+    assert [block.operator.kernel.power for block in constant.body.blocks] == [1, 1]
+    assert all(block.operator.kernel.decay_logit.requires_grad for block in constant.body.blocks)
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -76,14 +77,14 @@ def test_the_accumulated_rule_reads_the_class_from_the_decayed_sum(kind):
     x = images()
     tokens, domain = model.encoder(x)
     stream, total = tokens, 0
-    stack = model.stack
+    stack = model.body.stack
     assert isinstance(stack, Accumulation)
     for layer, operator in enumerate(stack.operators):
         part = 0.6 ** (layer + 1) * operator(stack.norms[layer](stream), domain)
         stream, total = stream + part, total + part
         stream = stream + stack.networks[layer](stack.network_norms[layer](stream))
-    assert_close(model(x), model.head(model.norm(total)[:, 0]))
-    assert [operator for operator, _, _ in model.trace(x)] == model.operators
+    assert_close(model(x), model.head(model.body.norm(total)[:, 0]))
+    assert [operator for operator, _, _ in model.trace(x)] == model.body.operators
     model(x).sum().backward()
     unused = [n for n, p in model.named_parameters() if p.grad is None]
     last = len(stack.operators) - 1  # what follows the last response is not read
@@ -121,7 +122,7 @@ def test_a_chunk_changes_nothing_but_memory(rule):
 
 def test_a_chunk_bounds_what_the_hidden_units_keep():
     def kept(chunk):
-        network = small(chunk=chunk, mlp_ratio=8.0).blocks[0].feed_forward
+        network = small(chunk=chunk, mlp_ratio=8.0).body.blocks[0].feed_forward
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t: sizes.append(t.numel()) or t, lambda t: t
@@ -137,8 +138,8 @@ def test_kept_and_read_again(tmp_path):
     model = small("pure", operator_options={"activation": "abs"}, positions="fourier").eval()
     model.save_pretrained(tmp_path)
     x = images()
-    again = from_pretrained(tmp_path, overrides={"chunk": 3})
-    assert again.config.chunk == 3
+    again = from_pretrained(tmp_path, overrides={"body": {"chunk": 3}})
+    assert again.config.body.chunk == 3
     assert_close(again(x), model(x))
 
 
@@ -146,7 +147,7 @@ def test_decay_groups():
     model = small()
     decayed = {id(p) for p in model.weight_decay_groups(0.1)[0]["params"]}
     free = [n for n, p in model.named_parameters() if id(p) not in decayed]
-    assert {"encoder.table", "encoder.token", "norm.weight", "head.bias"} <= set(free)
+    assert {"encoder.table", "encoder.token", "body.norm.weight", "head.bias"} <= set(free)
     assert all("table" in n or "token" in n or "norm" in n or "bias" in n for n in free)
 
 
@@ -158,11 +159,11 @@ def test_decay_groups():
         ({"chunk": 0}, "chunk is a number of tokens"),
         ({"heads": 5}, "5 does not divide 16"),
         ({"patch": 5}, "5 does not divide 28x28"),
-        ({"operator_options": {"decay": 0.3}}, "give the model's decay"),
+        ({"operator_options": {"decay": 0.3}}, "give body.decay"),
         ({"operator_options": {"activaton": "abs"}}, "did you mean 'activation'"),
         ({"operator": "infssa"}, "did you mean 'infsa'"),
         ({"positions": "sine"}, "positions: received 'sine'"),
-        ({"pool": "max"}, "'mean' or 'cls'"),
+        ({"pool": "max"}, "head.pool: received 'max'"),
         ({"depth": 0}, "depth: received 0; needs a positive integer"),
         ({"dropout": 1.0}, "a rate in"),
         ({"mlp_ratio": -1}, "mlp_ratio: received -1; needs a number"),

@@ -14,6 +14,7 @@ from fredholm.errors import OptionError, ShapeError
 from fredholm.models import create_model, from_pretrained, list_models, save_pretrained
 from fredholm.training import list_recipes, load_recipe, train
 from tests.data.test_lra import official_aan, official_imdb, official_pathfinder, verse_pairs
+from tests.parts import parts
 
 OPERATORS = {
     "softmax": {},
@@ -27,7 +28,7 @@ def build(name: str = "softmax", **overrides):
     torch.manual_seed(0)
     return create_model(
         "lra_skyformer",
-        **{"operator": name, "max_length": 12, **OPERATORS.get(name, {}), **overrides},
+        **parts(**{"operator": name, "max_length": 12, **OPERATORS.get(name, {}), **overrides}),
     )
 
 
@@ -37,16 +38,16 @@ def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
     numbers = torch.randint(1, 257, (3, 7))
     padded = torch.cat([numbers, numbers.new_zeros(3, 5)], 1)
     assert torch.allclose(model(numbers), model(padded), atol=1e-5)
-    twins = build(name, pair=True).eval()
+    twins = build(name, views=2).eval()
     twins.encoder.load_state_dict(model.encoder.state_dict())
-    twins.blocks.load_state_dict(model.blocks.state_dict())
+    twins.body.load_state_dict(model.body.state_dict())
     pairs = torch.stack([numbers, numbers.flip(0)], 1)
     features, _domain = twins.features(pairs)
     alone = model.features(numbers)[0]
     assert torch.allclose(features[0::2], alone, atol=1e-5)
     assert torch.allclose(features[1::2].flip(0), alone, atol=1e-5)
     a, b = alone.mean(1), alone.mean(1).flip(0)
-    expected = twins.head(torch.cat([a, b, a * b, a - b], -1))
+    expected = torch.nn.Sequential.forward(twins.head, torch.cat([a, b, a * b, a - b], -1))
     assert torch.allclose(twins(pairs), expected, atol=1e-5)
     for wrong in (numbers, pairs[:, :1], pairs[None]):
         with pytest.raises(ShapeError, match="B, 2, N"):
@@ -56,25 +57,29 @@ def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
 def test_presets_are_the_published_sizes():
     assert len(list_models("lra_*")) == 6
     found = {
-        name.split("_")[-1]: create_model(name, max_length=8).config
+        name.split("_")[-1]: create_model(name, **parts(max_length=8)).config
         for name in list_models("lra_official*")
     }
-    assert {k: (c.depth, c.dim, c.heads, c.hidden) for k, c in found.items()} == {
+    assert {
+        k: (c.body.depth, c.body.dim, c.body.heads, c.head.hidden) for k, c in found.items()
+    } == {
         "text": (4, 256, 4, 1024),
         "listops": (6, 512, 8, 2048),
         "retrieval": (4, 128, 4, 512),
         "image": (1, 32, 1, 64),
         "pathfinder": (1, 128, 4, 128),
     }
-    c = create_model("lra_skyformer", max_length=8).config
-    assert (c.depth, c.dim, c.heads, c.hidden, c.pool) == (2, 64, 2, 128, "mean")
+    c = create_model("lra_skyformer", **parts(max_length=8)).config
+    b = c.body
+    assert (b.depth, b.dim, b.heads, c.head.hidden, c.pool) == (2, 64, 2, 128, "mean")
+    assert round(b.mlp_ratio * b.dim) == c.head.hidden
 
 
 def test_configurations_that_cannot_be_are_refused():
     for wrong in (
         {"heads": 3},
-        {"pool": "last"},
-        {"encoder": "image"},
+        {"pool": "max"},
+        {"views": 3},
         {"dropout": 1.0},
         {"depth": 0},
     ):
@@ -127,7 +132,7 @@ def test_full_recipes_build_and_train_on_the_official_layout(task, tmp_path, mon
     assert result.steps >= 1
     assert "val_accuracy" in result.metrics
     saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert "lra" in json.dumps(saved)
+    assert saved["config"]["head"]["kind"] == "mlp"
 
 
 def test_the_retrieval_stand_in_trains(tmp_path, monkeypatch):

@@ -5,14 +5,14 @@ and true counts.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 import torch
 
 from fredholm.errors import FredholmError, OptionError
-from fredholm.models import count, create_model, list_models, model_config
-from fredholm.models.registry import family
+from fredholm.models import ModelConfig, count, create_model, list_models, model_config, read_out
+from fredholm.models.migrate import migrate_config
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -34,34 +34,51 @@ def test_names():
     ("call", "message"),
     [
         (lambda: create_model("itnet_nanoo"), "'itnet_nanoo'; did you mean 'itnet_nano'"),
-        (lambda: create_model("itnet_nano", dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
         (
-            lambda: create_model("itnet_nano", depth=0),
+            lambda: create_model("itnet_nano", **parts(dpeth=3)),
+            "no option 'dpeth'; did you mean 'depth'",
+        ),
+        (lambda: create_model("itnet_nano", depth=3), "'depth' is now body.depth"),
+        (lambda: create_model("itnet_nano", dpeth=3), "did you mean 'depth', now body.depth"),
+        (lambda: create_model("itnet_nano", encoder={"kind": "grap"}), "did you mean 'graph'"),
+        (lambda: create_model("itnet_nano", encoder={"kind": "pixels"}), "cannot take 'pixels'"),
+        (
+            lambda: create_model("itnet_nano", encoder={"positions": "learned", "sigma": 1.0}),
+            "sigma: plays no role with positions='learned'; remove it",
+        ),
+        (
+            lambda: create_model("itnet_nano", **parts(depth=0)),
             "depth: received 0; needs a positive integer",
         ),
         (
-            lambda: create_model("itnet_nano", depth=True),
+            lambda: create_model("itnet_nano", **parts(depth=True)),
             "depth: received True; needs a positive integer",
         ),
-        (lambda: create_model("itnet_nano", dim=30, heads=4), "4 does not divide 30"),
-        (lambda: create_model("itnet_nano", patch=5), "5 does not divide 28x28"),
-        (lambda: create_model("itnet_nano", image_size=(28, 30)), "4 does not divide 28x30"),
+        (lambda: create_model("itnet_nano", **parts(dim=30, heads=4)), "4 does not divide 30"),
+        (lambda: create_model("itnet_nano", **parts(patch=5)), "5 does not divide 28x28"),
         (
-            lambda: create_model("itnet_nano", dropout=1.5),
+            lambda: create_model("itnet_nano", **parts(image_size=(28, 30))),
+            "4 does not divide 28x30",
+        ),
+        (
+            lambda: create_model("itnet_nano", **parts(dropout=1.5)),
             r"dropout: received 1.5; needs a rate in \[0, 1\)",
         ),
         (
-            lambda: create_model("itnet_nano", drop_path=-0.5),
+            lambda: create_model("itnet_nano", **parts(drop_path=-0.5)),
             "drop_path: received -0.5; needs a rate",
         ),
         (
-            lambda: create_model("itnet_nano", mlp_ratio=-1.0),
+            lambda: create_model("itnet_nano", **parts(mlp_ratio=-1.0)),
             "mlp_ratio: received -1.0; needs a number",
         ),
-        (lambda: create_model("itnet_nano", operator="sotfmax"), "did you mean 'softmax'"),
-        (lambda: create_model("itnet_nano", operator_options={"widht": 3}), "'widht'"),
-        (lambda: create_model("itnet_nano", pool="max"), "pool is 'mean' or 'cls'"),
-        (lambda: family("vit"), "unknown model family 'vit'"),
+        (lambda: create_model("itnet_nano", **parts(operator="sotfmax")), "did you mean 'softmax'"),
+        (lambda: create_model("itnet_nano", **parts(operator_options={"widht": 3})), "'widht'"),
+        (
+            lambda: create_model("itnet_nano", **parts(pool="max")),
+            "head.pool: received 'max'; of image needs mean, points, cls, every",
+        ),
+        (lambda: migrate_config("vit", {}), "unknown model family 'vit'"),
     ],
 )
 def test_refusals(call, message):
@@ -73,9 +90,7 @@ def test_refusals(call, message):
 def test_configuration_is_json():
     for name in list_models():
         config = model_config(name)
-        read = json.loads(json.dumps(asdict(config)))
-        size = {"image_size": tuple(read["image_size"])} if "image_size" in read else {}
-        assert type(config)(**read | size) == config
+        assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 # Millions of parameters before embeddings and head: compact as the paper states, full as its Table
@@ -91,7 +106,7 @@ def test_parameter_counts(name, millions):
     with torch.device("meta"):
         model = create_model(name)
     assert {p.device.type for p in model.parameters()} == {"meta"}
-    found = sum(p.numel() for p in model.blocks.parameters()) / 1e6
+    found = sum(p.numel() for p in model.body.blocks.parameters()) / 1e6
     digits = len(str(millions).partition(".")[2])
     assert round(found, digits) == millions
 
@@ -113,7 +128,7 @@ def test_parameter_counts(name, millions):
     ],
 )
 def test_weight_decay_groups(options):
-    model = create_model("itnet_nano", **options)
+    model = create_model("itnet_nano", **parts(**options))
     groups = model.weight_decay_groups(0.05)
     assert [g["weight_decay"] for g in groups] == [0.05, 0.0]
     members = [id(p) for g in groups for p in g["params"]]
@@ -128,24 +143,24 @@ def test_weight_decay_groups(options):
 
 
 def test_initialisation_of_the_stack():
-    model = create_model("itnet_micro", depth=4, dim=64, drop_path=0.3)
+    model = create_model("itnet_micro", **parts(depth=4, dim=64, drop_path=0.3))
     assert model.head.weight.abs().sum() == 0
-    assert [round(b.drop_path.rate, 6) for b in model.blocks] == [0.0, 0.1, 0.2, 0.3]
-    for block in model.blocks:
+    assert [round(b.drop_path.rate, 6) for b in model.body.blocks] == [0.0, 0.1, 0.2, 0.3]
+    for block in model.body.blocks:
         bound = (6 / (64 + 64)) ** 0.5 / 8**0.5
         assert 0.97 * bound < block.operator.projection.weight.abs().max().item() <= bound
         bound = (6 / (64 + 256)) ** 0.5 / 8**0.5
         assert 0.97 * bound < block.feed_forward.contract.weight.abs().max().item() <= bound
-    matrices = [block.operator.kernel.fourier.matrix for block in model.blocks]
+    matrices = [block.operator.kernel.fourier.matrix for block in model.body.blocks]
     assert all(m.equal(matrices[0]) for m in matrices)
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
 def test_trace_is_what_each_operator_saw(pool):
-    model = create_model("itnet_nano", pool=pool).eval()
+    model = create_model("itnet_nano", **parts(pool=pool)).eval()
     images = torch.rand(2, 1, 28, 28)
     seen = []
-    for block in model.blocks:
+    for block in model.body.blocks:
         block.operator.register_forward_pre_hook(lambda module, args: seen.append((module, *args)))
     logits = model(images)
     expected, seen[:] = list(seen), []
@@ -158,11 +173,11 @@ def test_trace_is_what_each_operator_saw(pool):
         assert not u.requires_grad
     tokens, domain = model.features(images)
     assert tokens.shape == (2, domain.size, 32)
-    assert_close(model.head(model.encoder.read_out(tokens, domain)), logits)
+    assert_close(model.head(read_out(tokens, domain, pool)), logits)
 
 
 def test_every_parameter_learns_and_other_sizes_work():
-    model = create_model("itnet_nano", pool="cls")
+    model = create_model("itnet_nano", **parts(pool="cls"))
     torch.nn.init.normal_(model.head.weight)
     assert model(torch.rand(1, 1, 20, 36)).shape == (1, 10)
     model(torch.rand(2, 1, 28, 28)).square().sum().backward()
@@ -176,7 +191,7 @@ def test_count_is_the_hand_count(name):
     b, n, d, heads, layers, width, m = 2, 16, 32, 2, 2, 16, 16
     groups = ["query", "key", "product"]
     options = {"width": width, "groups": groups} if name == "itnet" else {}
-    model = create_model("itnet_nano", patch=7, operator=name, operator_options=options)
+    model = create_model("itnet_nano", **parts(patch=7, operator=name, operator_options=options))
     tokens, c, pairs = b * n, d // heads, b * heads * n * n
     # Patch embedding, γ's angles and their projection (shared by the batch), read-out.
     around = tokens * 49 * d + n * 2 * m + n * 2 * m * d + b * d * 10

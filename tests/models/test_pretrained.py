@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fredholm.errors import CheckpointError
-from fredholm.families.itnet.model import ITNet
-from fredholm.models import create_model, from_pretrained, save_pretrained
+from fredholm.models import Model, create_model, from_pretrained, save_pretrained
+from tests.parts import parts
 
 NANO = {"image_size": (8, 8), "dim": 8, "depth": 1}
 
@@ -19,7 +19,7 @@ NANO = {"image_size": (8, 8), "dim": 8, "depth": 1}
 @pytest.fixture
 def folder(tmp_path):
     return save_pretrained(
-        create_model("itnet_nano", **NANO), tmp_path / "model", classes=["a", "b"]
+        create_model("itnet_nano", **parts(**NANO)), tmp_path / "model", classes=["a", "b"]
     )
 
 
@@ -33,7 +33,7 @@ def folder(tmp_path):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_round_trip_is_bitwise(tmp_path, options, dtype):
-    model = create_model("itnet_nano", **{**NANO, **options}).to(dtype)
+    model = create_model("itnet_nano", **parts(**{**NANO, **options})).to(dtype)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     model.save_pretrained(tmp_path / "new" / "folder", note={"accuracy": 0.5})
@@ -42,7 +42,7 @@ def test_round_trip_is_bitwise(tmp_path, options, dtype):
         "model.safetensors",
     ]
     state = torch.get_rng_state()
-    twin = ITNet.from_pretrained(tmp_path / "new" / "folder")
+    twin = Model.from_pretrained(tmp_path / "new" / "folder")
     assert not twin.training
     assert twin.extra == {"note": {"accuracy": 0.5}}
     for name, tensor in model.state_dict().items():
@@ -80,7 +80,7 @@ def test_a_missing_folder_or_file(folder, tmp_path):
 def test_a_file_that_is_no_configuration(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(
-        CheckpointError, match=r"no model configuration .*needs 'family' and 'config'"
+        CheckpointError, match=r"no model configuration .*needs 'format' and 'config'"
     ):
         from_pretrained(folder)
 
@@ -88,35 +88,41 @@ def test_a_file_that_is_no_configuration(folder, text):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"family": None}, "needs 'family' and 'config'"),
-        ({"config": None}, "needs 'family' and 'config'"),
-        ({"family": "vit"}, "unknown model family 'vit'"),
-        ({"family": ["itnet"]}, "no model that can be built"),
-        ({"format": 2}, "format 2, this version reads up to 1; update"),
+        ({"config": None}, "needs 'format' and 'config'"),
+        ({"format": 1}, "no model configuration"),
+        ({"format": 1, "family": "vit"}, "unknown model family 'vit'"),
+        ({"format": 1, "family": ["itnet"]}, "no model that can be built"),
+        ({"format": 3}, "format 3, this version reads up to 2; update"),
         ({"format": "new"}, "no model configuration"),
-        ({"config": {"dpeth": 3}}, "unknown option 'dpeth'; did you mean 'depth'"),
-        ({"config": {"depth": -3}}, "depth: received -3; needs a positive integer"),
-        ({"config": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
-        ({"config": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
-        ({"config": {"dropout": 7.0}}, "dropout: received"),
-        ({"config": [1]}, "unknown option 1|no model that can be built"),
+        ({"body": {"dpeth": 3}}, "no option 'dpeth'; did you mean 'depth'"),
+        ({"body": {"depth": -3}}, "depth: received -3; needs a positive integer"),
+        ({"body": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
+        ({"body": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
+        ({"body": {"dropout": 7.0}}, "dropout: received"),
+        ({"body": {"kind": "nobodys"}}, "unknown body 'nobodys'"),
+        ({"tail": {}}, "a model has no 'tail'"),
+        ({"config": [1]}, "no model that can be built"),
     ],
 )
 def test_configurations_that_are_wrong(folder, changes, message):
+    config = json.loads((folder / "config.json").read_text())["config"]
+    for part in changes.keys() & {"body", "tail"}:
+        changed = config.get(part, {}) | changes[part]
+        changes = {"config": config | {part: changed}}
     edited(folder, **changes)
     with pytest.raises(CheckpointError, match=message):
         from_pretrained(folder)
 
 
 def test_a_newer_format_is_named_even_where_its_keys_are_unknown(folder):
-    edited(folder, format=9, config=None, family=None)
+    edited(folder, format=9, config=None)
     with pytest.raises(CheckpointError, match="format 9"):
         from_pretrained(folder)
 
 
 def test_weights_of_another_shape(folder):
     saved = json.loads((folder / "config.json").read_text())
-    edited(folder, config=saved["config"] | {"num_classes": 7})
+    edited(folder, config=saved["config"] | {"head": {"kind": "linear", "outputs": 7}})
     with pytest.raises(CheckpointError, match=r"head.weight \(10, 8\) for \(7, 8\)"):
         from_pretrained(folder)
 
@@ -186,13 +192,13 @@ def test_no_pickle_is_run(folder, tmp_path, save):
 def test_what_json_cannot_hold_leaves_the_folder_as_it_was(folder):
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     with pytest.raises(TypeError, match="JSON"):
-        save_pretrained(create_model("itnet_nano", **NANO), folder, tensor=torch.zeros(1))
+        save_pretrained(create_model("itnet_nano", **parts(**NANO)), folder, tensor=torch.zeros(1))
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
 def test_a_folder_of_another_class(folder):
-    class Other(ITNet):
+    class Other(Model):
         pass
 
-    with pytest.raises(CheckpointError, match="holds a ITNet, not a Other"):
+    with pytest.raises(CheckpointError, match="holds a Model, not a Other"):
         Other.from_pretrained(folder)

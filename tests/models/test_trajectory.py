@@ -19,7 +19,7 @@ def test_against_single_steps(steps):
     model.eval()
     count = steps or 3
     assert found["time"] == pytest.approx([3.0 * (n + 1) / count for n in range(count)])
-    u, domain = model.start(TEXT)
+    u, domain = model.body.start(*model.encoder(TEXT))
     u = torch.where(domain.valid[..., None], u, 0.0)
     noise = torch.randn(u.shape, generator=torch.Generator().manual_seed(0), dtype=u.dtype)
     noise = torch.where(domain.valid[..., None], noise, 0.0)
@@ -27,7 +27,9 @@ def test_against_single_steps(steps):
     start = (u - v).norm()
     with torch.no_grad():
         for n in range(count):
-            u, v = (model.evolution.step(x, domain, 3.0 * n / count, 3.0 / count) for x in (u, v))
+            u, v = (
+                model.body.evolution.step(x, domain, 3.0 * n / count, 3.0 / count) for x in (u, v)
+            )
             per_text = (u.square().mean(-1) * domain.valid).sum(1) / domain.valid.sum(1)
             assert found["energy"][n] == pytest.approx(float(per_text.mean()) / 2)
             assert found["growth"][n] == pytest.approx(float((u - v).norm() / start))

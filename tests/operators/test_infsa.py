@@ -20,6 +20,7 @@ from fredholm.operators import (
     SoftmaxAttention,
     create_operator,
 )
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -154,7 +155,7 @@ def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
     with pytest.raises(OptionError, match="needs a name; did you mean 'neumann'"):
         create_operator("infsa", DIM, HEADS, strategy={"name": "neuman"})
     model = create_model(
-        "infvit_pure_pico", operator_options={"strategy": {"name": "neumann", "hops": 2}}
+        "infvit_pure_pico", **parts(operator_options={"strategy": {"name": "neumann", "hops": 2}})
     )
     model.save_pretrained(tmp_path)
-    assert [op.strategy for op in from_pretrained(tmp_path).operators] == [Neumann(2)] * 4
+    assert [op.strategy for op in from_pretrained(tmp_path).body.operators] == [Neumann(2)] * 4

@@ -7,7 +7,13 @@ import pytest
 SMALL = [
     *("training.epochs=3", "data.batch_size=400", "schedule.warmup_epochs=1"),
     *("optimizer.lr=2e-3", "training.keep=best"),
-    *("operator=softmax", "model.depth=1", "model.dim=16", "model.heads=2", "model.patch=4"),
+    *(
+        "operator=softmax",
+        "model.body.depth=1",
+        "model.body.dim=16",
+        "model.body.heads=2",
+        "model.encoder.patch=4",
+    ),
 ]
 
 

@@ -7,6 +7,7 @@ import torch
 from fredholm.kernels import add_proposal
 from fredholm.models import create_model
 from fredholm.operators import MonteCarlo
+from tests.parts import parts
 
 
 def test_the_training_step_trains_proposals(monkeypatch):
@@ -14,7 +15,7 @@ def test_the_training_step_trains_proposals(monkeypatch):
     from fredholm.training.recipe import Recipe
 
     options = {"width": 4, "frequencies": 2, "strategy": MonteCarlo(samples=8, loss_queries=2)}
-    model = create_model("itnet_nano", operator_options=options)
+    model = create_model("itnet_nano", **parts(operator_options=options))
     add_proposal(model, position_dim=2, components=2, width=4)
     recipe = Recipe.model_validate(
         {"name": "x", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}}

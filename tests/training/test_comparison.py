@@ -28,8 +28,8 @@ CHANGES = (
     "training.epochs=1",
     "schedule.warmup_epochs=0",
     "data.limit=128",
-    "model.depth=1",
-    "model.dim=16",
+    "model.body.depth=1",
+    "model.body.dim=16",
 )
 SETTING = Setting(changes=CHANGES)
 
@@ -81,10 +81,12 @@ def test_budgets_are_met(budget):
     dataset = build_dataset(make_recipe(task, contenders[0]), "train")
     for contender in contenders:
         size = solve_size(task, contender, dataset, budget)
-        model = build_model(make_recipe(task, contender, (f"model.dim={size.dim}",)), dataset)
+        model = build_model(make_recipe(task, contender, (f"model.body.dim={size.dim}",)), dataset)
         assert size.parameters == sum(p.numel() for p in model.parameters())
         assert size.flops == count_flops(model, example_input(dataset))
-        wider = build_model(make_recipe(task, contender, (f"model.dim={size.dim + 2}",)), dataset)
+        wider = build_model(
+            make_recipe(task, contender, (f"model.body.dim={size.dim + 2}",)), dataset
+        )
         target = solve_size(task, read_contenders("softmax")[0], dataset, budget)
         grown = (
             sum(p.numel() for p in wider.parameters())

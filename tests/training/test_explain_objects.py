@@ -19,9 +19,9 @@ SMALL = [
         "data.batch_size=5",
     ),
     *(
-        "model.depth=1",
-        "model.dim=16",
-        "model.heads=4",
+        "model.body.depth=1",
+        "model.body.dim=16",
+        "model.body.heads=4",
         "training.epochs=1",
         "schedule.warmup_epochs=0",
     ),

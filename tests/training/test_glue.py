@@ -17,8 +17,19 @@ from tests.data.test_language import write_glue
 
 SMALL = [
     *("data.batch_size=8", "schedule.warmup_epochs=0", "training.epochs=1", "init_from=null"),
-    *("model.name=itnet_nano", "model.depth=1", "model.dim=8", "model.heads=2", "model.pool=mean"),
-    *("model.frequencies=4", "operator.width=4", "operator.frequencies=4", "data.min_count=1"),
+    *(
+        "model.name=itnet_nano",
+        "model.body.depth=1",
+        "model.body.dim=8",
+        "model.body.heads=2",
+        "model.head.pool=mean",
+    ),
+    *(
+        "model.encoder.frequencies=4",
+        "operator.width=4",
+        "operator.frequencies=4",
+        "data.min_count=1",
+    ),
 ]
 
 

@@ -28,14 +28,19 @@ from fredholm.training.generation import continuation
 from tests.data.test_language import write_glue, write_kjv
 from tests.tolerances import assert_close
 
-TINY = ["data.batch_size=8", "schedule.warmup_epochs=0", "optimizer.lr=1e-2", "model.dropout=0"]
+TINY = [
+    "data.batch_size=8",
+    "schedule.warmup_epochs=0",
+    "optimizer.lr=1e-2",
+    "model.body.dropout=0",
+]
 SMALL = [
     *TINY,
     "model.name=itnet_nano",
-    "model.depth=1",
-    "model.dim=8",
-    "model.heads=2",
-    "model.frequencies=4",
+    "model.body.depth=1",
+    "model.body.dim=8",
+    "model.body.heads=2",
+    "model.encoder.frequencies=4",
 ]
 LOW = ["operator.rank=2", "operator.width=4", "operator.frequencies=4"]
 
@@ -98,7 +103,7 @@ def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool)
         f"init_from={run}",
         f"data.path={glue}",
         "data.options.task=mrpc",
-        f"model.pool={pool}",
+        f"model.head.pool={pool}",
         "training.epochs=1",
     ]
     recipe = load_recipe(
@@ -122,7 +127,12 @@ def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool)
 
 def test_weights_that_do_not_fit_are_refused(hidden, home, glue):
     _, run = hidden
-    given = [f"init_from={run}", f"data.path={glue}", "data.options.task=mrpc", "model.pool=mean"]
+    given = [
+        f"init_from={run}",
+        f"data.path={glue}",
+        "data.options.task=mrpc",
+        "model.head.pool=mean",
+    ]
     with pytest.raises(
         RecipeError, match=r"data\.masked: received 0\.1; digits holds images, remove it"
     ):
@@ -144,7 +154,7 @@ def test_scores_of_pairs_are_a_regression(home, glue):
         f"data.path={glue}",
         "data.options.task=stsb",
         "init_from=null",
-        "model.pool=mean",
+        "model.head.pool=mean",
         "training.epochs=1",
     ]
     recipe = load_recipe(
@@ -162,13 +172,10 @@ def test_the_papers_recipe_builds_at_its_own_size(name, glue):
     dataset = build_dataset(recipe, "train")
     with torch.device("meta"):
         model: Any = build_model(recipe, dataset)
-    assert (model.config.dim, model.config.depth, model.config.heads, model.config.max_length) == (
-        768,
-        12,
-        12,
-        128,
-    )
-    blocks = sum(p.numel() for p in model.blocks.parameters())
+    body = model.config.body
+    assert (body.dim, body.depth, body.heads) == (768, 12, 12)
+    assert model.config.encoder.max_length == 128
+    blocks = sum(p.numel() for p in model.body.blocks.parameters())
     assert 140e6 < blocks < 155e6, "Table 11's rows"
 
 
@@ -250,10 +257,10 @@ def sampled(home):
     """Digits with sampled keys and a learned proposal, from the recipe."""
     small = [
         "data.batch_size=400",
-        "model.patch=2",
-        "model.depth=1",
-        "model.dim=8",
-        "model.heads=2",
+        "model.encoder.patch=2",
+        "model.body.depth=1",
+        "model.body.dim=8",
+        "model.body.heads=2",
         "operator.width=4",
     ]
     given = [
@@ -271,8 +278,8 @@ def test_a_recipe_trains_with_sampled_keys_and_a_proposal(sampled):
     _, run = sampled
     model, place = load_run(run)
     assert place.load_recipe().operator.options["strategy"]["samples"] == 6
-    assert model.blocks[0].operator.strategy.samples == 6
-    assert "kernel.proposal.weight1" in model.blocks[0].operator.state_dict()
+    assert model.body.blocks[0].operator.strategy.samples == 6
+    assert "kernel.proposal.weight1" in model.body.blocks[0].operator.state_dict()
 
 
 def test_a_run_is_evaluated_in_another_mode(sampled):
@@ -296,7 +303,7 @@ def test_a_run_is_evaluated_in_another_mode(sampled):
     )
     with pytest.raises(OptionError, match="keeps its operator"):
         evaluate(run, overrides=["operator=softmax"])
-    with pytest.raises(OptionError, match=r"takes model\.KEY=VALUE and operator\.KEY=VALUE only"):
+    with pytest.raises(OptionError, match=r"takes model\.PART\.KEY=VALUE and operator\.KEY=VALUE only"):
         evaluate(run, overrides=["optimizer.lr=1"])
     with pytest.raises(CheckpointError, match="shapes"):
         evaluate(run, overrides=["operator.width=5"])
@@ -314,7 +321,7 @@ def test_a_run_is_compressed(sampled, home, capsys):
     assert report["layers"][0]["optimum"] <= report["layers"][0]["bound"]
     assert evaluate(low)["loss"] == report["after"]["loss"]
     model, _ = load_run(low)
-    assert model.config.operator == "itnet_low_rank"
+    assert model.config.body.operator == "itnet_low_rank"
     before = load_run(run)[0].state_dict()
     for key, value in model.state_dict().items():
         if ".operator." not in key or "residual" in key or "projection" in key:

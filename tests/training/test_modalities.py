@@ -15,6 +15,7 @@ from fredholm.training import evaluate, explain, load_recipe, predict, train
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.evaluation import summarise_task
 from fredholm.training.tasks import Task, relative_error, task_of
+from tests.parts import parts
 
 from ..data.test_clouds import CUBE
 from ..data.test_fields_questions import write_nlvr2, write_vqa
@@ -29,9 +30,9 @@ FIELDS = (
     "data.batch_size=4",
 )
 TINY = (
-    "model.dim=16",
-    "model.heads=2",
-    "model.depth=1",
+    "model.body.dim=16",
+    "model.body.heads=2",
+    "model.body.depth=1",
     "operator.width=4",
     "operator.frequencies=4",
 )
@@ -112,7 +113,8 @@ def test_graphs_from_their_recipe(tmp_path):
     assert {"training", "profile", "confusion"} <= sections(page)
     assert "test graphs" in page
     config = json.loads((tmp_path / "run/model/config.json").read_text())["config"]
-    assert (config["encoder"], config["eigenvectors"], config["channels"]) == ("graph", 2, 15)
+    encoder = config["encoder"]
+    assert (encoder["kind"], encoder["eigenvectors"], encoder["channels"]) == ("graph", 2, 15)
 
 
 def _modelnet(folder):
@@ -165,14 +167,16 @@ def test_the_papers_sizes_build(name, millions):
     """
     from fredholm import models
 
-    recipe = load_recipe(name)
+    recipe, size = load_recipe(name), {"image_size": 224, "channels": 3}
     overrides = {
         "itnet-modelnet40": {},
-        "itnet-vqa-v2": {"encoder": "multimodal", "vocabulary": 8000, "num_classes": 3129},
-        "itnet-nlvr2": {"encoder": "multimodal", "vocabulary": 4000, "num_classes": 2, "views": 2},
+        "itnet-vqa-v2": {"encoder": "multimodal", "vocabulary": 8000, "num_classes": 3129} | size,
+        "itnet-nlvr2": {"encoder": "multimodal", "vocabulary": 4000, "num_classes": 2, "views": 2}
+        | size,
     }[name]
+    given = parts(**overrides | recipe.model.encoder)
     with torch.device("meta"):
-        model = models.create_model(recipe.model.name, **recipe.model.overrides, **overrides)
+        model = models.create_model(recipe.model.name, **given)
     found = sum(p.numel() for p in model.parameters()) / 1e6
     assert found == pytest.approx(millions, rel=0.08)
 
@@ -185,8 +189,12 @@ def test_the_papers_sizes_build(name, millions):
         ("itnet-darcy", "data.augment.jitter=0.1", "data.augment.jitter: .*darcy holds field"),
         ("digits", "data.augment.rotate=true", "data.augment.rotate: .*digits holds images"),
         ("itnet-mosaics-qa", "data.mixup=0.5", "data.mixup: .*mosaics-qa holds question"),
-        ("itnet-graphs", "model.eigenvectors=3", "model.eigenvectors: .*set by the data set"),
-        ("itnet-kicad", "model.neighbors=3", "did you mean 'neighbours'"),
+        (
+            "itnet-graphs",
+            "model.encoder.eigenvectors=3",
+            "model.encoder.eigenvectors: .*set by the data set",
+        ),
+        ("itnet-kicad", "model.neighbors=3", "did you mean model.encoder.neighbours"),
     ],
 )
 def test_options_of_other_data_are_refused(recipe, override, message):

@@ -41,8 +41,16 @@ MISTAKES = [
         ["model=itnet_nanno"],
         "model.name: received 'itnet_nanno'; needs a model; did you mean 'itnet_nano'?",
     ),
-    (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean 'dim'?"),
-    (["model.operator=softmax"], "model.operator: received 'softmax'; set by operator.name"),
+    (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean model.body.dim?"),
+    (["model.body.dimm=8"], "model.body.dimm: unknown key (received 8); did you mean 'dim'?"),
+    (["model.depth=8"], "received 8; it is now model.body.depth, see docs/migration.md"),
+    (["model.head=every"], "model.head: received 'every'; it is now model.head.pool"),
+    (["model.body.kind=blocks"], "model.body.kind: received 'blocks'"),
+    (["model.head.outputs=3"], "model.head.outputs: received 3; set by the data set"),
+    (
+        ["model.body.operator=softmax"],
+        "model.body.operator: received 'softmax'; set by operator.name",
+    ),
     (
         ["operator=sofmax"],
         "operator.name: received 'sofmax'; needs an operator; did you mean 'softmax'?",
@@ -133,7 +141,7 @@ def test_words_stay_words_where_text_is_meant(word, tmp_path):
         "digits", [f"name={word}", f"data.path={word}", "operator=infsa", f"operator.norm={word}"]
     )
     assert (recipe.name, recipe.data.path, recipe.operator.options["norm"]) == (word,) * 3
-    assert load_recipe("digits", [f"model.pool={word}"]).model.overrides["pool"] == word
+    assert load_recipe("digits", [f"model.head.pool={word}"]).model.head["pool"] == word
     again = load_recipe(save_recipe(recipe, tmp_path / "recipe.yaml"))
     assert again.to_dict() == recipe.to_dict()
 

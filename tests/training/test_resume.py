@@ -26,7 +26,7 @@ BUSY = [
     "data.cutmix=1.0",
     "training.checkpoint_steps=2",
     "training.ema_decay=0.9",
-    "model.dropout=0.1",
+    "model.body.dropout=0.1",
     "data.batch_size=200",
     "data.augment={shift: 1, flip: true}",
 ]

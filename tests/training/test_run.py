@@ -95,7 +95,7 @@ def test_a_warm_up_as_long_as_the_run_is_shortened_and_that_is_said(tmp_path, re
 
 def test_the_largest_seed_is_one_that_every_generator_takes(tmp_path, recipe):
     options = ("data.augment={shift: 1, flip: true}", "data.mixup=0.4", "data.limit=800")
-    chosen = recipe(f"seed={2**63 - 1}", "model.dropout=0.1", *options)
+    chosen = recipe(f"seed={2**63 - 1}", "model.body.dropout=0.1", *options)
     assert train(chosen, tmp_path / "run").epochs == 3
 
 
@@ -280,7 +280,7 @@ def test_bf16_trains_with_float32_weights(tmp_path, recipe):
 
 def test_random_frequencies_follow_the_run_s_seed(recipe):
     def matrices(seed: int) -> list[torch.Tensor]:
-        chosen = recipe("operator=itnet", "model.depth=2", f"seed={seed}")
+        chosen = recipe("operator=itnet", "model.body.depth=2", f"seed={seed}")
         state = build_model(chosen, dataset).state_dict()
         return [value for key, value in state.items() if key.endswith("fourier.matrix")]
 
@@ -298,7 +298,7 @@ def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recip
     with pytest.raises(RecipeError, match=r"operator: received {'widht': 3}"):
         train(recipe("operator.widht=3"), tmp_path / "run")
     with pytest.raises(RecipeError, match=r"heads must divide dim"):
-        train(recipe("model.heads=3"), tmp_path / "run")
+        train(recipe("model.body.heads=3"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -48,8 +48,8 @@ def test_a_regression_has_no_accuracy():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("steps", (2, 3), "needs logits \\(2, 4, classes\\).*head='every'"),
-        ("regression", (2, 4), "num_classes=1"),
+        ("steps", (2, 3), "needs logits \\(2, 4, classes\\).*pool=every"),
+        ("regression", (2, 4), "outputs=1"),
     ],
 )
 def test_heads_that_do_not_fit(name, shape, message):
@@ -75,7 +75,8 @@ def test_adding_from_its_recipe(tmp_path):
     assert set(result.metrics) == {"train_loss", "val_loss"}
     assert "accuracy" not in lines[0]
     assert evaluate(tmp_path / "run")["loss"] > 0
-    assert json.loads((tmp_path / "run/model/config.json").read_text())["config"]["length"] == 12
+    config = json.loads((tmp_path / "run/model/config.json").read_text())["config"]
+    assert config["encoder"]["length"] == 12
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_adding_from_its_recipe(tmp_path):
     [
         ("data.image_size=8", "data.image_size: .*copy-memory holds sequence"),
         ("data.tokens=words", "data.tokens: .*copy-memory holds sequence"),
-        ("model.length=9", "model.length: .*set by the data set"),
+        ("model.encoder.length=9", "model.encoder.length: .*set by the data set"),
     ],
 )
 def test_options_of_other_data_are_refused(override, message):

@@ -30,10 +30,10 @@ SMALL = [
     ),
     *(
         "operator=softmax",
-        "model.depth=1",
-        "model.dim=16",
-        "model.heads=2",
-        "model.dropout=0",
+        "model.body.depth=1",
+        "model.body.dim=16",
+        "model.body.heads=2",
+        "model.body.dropout=0",
         "training.ema_decay=null",
     ),
 ]
@@ -58,10 +58,10 @@ def test_the_run_says_what_was_cut(finished):
 def test_the_vocabulary_is_saved_with_the_model(finished):
     _, run, _ = finished
     saved = json.loads((run / "model" / "config.json").read_text())
-    assert saved["config"]["encoder"] == "text"
+    assert saved["config"]["encoder"]["kind"] == "text"
     words = saved["extra"]["vocabulary"]["words"].split()
-    assert saved["config"]["vocabulary"] == 2 + len(words)
-    assert saved["config"]["max_length"] == saved["extra"]["max_length"] == 5
+    assert saved["config"]["encoder"]["vocabulary"] == 2 + len(words)
+    assert saved["config"]["encoder"]["max_length"] == saved["extra"]["max_length"] == 5
     # Other reviews at the run's place change the training split, not the numbers that the model
     # reads.
     folder = Path(load_run(run)[1].load_recipe().data.path or "")
@@ -110,13 +110,13 @@ def test_files_without_texts(finished, tmp_path, content, message):
 def test_overrides_of_a_trained_model(finished):
     _, run, _ = finished
     evaluate(run)
-    changed = evaluate(run, overrides=["model.dropout=0.4"])
-    assert changed["overrides"] == ["model.dropout=0.4"]
-    assert json.loads((run / "evaluation-model.dropout=0.4.json").read_text()) == changed
+    changed = evaluate(run, overrides=["model.body.dropout=0.4"])
+    assert changed["overrides"] == ["model.body.dropout=0.4"]
+    assert json.loads((run / "evaluation-model.body.dropout=0.4.json").read_text()) == changed
     assert "overrides" not in json.loads((run / "evaluation.json").read_text())
     with pytest.raises(OptionError, match="no option 'dropuot'; did you mean 'dropout'"):
         evaluate(run, overrides=["model.dropuot=0.4"])
-    with pytest.raises(OptionError, match=r"takes model\.KEY=VALUE and operator\.KEY=VALUE only"):
+    with pytest.raises(OptionError, match=r"takes model\.PART\.KEY=VALUE and operator\.KEY=VALUE only"):
         evaluate(run, overrides=["training.epochs=3"])
 
 
@@ -131,8 +131,12 @@ def test_overrides_of_a_trained_model(finished):
         ),
         ("reviews", "data.image_size=8", "data.image_size"),
         ("reviews", "data.tokens=letters", "data.tokens: received 'letters'"),
-        ("reviews", "model.vocabulary=9", "model.vocabulary: received 9; set by the data set"),
-        ("reviews", "model.max_length=9", "set by data.max_length"),
+        (
+            "reviews",
+            "model.encoder.vocabulary=9",
+            "model.encoder.vocabulary: received 9; set by the data set",
+        ),
+        ("reviews", "model.encoder.max_length=9", "set by data.max_length"),
         ("digits", "data.max_length=9", "data.max_length: received 9; digits holds images"),
     ],
 )
@@ -148,17 +152,17 @@ def test_bytes_train_too(tmp_path):
     )
     train(recipe, tmp_path / "run")
     model, _ = load_run(tmp_path / "run")
-    assert model.config.vocabulary == 257
+    assert model.config.encoder.vocabulary == 257
     assert model.extra["vocabulary"] == {"kind": "bytes", "words": ""}
 
 
 def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_path):
     place = write_reviews(tmp_path / "reviews")
     sizes = [
-        "model.dim=8",
-        "model.heads=2",
-        "model.depth=2",
-        "model.mlp_ratio=1.0",
+        "model.body.dim=8",
+        "model.body.heads=2",
+        "model.body.depth=2",
+        "model.body.mlp_ratio=1.0",
         "data.batch_size=8",
         "data.min_count=1",
     ]
@@ -183,8 +187,8 @@ def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_p
         [float(row["energy"]) for row in rows if row["epoch"] == epoch] for epoch in ("1", "2")
     ]
     assert any(energy == pytest.approx(last["energy"], rel=1e-5) for energy in found)
-    twice, same = evaluate(run, overrides=["model.steps=4"]), evaluate(run)
-    assert twice["overrides"] == ["model.steps=4"]
+    twice, same = evaluate(run, overrides=["model.body.steps=4"]), evaluate(run)
+    assert twice["overrides"] == ["model.body.steps=4"]
     assert twice["loss"] != same["loss"]
     with torch.no_grad():
         dataset = build_dataset(recipe, "test")
@@ -198,9 +202,9 @@ def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_p
 def test_a_resumed_run_has_each_step_once(tmp_path, monkeypatch):
     place = write_reviews(tmp_path / "reviews")
     sizes = [
-        "model.dim=8",
-        "model.heads=2",
-        "model.depth=1",
+        "model.body.dim=8",
+        "model.body.heads=2",
+        "model.body.depth=1",
         "data.batch_size=8",
         f"data.path={place}",
         "data.min_count=1",
@@ -230,7 +234,7 @@ def test_the_command_line_reads_texts_and_overrides(finished, tmp_path, capsys):
     (tmp_path / "t.txt").write_text("a fine film\n", encoding="utf-8")
     assert main(["predict", str(run), str(tmp_path / "t.txt")]) == 0
     assert "t.txt:1: " in capsys.readouterr().out
-    assert main(["evaluate", str(run), "model.dropout=0.2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["overrides"] == ["model.dropout=0.2"]
-    assert main(["evaluate", str(run), "model.depth=3"]) == 2
+    assert main(["evaluate", str(run), "model.body.dropout=0.2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overrides"] == ["model.body.dropout=0.2"]
+    assert main(["evaluate", str(run), "model.body.depth=3"]) == 2
     assert "does not fit its configuration" in capsys.readouterr().err

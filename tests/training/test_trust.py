@@ -121,7 +121,7 @@ COMMANDS = [
     ["generate", "--prompt", "a"],
     ["compress", "--rank", "2"],
     ["linearize", "--out", "out", "--epochs", "0", "--distil-epochs", "0"],
-    ["explain", "--module", "blocks.0", "--out", "out"],
+    ["explain", "--module", "body.blocks.0", "--out", "out"],
     ["train", "--resume", "--runs", "."],
     ["sweep", "--runs", "."],
 ]

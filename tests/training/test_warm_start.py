@@ -16,7 +16,13 @@ from tests.data.fixtures import write_image_folder
 from tests.data.test_fields_questions import write_vqa
 
 TINY = [
-    *("model.dim=16", "model.heads=2", "model.depth=1", "operator.width=4", "model.frequencies=4"),
+    *(
+        "model.body.dim=16",
+        "model.body.heads=2",
+        "model.body.depth=1",
+        "operator.width=4",
+        "model.encoder.frequencies=4",
+    ),
     *("operator.frequencies=4", "training.epochs=1", "schedule.warmup_epochs=0"),
     *("data.batch_size=4", "training.precision=32"),
 ]
@@ -38,9 +44,10 @@ def home(tmp_path_factory):
 
 
 def recipe(name: str, folder, *overrides: str):
-    model = ["model.name=itnet_b", "model.patch=8", "operator=itnet"]
+    model = ["model.name=itnet_b", "operator=itnet"]
+    model += [] if name == "text" else ["model.encoder.patch=8"]
     own = {
-        "image": ("digits", ["data.name=image-folder", "data.image_size=32", "model.pool=cls",
+        "image": ("digits", ["data.name=image-folder", "data.image_size=32", "model.head.pool=cls",
                              f"data.path={folder / 'pictures'}", "data.augment.shift=0"]),
         "text": ("itnet-glue", [f"data.path={folder / 'glue'}", "data.min_count=1",
                                 "data.max_length=12", "init_from=null"]),
@@ -66,7 +73,7 @@ def test_pictures_with_questions_start_from_images_and_texts(home):
     image, text = (load_run(home / name)[0] for name in ("image", "text"))
     pictures = image.state_dict()
     for key, value in after.items():
-        if key.startswith(("blocks.", "norm.")):
+        if key.startswith("body."):
             assert value.equal(pictures[key]), key
         elif key.startswith("encoder.image."):
             assert value.equal(pictures[key.replace("encoder.image.", "encoder.")]), key
@@ -110,7 +117,7 @@ def test_such_a_run_trains_from_its_recipe(home):
     assert model.state_dict()["encoder.embed.weight"][unknown].equal(
         before["encoder.embed.weight"][unknown]
     )
-    key = "blocks.0.operator.kernel.fourier.matrix"
+    key = "body.blocks.0.operator.kernel.fourier.matrix"
     assert model.state_dict()[key].equal(before[key])
     assert (
         f"{key} (({source[key].shape[0]}, 2) there, ({source[key].shape[0]}, 1) here)" in lines[1]
@@ -132,8 +139,8 @@ def test_texts_of_such_a_start_keep_their_own_vocabulary(home):
 
 
 def test_what_cannot_start_a_model_is_refused(home):
-    model, dataset, _ = fresh("vqa", home, "model.dim=8")
-    with pytest.raises(RecipeError, match=r"features of width 16, the model of 8; set model\.dim"):
+    model, dataset, _ = fresh("vqa", home, "model.body.dim=8")
+    with pytest.raises(RecipeError, match=r"features of width 16, .*; set model\.body\.dim"):
         start_from(model, [home / "image", home / "text"], dataset)
     model, dataset, _ = fresh("vqa", home)
     with pytest.raises(
@@ -142,6 +149,6 @@ def test_what_cannot_start_a_model_is_refused(home):
         start_from(model, [home / "image", home / "image"], dataset)
     with pytest.raises(RecipeError, match="init_from"):
         recipe("vqa", home, "init_from=[]")
-    model, dataset, _ = fresh("image", home, "model.patch=4")
+    model, dataset, _ = fresh("image", home, "model.encoder.patch=4")
     with pytest.raises(RecipeError, match=r"encoder.embed.weight is \(16, 192\) there"):
         start_from(model, home / "image", dataset)

@@ -99,7 +99,7 @@ def evaluate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Changes that fit the weights: model.steps=12, operator.strategy=exact.",
+            help="Changes that fit the weights: model.body.steps=12, operator.strategy=exact.",
             metavar="[KEY=VALUE]...",
         ),
     ] = None,

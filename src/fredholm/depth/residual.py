@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError
+from ..integral import CausalState
 from ..ops.plain import recomputed
 
 
@@ -155,3 +159,25 @@ class ResidualBlock(nn.Module):
         if self.feed_forward is not None and self.norm2 is not None:
             u = u + self.drop_path(self.feed_forward(self.norm2(u)))
         return u
+
+    def step(
+        self, u: Float[Tensor, "b d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b d"], CausalState]:
+        """One more point of a causal domain: the block's output there, and the state after it."""
+        out, after = self.prefill(u[:, None], state, one=True)
+        return out[:, 0], after
+
+    def prefill(
+        self, u: Float[Tensor, "b n d"], state: CausalState, *, one: bool = False
+    ) -> tuple[Float[Tensor, "b n d"], CausalState]:
+        """The next n points at once; with ``one``, of n = 1, by the operator's step."""
+        operator: Any = self.operator
+        if one:
+            out, after = operator.step(self.norm1(u[:, 0]), state)
+            out = out[:, None]
+        else:
+            out, after = operator.prefill(self.norm1(u), state)
+        u = u + self.drop_path(self.dropout(out))
+        if self.feed_forward is not None and self.norm2 is not None:
+            u = u + self.drop_path(self.feed_forward(self.norm2(u)))
+        return u, after

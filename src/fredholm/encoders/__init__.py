@@ -1,28 +1,48 @@
 """Encoders: raw data to (features, Domain). Principle: positions are raw coordinates, the measure
-carries the prior.
+carries the prior. Beside each lies its configuration.
 """
 
-from .field import FieldEncoder
-from .graph import GraphEncoder, laplacian_positions
-from .image import ImageEncoder
+from .embedded_sequence import EmbeddedSequence, SequenceConfig
+from .encoder import ENCODERS, Encoder, EncoderConfig, register_encoder
+from .field import FieldConfig, FieldEncoder
+from .graph import GraphConfig, GraphEncoder, laplacian_positions
+from .image import ImageConfig, ImageEncoder
 from .inputs import Inputs
-from .multi_scale import MultiScaleImageEncoder
-from .multimodal import MultimodalEncoder
-from .pixels import PixelEncoder
-from .points import PointEncoder
-from .sequence import SequenceEncoder
-from .text import TextEncoder
+from .multi_scale import MultiScaleImageConfig, MultiScaleImageEncoder
+from .multimodal import MultimodalConfig, MultimodalEncoder
+from .pixels import PixelConfig, PixelEncoder
+from .points import PointConfig, PointEncoder
+from .sequence import SampleConfig, SequenceEncoder
+from .text import TextConfig, TextEncoder
+from .tokens import TokenConfig, TokenEncoder
 
 __all__ = [
+    "ENCODERS",
+    "EmbeddedSequence",
+    "Encoder",
+    "EncoderConfig",
+    "FieldConfig",
     "FieldEncoder",
+    "GraphConfig",
     "GraphEncoder",
+    "ImageConfig",
     "ImageEncoder",
     "Inputs",
+    "MultiScaleImageConfig",
     "MultiScaleImageEncoder",
+    "MultimodalConfig",
     "MultimodalEncoder",
+    "PixelConfig",
     "PixelEncoder",
+    "PointConfig",
     "PointEncoder",
+    "SampleConfig",
+    "SequenceConfig",
     "SequenceEncoder",
+    "TextConfig",
     "TextEncoder",
+    "TokenConfig",
+    "TokenEncoder",
     "laplacian_positions",
+    "register_encoder",
 ]

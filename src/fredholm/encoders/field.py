@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..configuration import check_counts, check_positive, given
 from ..domain import Domain
 from ..errors import ShapeError
 from ..integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, register_encoder
 
 
-class FieldEncoder(nn.Module):
+@register_encoder("field")
+@dataclass(frozen=True)
+class FieldConfig(EncoderConfig):
+    """Numbers on a grid of the unit square, answered at every point; see :class:`FieldEncoder`.
+
+    Attributes:
+        channels: values of a field at a point.
+        frequencies, sigma: of the positions.
+    """
+
+    of_data = ("channels",)
+    pools = ("every", "mean", "points")
+
+    channels: int = 1
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "channels", "frequencies")
+        check_positive(self, "sigma")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> FieldEncoder:
+        assert dim is not None
+        return FieldEncoder(
+            channels=self.channels, dim=dim, dropout=dropout, **given(self, "frequencies", "sigma")
+        )
+
+    @property
+    def points(self) -> int:
+        return 256  # of a field of 16 x 16; any other resolution works
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, 16, 16)
+
+
+class FieldEncoder(Encoder):
     r"""Values at the cells of a grid over the unit cube: features :math:`E\,a(x) + P\,\gamma(x)` at
     the cells' centres x.
 
@@ -50,7 +93,7 @@ class FieldEncoder(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.channels, self.position_dim = channels, position_dim
+        self.channels, self.position_dim, self.dim = channels, position_dim, dim
         self.embed = nn.Linear(channels, dim)
         self.fourier = FourierFeatures(position_dim, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
@@ -71,7 +114,3 @@ class FieldEncoder(nn.Module):
         return self.dropout(
             features + self.position(self.fourier(domain.positions).to(features.dtype))
         ), domain
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The features at every point, (B, N, D)."""
-        return features

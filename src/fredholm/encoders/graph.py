@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..configuration import check_counts, check_known, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
+from .encoder import Encoder, EncoderConfig, register_encoder
 from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
 NULL = 1e-4  # Laplacian eigenvalues below this belong to the components, not to their shape
 
 
-class GraphEncoder(nn.Module):
+@register_encoder("graph")
+@dataclass(frozen=True)
+class GraphConfig(EncoderConfig):
+    """Nodes and edges; see :class:`GraphEncoder`.
+
+    Attributes:
+        channels: width of node features; or
+        vocabulary: how many tokens there are, where nodes are bags of tokens.
+        eigenvectors: how many a position has.
+        off_edges: what a pair without an edge counts: ``learned``, ``none`` or ``all``.
+    """
+
+    of_data = ("channels", "vocabulary", "eigenvectors")
+    pools = ("mean", "points", "first", "every")
+
+    channels: int | None = None
+    vocabulary: int | None = None
+    eigenvectors: int = 8
+    off_edges: str = "learned"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self, off_edges=OFF_EDGES)
+        check_counts(self, "channels", "vocabulary", "eigenvectors")
+        if (self.channels is None) == (self.vocabulary is None):
+            got = f"channels={self.channels}, vocabulary={self.vocabulary}"
+            raise OptionError(f"a graph's nodes need channels or a vocabulary; got {got}")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> GraphEncoder:
+        assert dim is not None
+        return GraphEncoder(
+            eigenvectors=self.eigenvectors,
+            off_edges=self.off_edges,
+            dim=dim,
+            dropout=dropout,
+            **given(self, "channels", "vocabulary"),
+        )
+
+
+class GraphEncoder(Encoder):
     r"""Nodes as points at their Laplacian eigenvectors, and edges as a density of pairs.
 
     Features are :math:`E f_i` (node features), or :math:`\sum_w E[w]` over a node's tokens. A pair
@@ -37,8 +82,6 @@ class GraphEncoder(nn.Module):
         vocabulary: how many tokens there are, 0 being padding.
         off_edges: see above.
         start: of θ.
-        pool: ``mean`` over nodes; ``first``: the node that the sample is about, which stands first;
-            ``every``: all of them.
         dropout: after the embedding.
 
     Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source,
@@ -75,7 +118,6 @@ class GraphEncoder(nn.Module):
         vocabulary: int = 0,
         off_edges: str = "learned",
         start: float = -2.0,
-        pool: str = "mean",
         dropout: float = 0.0,
     ):
         super().__init__()
@@ -83,20 +125,14 @@ class GraphEncoder(nn.Module):
             raise OptionError(
                 f"off_edges: received {off_edges!r}{suggest(str(off_edges), OFF_EDGES)}"
             )
-        if pool not in ("mean", "first", "every"):
-            raise OptionError(f"pool: received {pool!r}; of a graph needs mean, first or every")
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
             raise OptionError(
                 "a graph's nodes need channels or a vocabulary, and 1 or more eigenvectors; got "
                 f"{got}"
             )
-        self.position_dim, self.channels, self.pool, self.off_edges = (
-            eigenvectors,
-            channels,
-            pool,
-            off_edges,
-        )
+        self.position_dim, self.channels, self.dim = eigenvectors, channels, dim
+        self.off_edges = off_edges
         self.embed = nn.Linear(channels, dim) if channels else None
         self.words = nn.Embedding(vocabulary, dim, padding_idx=0) if vocabulary else None
         self.theta = nn.Parameter(torch.tensor(float(start))) if off_edges == "learned" else None
@@ -171,19 +207,6 @@ class GraphEncoder(nn.Module):
         count = seen.sum(-1, keepdim=True).clamp(min=1)
         log = (torch.where(seen, weight, 1.0) * count / torch.where(total > 0, total, 1.0)).log()
         return torch.where(seen, log, -torch.inf)
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """One feature vector (B, D): the first node's, or the mean over the real nodes (zero where
-        there is none); or every node's.
-        """
-        if self.pool == "every":
-            return features
-        if self.pool == "first":
-            return features[:, 0]
-        if domain.valid is None:
-            return features.mean(1)
-        total = torch.where(domain.valid[..., None], features, 0.0).sum(1)
-        return total / domain.valid.sum(1, keepdim=True).clamp(min=1)
 
 
 @torch.no_grad()

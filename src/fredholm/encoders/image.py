@@ -2,19 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..configuration import (
+    check_counts,
+    check_known,
+    check_patch,
+    check_positive,
+    given,
+    image_sides,
+)
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, register_encoder
 
 POSITIONS = ("fourier", "learned")
 
 
-class ImageEncoder(nn.Module):
+@register_encoder("image")
+@dataclass(frozen=True)
+class ImageConfig(EncoderConfig):
+    """Pictures as patches; see :class:`ImageEncoder`.
+
+    Attributes:
+        image_size: height and width that the model is built for, or one number for both; other
+            sizes work where the patch divides them.
+        channels: of a picture.
+        patch: side of a patch in pixels, or (height, width).
+        positions: ``fourier``, a function of the coordinates, or ``learned``, a table interpolated
+            for other sizes.
+        frequencies, sigma: of ``fourier`` positions.
+    """
+
+    of_data = ("image_size", "channels")
+    pools = ("mean", "points", "cls", "every")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+    patch: int | tuple[int, int] = 4
+    positions: str = "fourier"
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        check_known(self, positions=POSITIONS)
+        super().__post_init__()
+        check_counts(self, "image_size", "channels", "patch", "frequencies")
+        check_positive(self, "sigma")
+        check_patch(self.sides, self.patch)
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        if given.get("positions") != "learned":
+            return {}
+        return dict.fromkeys(("frequencies", "sigma"), "positions='learned'")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> ImageEncoder:
+        assert dim is not None
+        return ImageEncoder(
+            patch=self.patch,
+            channels=self.channels,
+            dim=dim,
+            class_token=class_token,
+            dropout=dropout,
+            positions=self.positions,
+            grid=self.grid,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width."""
+        height, width = image_sides(self.image_size)
+        return height, width
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (h, w), (ph, pw) = self.sides, image_sides(self.patch)
+        return h // ph, w // pw
+
+    @property
+    def points(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *self.sides)
+
+
+class ImageEncoder(Encoder):
     r"""Patches as points of the unit square: features :math:`E\,\mathrm{patch} + p(x)` at the patch
     centres x.
 
@@ -22,9 +110,9 @@ class ImageEncoder(nn.Module):
         patch: side of a square patch in pixels, or (height, width).
         channels: C.
         dim: width D of the features.
-        pool: ``"mean"``, or ``"cls"`` for a class token at the centre of the square with measure 0:
-            it reads the image and no patch reads it. It leaves the regular grid, so displacement
-            tables no longer apply.
+        class_token: whether a token stands at the centre of the square with measure 0: it reads the
+            image and no patch reads it. It leaves the regular grid, so displacement tables no
+            longer apply.
         frequencies, sigma: of γ. Positions lie in [0, 1]².
         dropout: after the embedding.
         positions: ``fourier``: :math:`p(x) = P\,\gamma(x)`, a function of the coordinate;
@@ -37,7 +125,7 @@ class ImageEncoder(nn.Module):
     square or not.
 
     Raises:
-        OptionError: an unknown pool or kind of positions, or a table without a grid.
+        OptionError: an unknown kind of positions, or a table without a grid.
         ShapeError: images whose channels or sides do not fit.
 
     Reference: ITNet §3.4, App. J; Dosovitskiy et al. 2021 for the table.
@@ -54,7 +142,7 @@ class ImageEncoder(nn.Module):
         patch: int | tuple[int, int],
         channels: int,
         dim: int,
-        pool: str = "mean",
+        class_token: bool = False,
         frequencies: int = 64,
         sigma: float = 10.0,
         dropout: float = 0.0,
@@ -62,8 +150,6 @@ class ImageEncoder(nn.Module):
         grid: tuple[int, int] | None = None,
     ):
         super().__init__()
-        if pool not in ("mean", "cls"):
-            raise OptionError(f"pool is 'mean' or 'cls', got {pool!r}")
         if positions not in POSITIONS:
             raise OptionError(
                 f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}"
@@ -73,7 +159,7 @@ class ImageEncoder(nn.Module):
                 "learned positions need grid=(rows, columns), the patches of the images in training"
             )
         self.patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
-        self.channels, self.pool, self.position_dim = channels, pool, 2
+        self.channels, self.position_dim, self.dim = channels, 2, dim
         self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], dim)
         self.fourier = FourierFeatures(2, frequencies, sigma) if positions == "fourier" else None
         self.position = (
@@ -82,7 +168,7 @@ class ImageEncoder(nn.Module):
         self.table = (
             nn.Parameter(torch.zeros(dim, *grid)) if positions == "learned" and grid else None
         )
-        self.token = nn.Parameter(torch.zeros(dim)) if pool == "cls" else None
+        self.token = nn.Parameter(torch.zeros(dim)) if class_token else None
         self.dropout = nn.Dropout(dropout)
         nn.init.trunc_normal_(self.embed.weight, std=0.02)
         nn.init.zeros_(self.embed.bias)
@@ -123,10 +209,6 @@ class ImageEncoder(nn.Module):
             return domain
         centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))
         return Domain.join(centre, domain, balance=(0.0, 1.0))
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The image's one feature vector (B, D): the class token, or the mean over patches."""
-        return features[:, 0] if self.token is not None else features.mean(1)
 
     def _grid(self, images: Tensor) -> tuple[int, int]:
         if images.dim() != 4 or images.shape[1] != self.channels:

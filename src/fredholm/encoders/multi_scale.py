@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..configuration import (
+    check_counts,
+    check_known,
+    check_patch,
+    check_positive,
+    given,
+    image_sides,
+)
 from ..domain import Domain
 from ..errors import OptionError
+from .encoder import Encoder, EncoderConfig, register_encoder
 from .image import ImageEncoder
 
 
-class MultiScaleImageEncoder(nn.Module):
+@register_encoder("scales")
+@dataclass(frozen=True)
+class MultiScaleImageConfig(EncoderConfig):
+    """Pictures as patches of several sizes; see :class:`MultiScaleImageEncoder`.
+
+    Attributes:
+        image_size, channels: of a picture.
+        scales: two or more patch sizes.
+        measure: ``uniform`` or ``balanced``.
+        frequencies, sigma: of the positions.
+    """
+
+    data = "image"
+    of_data = ("image_size", "channels")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+    scales: tuple[int, ...] = (4, 7)
+    measure: str = "uniform"
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        super().__post_init__()
+        check_known(self, measure=("uniform", "balanced"))
+        check_counts(self, "image_size", "channels", "scales", "frequencies")
+        check_positive(self, "sigma")
+        for patch in self.scales:
+            check_patch(image_sides(self.image_size), patch)
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> MultiScaleImageEncoder:
+        assert dim is not None
+        return MultiScaleImageEncoder(
+            scales=self.scales,
+            channels=self.channels,
+            dim=dim,
+            measure=self.measure,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def points(self) -> int:
+        height, width = image_sides(self.image_size)
+        return sum((height // patch) * (width // patch) for patch in self.scales)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *image_sides(self.image_size))
+
+
+class MultiScaleImageEncoder(Encoder):
     r"""The patches of several sizes, each at its own centre of the unit square, in one domain; no
     fusion but the kernel's own.
 
@@ -62,7 +127,7 @@ class MultiScaleImageEncoder(nn.Module):
             raise OptionError(
                 f"measure: received {measure!r}; of several scales needs uniform or balanced"
             )
-        self.measure = measure
+        self.measure, self.dim = measure, dim
         options = {"channels": channels, "dim": dim, "frequencies": frequencies, "sigma": sigma}
         self.encoders = nn.ModuleList(ImageEncoder(patch=patch, **options) for patch in scales)
         self.scale = nn.Parameter(torch.empty(len(scales), dim))
@@ -77,8 +142,3 @@ class MultiScaleImageEncoder(nn.Module):
             shares = (float(number), 1.0) if self.measure == "balanced" else None
             domain = Domain.join(domain, other, balance=shares)
         return self.dropout(features), domain
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The image's one feature vector (B, D): the mean against the measure."""
-        weights = domain.quadrature().weights()[:, 0, 0, :, None].to(features.dtype)
-        return (weights * features).sum(1)

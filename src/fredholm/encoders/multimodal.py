@@ -2,20 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..configuration import check_counts, check_patch, check_positive, given, image_sides
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
 from ..integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, register_encoder
 from .image import ImageEncoder
 from .inputs import Inputs
 
 ROW = 1.5  # where the text stands: below the picture, which lies in [0, 1]²
 
 
-class MultimodalEncoder(nn.Module):
+@register_encoder("multimodal")
+@dataclass(frozen=True)
+class MultimodalConfig(EncoderConfig):
+    """A picture and a text; see :class:`MultimodalEncoder`.
+
+    Attributes:
+        image_size, channels: of the picture.
+        vocabulary, max_length: of the text: token numbers, and the unit of position.
+        views: pictures of one sample, each joined with its text.
+        patch: side of a patch in pixels, or (height, width).
+        measure: ``balanced``, ``uniform``, or the picture's share of the mass.
+        frequencies, sigma: of the positions.
+    """
+
+    of_data = ("image_size", "channels", "vocabulary", "max_length", "views")
+    pools = ("mean", "points", "cls")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+    vocabulary: int = 257
+    max_length: int = 256
+    views: int = 1
+    patch: int | tuple[int, int] = 4
+    measure: str | float = "balanced"
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        super().__post_init__()
+        check_counts(self, "image_size", "channels", "vocabulary", "max_length", "views", "patch")
+        check_counts(self, "frequencies")
+        check_positive(self, "sigma")
+        check_patch(image_sides(self.image_size), self.patch)
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> MultimodalEncoder:
+        assert dim is not None
+        return MultimodalEncoder(
+            patch=self.patch,
+            channels=self.channels,
+            vocabulary=self.vocabulary,
+            max_length=self.max_length,
+            dim=dim,
+            measure=self.measure,
+            views=self.views,
+            class_token=class_token,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+
+class MultimodalEncoder(Encoder):
     r"""Patches at their centres in the unit square, tokens on a line apart from it, one measure
     over both.
 
@@ -29,8 +86,10 @@ class MultimodalEncoder(nn.Module):
         dim: width D of the features.
         measure: ``balanced``: mass 1/2 each; ``uniform``: every patch and every token the same
             mass; or the picture's share of the mass, a number in (0, 1): 0.75 is the paper's 3:1.
-        pool: ``cls``: a token in the middle of the picture with measure 0, which reads all and is
-            read by nothing; ``mean`` against the measure.
+        views: pictures of one sample, (B, V, C, H, W), each of which its text is joined with:
+            V·B signals, those of a sample one after the other.
+        class_token: whether a token stands in the middle of the picture with measure 0, which reads
+            all and is read by nothing.
         frequencies, sigma: of γ.
         dropout: after the embedding.
 
@@ -39,7 +98,7 @@ class MultimodalEncoder(nn.Module):
     which comes before them).
 
     Raises:
-        OptionError: an unknown measure or pool.
+        OptionError: an unknown measure.
         ShapeError: inputs that do not fit.
 
     Reference: ITNet §3.4, App. J, Table 22; modality embeddings N(0, 0.02²), H.3.
@@ -49,7 +108,7 @@ class MultimodalEncoder(nn.Module):
         >>> image, tokens = torch.zeros(2, 1, 8, 8), torch.tensor([[3, 4, 0], [5, 6, 7]])
         >>> features, domain = encoder(Inputs(image=image, tokens=tokens))
         >>> features.shape, domain.quadrature().weights()[0, 0, 0].tolist()
-        (torch.Size([2, 8, 8]), [0.0, 0.125, 0.125, 0.125, 0.125, 0.25, 0.25, 0.0])
+        (torch.Size([2, 7, 8]), [0.125, 0.125, 0.125, 0.125, 0.25, 0.25, 0.0])
     """
 
     position_dim = 2
@@ -63,7 +122,8 @@ class MultimodalEncoder(nn.Module):
         max_length: int,
         dim: int,
         measure: str | float = "balanced",
-        pool: str = "cls",
+        views: int = 1,
+        class_token: bool = False,
         frequencies: int = 64,
         sigma: float = 10.0,
         dropout: float = 0.0,
@@ -77,9 +137,7 @@ class MultimodalEncoder(nn.Module):
                 f"measure: received {measure!r}; needs balanced, uniform, or the picture's share "
                 "in (0, 1)"
             )
-        if pool not in ("cls", "mean"):
-            raise OptionError(f"pool: received {pool!r}; of picture and text needs cls or mean")
-        self.measure, self.pool, self.max_length = measure, pool, max_length
+        self.measure, self.views, self.max_length, self.dim = measure, views, max_length, dim
         self.image = ImageEncoder(
             patch=patch, channels=channels, dim=dim, frequencies=frequencies, sigma=sigma
         )
@@ -87,7 +145,7 @@ class MultimodalEncoder(nn.Module):
         self.fourier = FourierFeatures(2, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
         self.modality = nn.Parameter(torch.empty(2, dim))
-        self.token = nn.Parameter(torch.empty(dim)) if pool == "cls" else None
+        self.token = nn.Parameter(torch.empty(dim)) if class_token else None
         self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.words.weight, std=dim**-0.5)
         with torch.no_grad():
@@ -98,7 +156,7 @@ class MultimodalEncoder(nn.Module):
             nn.init.trunc_normal_(self.token, std=0.02)
 
     def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
-        image, tokens = inputs["image"], inputs["tokens"]
+        image, tokens = self._pairs(inputs["image"], inputs["tokens"])
         if (
             tokens.dim() != 2
             or tokens.is_floating_point()
@@ -123,6 +181,16 @@ class MultimodalEncoder(nn.Module):
             )
         return self.dropout(features), domain
 
+    def _pairs(self, image: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Each picture with its text."""
+        if self.views == 1:
+            return image, tokens
+        if image.dim() != 5 or image.shape[1] != self.views:
+            raise ShapeError(
+                f"image must have shape (B, {self.views}, C, H, W), got {tuple(image.shape)}"
+            )
+        return image.flatten(0, 1), tokens.repeat_interleave(self.views, 0)
+
     def _line(self, tokens: Tensor, like: Tensor) -> Domain:
         place = (
             torch.arange(tokens.shape[1], device=like.device, dtype=like.dtype) / self.max_length
@@ -136,14 +204,3 @@ class MultimodalEncoder(nn.Module):
             return Domain.join(picture, line)
         share = 0.5 if isinstance(self.measure, str) else float(self.measure)
         return Domain.join(picture, line, balance=(share, 1.0 - share))
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The pair's one feature vector (B, D): the class token, or the mean against
-        the measure.
-        """
-        if self.token is not None:
-            return features[:, 0]
-        weights = domain.quadrature().weights()[:, 0, 0, :, None].to(features.dtype)
-        if domain.valid is not None:
-            features = torch.where(domain.valid[..., None], features, 0.0)
-        return (weights * features).sum(1)

@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..configuration import check_counts, image_sides
 from ..domain import Domain
 from ..errors import ShapeError
+from .encoder import Encoder, EncoderConfig, register_encoder
 
 
-class PixelEncoder(nn.Module):
+@register_encoder("pixels")
+@dataclass(frozen=True)
+class PixelConfig(EncoderConfig):
+    """Pictures as they are; see :class:`PixelEncoder`.
+
+    Attributes:
+        image_size, channels: of a picture.
+    """
+
+    data = "image"
+    own_width = True
+    of_data = ("image_size", "channels")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        super().__post_init__()
+        check_counts(self, "image_size", "channels")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> PixelEncoder:
+        return PixelEncoder(self.channels)
+
+    @property
+    def points(self) -> int:
+        height, width = image_sides(self.image_size)
+        return height * width
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *image_sides(self.image_size))
+
+
+class PixelEncoder(Encoder):
     """Images as they are: a pixel a point of the grid, for stages that begin with a convolution.
 
     Shape: images (B, C, H, W) to (B, H·W, C) and the grid of pixels.
@@ -24,7 +64,7 @@ class PixelEncoder(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.channels = channels
+        self.channels = self.dim = channels
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n c"], Domain]:
         if images.dim() != 4 or images.shape[1] != self.channels:
@@ -35,7 +75,3 @@ class PixelEncoder(nn.Module):
         return images.flatten(2).mT, Domain.grid(
             *images.shape[2:], device=images.device, dtype=dtype
         )
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The mean over the grid's points, (B, D)."""
-        return features.mean(1)

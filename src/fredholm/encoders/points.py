@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..configuration import check_counts, check_known, check_positive, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, register_encoder
 
 FEATURES = ("raw", "fourier")
 
 
-class PointEncoder(nn.Module):
+@register_encoder("points")
+@dataclass(frozen=True)
+class PointConfig(EncoderConfig):
+    """Point clouds; see :class:`PointEncoder`.
+
+    Attributes:
+        channels: coordinates and further channels of a point.
+        position_dim: how many of them are coordinates (None: all).
+        features: ``raw`` or ``fourier``.
+        neighbours: k of the local pre-extraction, 0 for none.
+        frequencies, sigma: of ``fourier`` features.
+    """
+
+    of_data = ("channels",)
+
+    channels: int = 3
+    position_dim: int | None = None
+    features: str = "raw"
+    neighbours: int = 0
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        check_known(self, features=FEATURES)
+        super().__post_init__()
+        check_counts(self, "channels", "position_dim", "frequencies")
+        check_positive(self, "sigma")
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        if given.get("features", "raw") == "fourier":
+            return {}
+        return dict.fromkeys(("frequencies", "sigma"), "features='raw'")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> PointEncoder:
+        assert dim is not None
+        return PointEncoder(
+            channels=self.channels,
+            dim=dim,
+            position_dim=self.position_dim,
+            features=self.features,
+            neighbours=self.neighbours,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def points(self) -> int:
+        return 1024  # any other number works
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.points, self.channels)
+
+
+class PointEncoder(Encoder):
     r"""Points as they are: positions the raw coordinates, uniform measure, and features from the
     coordinates and the neighbours.
 
@@ -77,7 +140,7 @@ class PointEncoder(nn.Module):
             raise OptionError(
                 f"needs 1 to channels coordinates and 0 or more neighbours, got {got}"
             )
-        self.neighbours = neighbours
+        self.neighbours, self.dim = neighbours, dim
         self.embed = nn.Linear(channels, dim)
         self.fourier = (
             FourierFeatures(self.position_dim, frequencies, sigma)
@@ -133,13 +196,6 @@ class PointEncoder(nn.Module):
         lowest = torch.finfo(response.dtype).min
         best = torch.where(real[..., None], response, lowest).amax(-2)
         return torch.where(real.any(-1, keepdim=True), best, 0.0)
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The cloud's one feature vector (B, D): the mean against the measure, padding left out."""
-        weights = domain.quadrature().weights()[:, 0, 0, :, None].to(features.dtype)
-        if domain.valid is not None:
-            features = torch.where(domain.valid[..., None], features, 0.0)
-        return (weights * features).sum(1)
 
 
 @torch.no_grad()

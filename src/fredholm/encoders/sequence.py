@@ -4,19 +4,86 @@ own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..configuration import check_counts, check_known, check_positive, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
+from .encoder import Encoder, EncoderConfig, register_encoder
 
 MASKS = ("none", "point", "channel")
 
 
-class SequenceEncoder(nn.Module):
+@register_encoder("samples")
+@dataclass(frozen=True)
+class SampleConfig(EncoderConfig):
+    """Sequences of numbers as they are, for convolutions; see :class:`SequenceEncoder`.
+
+    Attributes:
+        channels, length: values per point, and points of a training sequence.
+        timed: whether times come first.
+        spacing: of a regular sequence, steps of training between two samples.
+        step: of times, their unit.
+        causal: a point sees those up to its own.
+        mask: ``none``, ``point`` or ``channel``: what marks missing values.
+    """
+
+    data = "sequence"
+    own_width = True
+    of_data = ("channels", "length", "timed")
+    pools = ("mean", "points", "last", "every")
+
+    channels: int = 1
+    length: int = 784
+    timed: bool = False
+    spacing: float = 1.0
+    step: float | None = None
+    causal: bool = True
+    mask: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self, mask=MASKS)
+        check_counts(self, "channels", "length")
+        check_positive(self, "spacing", "step")
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        return {} if given.get("timed") else {"step": "timed=False"}
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> SequenceEncoder:
+        return SequenceEncoder(
+            channels=self.channels,
+            length=self.length,
+            spacing=self.spacing,
+            timed=self.timed,
+            causal=self.causal,
+            mask=self.mask,
+            **given(self, "step"),
+        )
+
+    @property
+    def default_pool(self) -> str:
+        return "last" if self.causal else "mean"
+
+    @property
+    def points(self) -> int:
+        return self.length
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.length, self.channels + self.timed)
+
+
+class SequenceEncoder(Encoder):
     r"""Samples as points of a time axis whose unit is the length of a training sequence; their
     values are the features.
 
@@ -132,16 +199,6 @@ class SequenceEncoder(nn.Module):
         return Domain.timestamps(
             times / unit, step=1.0 / self.length, causal=self.causal, valid=~times.isnan()
         )
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """Features at the last point that is no padding, (B, D); of an empty sequence zeros."""
-        valid = domain.valid
-        if valid is None:
-            return features[:, -1]
-        steps = torch.arange(valid.shape[1], device=valid.device)
-        last = torch.where(valid, steps, -1).amax(1)
-        chosen = features[torch.arange(len(features), device=valid.device), last.clamp(min=0)]
-        return torch.where(last[:, None] >= 0, chosen, 0.0)
 
     def extra_repr(self) -> str:
         size = f"channels={self.channels}, length={self.length}"

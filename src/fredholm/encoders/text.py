@@ -2,19 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..configuration import check_counts, check_known, check_positive, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, register_encoder
 
-POOLS = ("mean", "cls", "last", "every")
 POSITIONS = ("fourier", "learned", "none")
 
 
-class TextEncoder(nn.Module):
+@register_encoder("text")
+@dataclass(frozen=True)
+class TextConfig(EncoderConfig):
+    """Texts; see :class:`TextEncoder`.
+
+    Attributes:
+        vocabulary: how many token numbers there are, padding included.
+        max_length: the unit of positions.
+        views: texts of one sample, each encoded by itself: 2 for pairs.
+        causal: a token sees those up to its own.
+        positions: ``fourier``, ``learned`` or ``none``.
+        frequencies, sigma: of ``fourier`` positions.
+    """
+
+    of_data = ("vocabulary", "max_length", "views")
+    pools = ("mean", "points", "cls", "last", "every")
+
+    vocabulary: int = 257
+    max_length: int = 256
+    views: int = 1
+    causal: bool = False
+    positions: str = "fourier"
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        check_known(self, positions=POSITIONS)
+        super().__post_init__()
+        check_counts(self, "vocabulary", "max_length", "views", "frequencies")
+        check_positive(self, "sigma")
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        positions = given.get("positions", "fourier")
+        if positions == "fourier":
+            return {}
+        return dict.fromkeys(("frequencies", "sigma"), f"positions={positions!r}")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> TextEncoder:
+        assert dim is not None
+        return TextEncoder(
+            vocabulary=self.vocabulary,
+            dim=dim,
+            max_length=self.max_length,
+            positions=self.positions,
+            class_token=class_token,
+            causal=self.causal,
+            views=self.views,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def default_pool(self) -> str:
+        return "last" if self.causal else "mean"
+
+    @property
+    def points(self) -> int:
+        return self.max_length
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.max_length,) if self.views == 1 else (self.views, self.max_length)
+
+
+class TextEncoder(Encoder):
     r"""Token numbers as points of a line: features :math:`E[t_i] + p(x_i)` at
     :math:`x_i = i / \mathrm{max\_length}`.
 
@@ -27,9 +99,10 @@ class TextEncoder(nn.Module):
         max_length: the unit of positions, and the longest text where positions are learned.
         positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of
             ``max_length`` rows; ``none``: for operators that read positions themselves.
-        pool: ``mean`` over the real tokens; ``cls``: a class token in front with measure 0, it
-            reads the text and no token reads it; ``last``: the last real token; ``every``: all
-            tokens, each read out by itself.
+        class_token: whether a token stands in front with measure 0: it reads the text and no token
+            reads it.
+        views: texts of one sample: numbers (B, V, N) make V·B signals, those of a sample one after
+            the other.
         causal: a token sees those up to its own.
         frequencies, sigma: of γ.
         dropout: after the embedding.
@@ -38,7 +111,7 @@ class TextEncoder(nn.Module):
     class token, which comes first).
 
     Raises:
-        OptionError: unknown positions or pool, or a class token in front of a causal text, where it
+        OptionError: unknown positions, or a class token in front of a causal text, where it
             would see nothing.
         ShapeError: numbers that are no (B, N) integers, or longer than a learned table.
 
@@ -59,8 +132,9 @@ class TextEncoder(nn.Module):
         dim: int,
         max_length: int,
         positions: str = "fourier",
-        pool: str = "mean",
+        class_token: bool = False,
         causal: bool = False,
+        views: int = 1,
         frequencies: int = 16,
         sigma: float = 3.0,
         dropout: float = 0.0,
@@ -70,21 +144,20 @@ class TextEncoder(nn.Module):
             raise OptionError(
                 f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}"
             )
-        if pool not in POOLS:
-            raise OptionError(f"pool: received {pool!r}{suggest(str(pool), POOLS)}")
-        if causal and pool == "cls":
+        if causal and class_token:
             raise OptionError(
                 "pool: a class token in front of a causal text sees nothing; use pool='last' or "
                 "'mean'"
             )
-        self.pool, self.causal, self.max_length, self.position_dim = pool, causal, max_length, 1
+        self.causal, self.views, self.dim = causal, views, dim
+        self.max_length, self.position_dim = max_length, 1
         self.embed = nn.Embedding(vocabulary, dim, padding_idx=0)
         self.fourier = FourierFeatures(1, frequencies, sigma) if positions == "fourier" else None
         self.position = (
             nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
         )
         self.table = nn.Parameter(torch.empty(max_length, dim)) if positions == "learned" else None
-        self.token = nn.Parameter(torch.empty(dim)) if pool == "cls" else None
+        self.token = nn.Parameter(torch.empty(dim)) if class_token else None
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
@@ -99,7 +172,8 @@ class TextEncoder(nn.Module):
                 nn.init.trunc_normal_(weight, std=0.02)
         self.embed.weight[0] = 0.0
 
-    def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b m d"], Domain]:
+    def forward(self, numbers: Int[Tensor, "b *v n"]) -> tuple[Float[Tensor, "c m d"], Domain]:
+        numbers = self._rows(numbers)
         domain = self.domain(numbers)
         features = self.embed(numbers)
         if self.table is not None:
@@ -113,10 +187,34 @@ class TextEncoder(nn.Module):
             )
         return self.dropout(features), domain
 
+    def _rows(self, numbers: Tensor) -> Tensor:
+        """Each text of a sample by itself."""
+        if self.views == 1:
+            return numbers
+        if numbers.dim() != 3 or numbers.shape[1] != self.views:
+            raise ShapeError(
+                f"token numbers must have shape (B, {self.views}, N), got {tuple(numbers.shape)}"
+            )
+        return numbers.flatten(0, 1)
+
+    def line(self, length: int, **place: Any) -> Domain:
+        if not self.causal:
+            raise OptionError("init_state: needs encoder.causal=True, texts that are read in order")
+        if length > self.max_length:
+            raise OptionError(
+                f"length: received {length}; the model was built for texts of {self.max_length} "
+                "tokens"
+            )
+        weight = self.embed.weight
+        return Domain.line(
+            length, length=self.max_length, causal=True, device=weight.device, dtype=weight.dtype
+        )
+
     def point(
-        self, numbers: Int[Tensor, " b"], position: Float[Tensor, " 1"]
-    ) -> Float[Tensor, "b d"]:
-        """Features of one token of each text at one position: what :meth:`forward` gives there.
+        self, numbers: Int[Tensor, "b ..."], position: Float[Tensor, "... 1"]
+    ) -> Float[Tensor, "b ... d"]:
+        """Features of one token of each text at one position: what :meth:`forward` gives there; or
+        (B, n, D) of n tokens (B, n) at as many positions.
 
         Raises:
             OptionError: learned positions, which are no function of the position.
@@ -163,24 +261,3 @@ class TextEncoder(nn.Module):
         return Domain.join(
             Domain.points(torch.zeros_like(line.positions[:1])), line, balance=(0.0, 1.0)
         )
-
-    def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The text's one feature vector (B, D): the class token, the mean over real tokens, or the
-        last of them; or every token's.
-
-        A text without a token gives zeros (but for the class token).
-        """
-        if self.pool == "every":
-            return features
-        if self.token is not None:
-            return features[:, 0]
-        valid = domain.valid
-        if valid is None:
-            return features[:, -1] if self.pool == "last" else features.mean(1)
-        if self.pool == "mean":
-            total = torch.where(valid[..., None], features, 0.0).sum(1)
-            return total / valid.sum(1, keepdim=True).clamp(min=1)
-        steps = torch.arange(valid.shape[1], device=valid.device)
-        last = torch.where(valid, steps, -1).amax(1)
-        chosen = features[torch.arange(len(features), device=valid.device), last.clamp(min=0)]
-        return torch.where(last[:, None] >= 0, chosen, 0.0)

@@ -128,9 +128,9 @@ def model_alignment(
 
     Example:
         >>> from fredholm.models import create_model
-        >>> found = model_alignment(create_model("infvit_linear_pico", depth=1), torch.rand(3, 1, 56, 56))
+        >>> found = model_alignment(create_model("infvit_linear_pico", body={"depth": 1}), torch.rand(3, 1, 56, 56))
         >>> {name: tuple(one.cosine.shape) for name, one in found.items()}
-        {'blocks.0.operator': (3, 16)}
+        {'body.blocks.0.operator': (3, 16)}
     """
     found = {}
     for name, operator, u, domain in operator_inputs(model, inputs):

@@ -161,8 +161,8 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
     Example:
         >>> from fredholm.models import create_model
-        >>> [name for name, *_ in operator_inputs(create_model("infvit_pure_pico", depth=2), torch.rand(1, 1, 56, 56))]
-        ['blocks.0.operator', 'blocks.1.operator']
+        >>> [name for name, *_ in operator_inputs(create_model("infvit_pure_pico", body={"depth": 2}), torch.rand(1, 1, 56, 56))]
+        ['body.blocks.0.operator', 'body.blocks.1.operator']
     """
     seen: list[tuple[str, Any, Tensor, Domain]] = []
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..encoders import Inputs
-from ..families.continuous.model import ContinuousTransformer
+from ..families.continuous import ContinuousBody
 from ..families.continuous.monitors import trajectory
 from .page import Picture, Section
 from .style import WIDTH, Theme, new_figure, render
@@ -28,18 +28,19 @@ def evolution_section(
     """Energy, distance to the constraint and growth of a perturbation after each step, at N, 2N and
     4N steps; for other models nothing.
     """
-    if not isinstance(model, ContinuousTransformer) or not isinstance(inputs, Tensor):
+    body = getattr(model, "body", None)
+    if not isinstance(body, ContinuousBody) or not isinstance(inputs, Tensor):
         return None, {}
     device = next(model.parameters()).device
-    base = model.evolution.steps
-    counts = [base, 2 * base, 4 * base] if model.config.scheme != "relaxed" else [base]
+    base = body.evolution.steps
+    counts = [base, 2 * base, 4 * base] if model.config.body.scheme != "relaxed" else [base]
     found = {n: trajectory(model, inputs.to(device), n, seed) for n in counts}
     text = (
         "<p>Depth is time here: u(0) is what the encoder gives, and every step of length <span "
         'class="formula">Δt = T / N</span> applies '
         f"the terms of the equation one after the other. The model was built for {base} steps of a "
         "horizon T = "
-        f"{model.evolution.horizon:g}; the same weights are run with more, shorter steps beside "
+        f"{body.evolution.horizon:g}; the same weights are run with more, shorter steps beside "
         "it. Curves that agree say that the "
         "steps resolve the equation; curves that part say that the model is a stack of layers "
         "rather than an evolution.</p>"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..encoders import Inputs
 from ..errors import ShapeError
+from ..models import Model
 from .texts import is_text, prepare_texts
 
 
@@ -52,18 +53,23 @@ class Cloud:
         return self.points[:, axes]
 
 
+def encoder_config(model: Any) -> Any:
+    """What a model of this library is told of its inputs; None of any other."""
+    return model.config.encoder if isinstance(model, Model) else None
+
+
 def kind_of(model: Any, inputs: Tensor | Inputs) -> Kind:
     """What a model's inputs are, from their type and shape and from the encoder that its
     configuration names.
     """
-    encoder = getattr(getattr(model, "config", None), "encoder", None)
+    data = getattr(encoder_config(model), "data", None)
     if isinstance(inputs, Inputs):
         return GRAPHS if "edges" in inputs else QUESTIONS if "tokens" in inputs else OTHERS
     if is_text(inputs):
         return TEXTS
     if inputs.dim() == 3:
-        return CLOUDS if encoder == "points" else SEQUENCES
-    return FIELDS if encoder == "field" else IMAGES
+        return CLOUDS if data == "points" else SEQUENCES
+    return FIELDS if data == "field" else IMAGES
 
 
 def prepare_samples(
@@ -89,7 +95,7 @@ def prepare_samples(
     if kind is CLOUDS:
         return inputs, [Cloud(points) for points in inputs[..., :3].detach().float().cpu().numpy()]
     if kind is SEQUENCES:
-        timed = bool(getattr(getattr(model, "config", None), "timed", False))
+        timed = bool(getattr(encoder_config(model), "timed", False))
         return inputs, [_signal(one, timed) for one in inputs.detach().float().cpu().numpy()]
     return inputs, None
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..encoders import Inputs
 from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
+from ..models import Model
 from .evolution import evolution_section
 from .kinds import CLOUDS, FIELDS, IMAGES, SEQUENCES, TEXTS, Kind, kind_of, prepare_samples
 from .page import Section, folded, render_page
@@ -307,7 +308,7 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
 
 
 def _class_names(classes, model, labels, size) -> list[str]:
-    known = getattr(getattr(model, "config", None), "num_classes", None)
+    known = model.config.head.outputs if isinstance(model, Model) else None
     if labels is not None and labels.shape != (size,):
         raise ShapeError(
             f"labels must have shape ({size},), one an image, got {tuple(labels.shape)}"
@@ -324,13 +325,16 @@ def _class_names(classes, model, labels, size) -> list[str]:
 
 
 def _lead(model: Any) -> str:
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(config, "operator"):
+    if not isinstance(model, Model):
         return type(model).__name__
-    name = f"{type(model).__name__} with the {config.operator} operator"
-    if not hasattr(config, "depth"):
+    encoder, body = model.config.encoder, cast(Any, model.config.body)
+    name = f"{body.kind} model with the {getattr(body, 'operator', '')} operator"
+    depth = getattr(body, "depth", None)
+    if depth is None:
         return name
-    layers = f"{config.depth} {'layer' if config.depth == 1 else 'layers'} of {config.heads} heads, width {config.dim}"
+    layers = (
+        f"{depth} {'layer' if depth == 1 else 'layers'} of {body.heads} heads, width {body.dim}"
+    )
     named = {
         "text": "texts of words or bytes",
         "points": "points",
@@ -338,12 +342,20 @@ def _lead(model: Any) -> str:
         "graph": "graphs",
         "field": "fields",
     }
-    patches = (
-        f"patches of {config.patch}×{config.patch} pixels"
-        if hasattr(config, "patch")
-        else "samples"
-    )
-    return f"{name}: {layers}, {named.get(config.encoder) or patches}"
+    patch = getattr(encoder, "patch", None)
+    patches = "samples" if patch is None else f"patches of {_size(patch)} pixels"
+    return f"{name}: {layers}, {named.get(encoder.data) or patches}"
+
+
+def _size(patch: Any) -> str:
+    """A patch's sides.
+
+    Example:
+        >>> _size(4), _size((4, 2))
+        ('4×4', '4×2')
+    """
+    height, width = (patch, patch) if isinstance(patch, int) else patch
+    return f"{height}×{width}"
 
 
 def _units(number: int) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..convert.transformers_folder import load_local
 from ..errors import CheckpointError, DataError, OptionError, TrustError, require
+from .kinds import encoder_config
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TOKENS = 32  # of a random text
@@ -100,7 +101,7 @@ def load_inputs(
     if data is not None:
         from ..data import create_dataset
 
-        size = getattr(getattr(model, "config", None), "image_size", None)
+        size = _size(model)
         dataset = create_dataset(data, "test", image_size=size if data == "image-folder" else None)
         found = [dataset[i][0] for i in range(min(samples, len(dataset)))]
         return torch.stack(
@@ -214,22 +215,23 @@ def _image(path: Path, model: nn.Module) -> Tensor:
 
 
 def _channels(model: nn.Module) -> int:
-    config = getattr(model, "config", None)
+    config: Any = encoder_config(model) or getattr(model, "config", None)
     return getattr(config, "channels", None) or getattr(config, "num_channels", None) or 3
 
 
 def _size(model: nn.Module) -> tuple[int, int] | None:
-    size = getattr(getattr(model, "config", None), "image_size", None)
+    config: Any = encoder_config(model) or getattr(model, "config", None)
+    size = getattr(config, "image_size", None)
     return None if size is None else (size, size) if isinstance(size, int) else tuple(size)
 
 
 def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
-    config, size = getattr(model, "config", None), _size(model)
-    vocabulary, family = getattr(config, "vocab_size", None), getattr(model, "family", None)
-    if vocabulary and family is None:  # Hugging Face
+    encoder, config, size = encoder_config(model), getattr(model, "config", None), _size(model)
+    vocabulary = getattr(config, "vocab_size", None)
+    if vocabulary and encoder is None:  # Hugging Face
         length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
         return {"input_ids": torch.randint(vocabulary, (samples, length), generator=generator)}
-    if size is not None and getattr(config, "encoder", "image") == "image":
+    if size is not None and (encoder is None or encoder.data == "image"):
         return torch.randn(samples, _channels(model), *size, generator=generator)
     raise OptionError(
         f"{type(model).__name__} does not say what it takes; give inputs=FILE, data=NAME or "

@@ -63,6 +63,12 @@ def counter() -> FlopCounterMode:
     return FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
 
+def _reads(model: nn.Module) -> str:
+    """The kind of data that a model's encoder reads, where the model says it."""
+    encoder: Any = getattr(getattr(model, "config", None), "encoder", None)
+    return getattr(encoder, "data", "")
+
+
 def count(
     model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | None = None
 ) -> tuple[int, int]:
@@ -72,7 +78,7 @@ def count(
     The forward pass is run on tensors without data, so what is counted is what is computed, in no
     memory and next to no time. The model may have no data either: ``with torch.device("meta"):
     model = create_model("itnet_l")``. The input's ``dtype`` is by default the model's own: token
-    numbers where ``model.config.encoder`` is text, else floats.
+    numbers where its encoder reads texts, else floats.
 
     Example:
         >>> count(nn.Linear(3, 5), (2, 3))
@@ -80,11 +86,7 @@ def count(
     """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if dtype is None:
-        dtype = (
-            torch.int64
-            if getattr(getattr(model, "config", None), "encoder", "") == "text"
-            else torch.float32
-        )
+        dtype = torch.int64 if _reads(model) == "text" else torch.float32
     was_training = model.training
     counting = counter()
     try:

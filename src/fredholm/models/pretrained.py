@@ -12,12 +12,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CheckpointError, FredholmError, OptionError, suggest
+from ..errors import CheckpointError, FredholmError, OptionError
 from ..files import CHECKSUM, digest_json, read_tensors, replacing, storing, write_tensors
-from .registry import family as find_family
+from ..registry import Registry
+from .migrate import explain, migrate_config, migrate_name
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-FORMAT = 1
+FORMAT = 2  # 1: the flat configurations of six families
+SAVED: Registry[type[nn.Module]] = Registry("class of a saved model")
+"""What else than a :class:`Model` a folder may hold: classes that are built from their
+``config_class``, which has ``to_dict``, ``from_dict`` and ``replace``.
+"""
+_UNBUILDABLE = (FredholmError, AttributeError, KeyError, TypeError, ValueError)
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
@@ -25,7 +31,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     with a checksum of its content.
 
     Args:
-        model: a model of a registered family (it has ``family`` and ``config``).
+        model: a :class:`fredholm.models.Model`, or of another class in ``SAVED``.
         extra: further JSON values kept under ``"extra"``, such as class names.
 
     Raises:
@@ -34,7 +40,10 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     folder = Path(folder)
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    config = {"format": FORMAT, "family": model.family, "config": dataclasses.asdict(model.config)}  # type: ignore
+    config: dict[str, Any] = {"format": FORMAT, "config": model.config.to_dict()}  # type: ignore
+    kind = next((name for name, known in SAVED.items() if type(model) is known), None)
+    if kind is not None:
+        config["class"] = kind
     if extra:
         config["extra"] = extra
     config[CHECKSUM] = digest_json(config)
@@ -54,8 +63,9 @@ def from_pretrained(
 ) -> Any:
     """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
 
-    ``overrides`` replace fields of its configuration that change no weight's name or shape, such as
-    the steps of a continuous transformer.
+    ``overrides`` replace fields of its parts that change no weight's name or shape, such as the
+    steps of a continuous body: ``{"body": {"steps": 8}}``. Models that the first release saved are
+    read as well, see :mod:`fredholm.models.migrate`.
 
     Raises:
         OptionError: an override that is no field, or has an impossible value.
@@ -64,45 +74,49 @@ def from_pretrained(
             the configuration's.
     """
     folder = Path(folder)
-    saved = _read_config(folder)
-    try:
-        found = find_family(saved["family"])
-        known = [f.name for f in dataclasses.fields(found.config)]
-        for key in saved["config"]:
-            if key not in known:
-                raise CheckpointError(
-                    f"{folder / CONFIG} has an unknown option {key!r}{suggest(key, known)}"
-                )
-        # JSON has no tuples: a field that is a list was one.
-        options = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in saved["config"].items()
-        }
-        config = found.config(**options)
-    except CheckpointError:
-        raise
-    except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder / CONFIG} describes no model that can be built here: {error}"
-        ) from error
+    saved, kind, config = _saved(folder)
     if overrides:
-        config = _changed(config, overrides)
+        known = [field.name for field in dataclasses.fields(config)]
+        for key in overrides:
+            if key not in known:
+                raise OptionError(f"model: {explain(key)}")
+        config = config.replace(**overrides)
     try:
-        model = found.model(config)
-    except (FredholmError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder / CONFIG} describes no model that can be built here: {error}"
-        ) from error
-    _load_weights(model, folder / WEIGHTS)
+        model = kind(config)
+    except _UNBUILDABLE as error:
+        raise _no_model(folder, error) from error
+    _load_weights(model, folder / WEIGHTS, old=saved.get("format", 1) < 2)
     model.extra = saved.get("extra", {})  # type: ignore[assignment]
     return model.to(device).eval()
 
 
-def _changed(config: Any, overrides: dict[str, Any]) -> Any:
-    known = [f.name for f in dataclasses.fields(config)]
-    for key in overrides:
-        if key not in known:
-            raise OptionError(f"model has no option {key!r}{suggest(key, known)}")
-    return dataclasses.replace(config, **overrides)
+def read_config(folder: str | Path) -> Any:
+    """The configuration of the model in ``folder``: a :class:`ModelConfig`, but for other classes
+    in ``SAVED``.
+
+    Raises:
+        CheckpointError: as :func:`from_pretrained`.
+    """
+    return _saved(Path(folder))[2]
+
+
+def _saved(folder: Path) -> tuple[dict[str, Any], Any, Any]:
+    """What the file holds, the class of the model, and its configuration."""
+    from .model import Model
+
+    saved = _read_config(folder)
+    try:
+        given = saved["config"]
+        if saved.get("format", 1) < 2:
+            given = migrate_config(saved["family"], given)
+        kind: Any = SAVED[saved["class"]] if "class" in saved else Model
+        return saved, kind, kind.config_class.from_dict(given)
+    except _UNBUILDABLE as error:
+        raise _no_model(folder, error) from error
+
+
+def _no_model(folder: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -116,13 +130,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
         with storing(path):
             text = path.read_text(encoding="utf-8")
         saved = json.loads(text)
-        newer = saved.get("format", FORMAT) > FORMAT
-        absent = {"family", "config"} - saved.keys()
+        newer = saved.get("format", 1) > FORMAT
+        needed = {"config"} if saved.get("format", 1) > 1 else {"family", "config"}
+        absent = needed - saved.keys()
         if absent and not newer:
             raise KeyError(f"no {sorted(absent)}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is no model configuration ({error}); it needs 'family' and 'config'"
+            f"{path} is no model configuration ({error}); it needs 'format' and 'config'"
         ) from error
     if newer:
         found = saved["format"]
@@ -138,8 +153,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return saved
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
+def _load_weights(model: nn.Module, path: Path, *, old: bool = False) -> None:
     tensors = read_tensors(path, "restore it or train again")
+    if old:
+        tensors = {migrate_name(name): tensor for name, tensor in tensors.items()}
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [

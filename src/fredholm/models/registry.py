@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
-
-from ..errors import OptionError, suggest
+from ..errors import OptionError
 from ..registry import Registry
+from .config import Given, ModelConfig
+from .migrate import explain
+from .model import Model
+
+Preset = Callable[[], ModelConfig]
+PRESETS: Registry[Preset] = Registry("model")
 
 
-@dataclass(frozen=True)
-class Family:
-    """A model class, its configuration class, and the presets that carry names."""
+def register_model(preset: Preset) -> Preset:
+    """Make a preset, a function without arguments that returns a configuration, known by its name.
+    ``CONTRIBUTING.md`` has an example.
 
-    name: str
-    model: type[nn.Module]
-    config: type[Any]
-
-
-FAMILIES: Registry[Family] = Registry("model family")
-PRESETS: Registry[tuple[Family, Callable[[], Any]]] = Registry("model")
-
-
-def register_family(name: str, model: type[nn.Module], config: type[Any]) -> Family:
-    """Make a family known under the name that its ``config.json`` carries."""
-    return FAMILIES.add(name, Family(name, model, config))
-
-
-def register_model(family: Family, name: str, preset: Callable[[], Any]) -> None:
-    """Make ``preset()``, a configuration of ``family``, known by name."""
-    PRESETS.add(name, (family, preset))
-
-
-def family(name: str) -> Family:
-    """A family by name, or an OptionError."""
-    return FAMILIES[name]
+    Raises:
+        OptionError: a name that is taken.
+    """
+    return PRESETS.add(getattr(preset, "__name__", ""), preset)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -52,41 +36,39 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(PRESETS.names(), pattern))
 
 
-def model_config(name: str, **overrides: Any) -> Any:
-    """The configuration of a named model with some fields replaced.
+def model_config(
+    name: str,
+    *,
+    data: Mapping[str, Any] | None = None,
+    encoder: Given = None,
+    body: Given = None,
+    head: Given = None,
+    **others: Any,
+) -> ModelConfig:
+    """The configuration of a named model with some fields of its parts replaced, see
+    :meth:`ModelConfig.replace`.
 
     Example:
-        >>> model_config("itnet_nano", depth=2).depth
+        >>> model_config("itnet_nano", body={"depth": 2}).body.depth
         2
 
-    Another ``operator`` starts from that operator's own defaults unless ``operator_options`` are
-    given.
-
     Raises:
-        OptionError: an unknown model or field.
+        OptionError: an unknown model, part or field; a field of the first release's flat
+            configurations is told its new name.
     """
-    found, preset = PRESETS[name]
-    fields = [f.name for f in dataclasses.fields(found.config)]
-    for key in overrides:
-        if key not in fields:
-            raise OptionError(f"model {name!r} has no option {key!r}{suggest(key, fields)}")
-    base = preset()
-    if overrides.get("operator", getattr(base, "operator", None)) != getattr(
-        base, "operator", None
-    ):
-        overrides.setdefault(
-            "operator_options", {}
-        )  # a preset's options belong to its own operator
-    return dataclasses.replace(base, **overrides)
+    base = PRESETS[name]()
+    if others:
+        raise OptionError("\n".join(f"model {name!r}: {explain(key)}" for key in others))
+    return base.replace(data=data, encoder=encoder, body=body, head=head)
 
 
-def create_model(name: str, **overrides: Any) -> Any:
-    """A model by name, freshly initialised. Overrides are fields of its configuration.
+def create_model(name: str, **parts: Any) -> Model:
+    """A model by name, freshly initialised; ``parts`` as in :func:`model_config`.
 
     Example:
-        >>> model = create_model("itnet_nano", num_classes=3, operator="softmax")
+        >>> import torch
+        >>> model = create_model("itnet_nano", body={"operator": "softmax"}, head={"outputs": 3})
         >>> model(torch.zeros(1, 1, 28, 28)).shape
         torch.Size([1, 3])
     """
-    config = model_config(name, **overrides)
-    return PRESETS[name][0].model(config)
+    return Model(model_config(name, **parts))

@@ -106,64 +106,60 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     """
     from .. import models
 
-    overrides = {
-        **_input_fields(dataset),
-        "num_classes": task_of(dataset).outputs or len(dataset.classes),
-        **recipe.model.overrides,
-    }
+    head = {"outputs": task_of(dataset).outputs or len(dataset.classes), **_answer(dataset)}
+    parts = {name: dict(fields) for name, fields in recipe.model.parts.items()}
+    parts["head"] = head | parts.get("head", {})
     torch.manual_seed(recipe.seed)
     try:
-        overrides |= _operator(recipe)
-        return models.create_model(recipe.model.name, **overrides)
+        parts["body"] = _operator(recipe) | parts.get("body", {})
+        return models.create_model(recipe.model.name, data=describe_inputs(dataset), **parts)
     except (FredholmError, TypeError, ValueError) as error:
         raise explain_failure(recipe, error) from error
 
 
-def _input_fields(dataset: Any) -> dict[str, Any]:
-    """The fields of a model's configuration that say what its inputs are."""
+def describe_inputs(dataset: Any) -> dict[str, Any]:
+    """What a data set says of its inputs: their kind, and the fields of an encoder that follow from
+    it.
+    """
     from .. import data
 
     if isinstance(dataset, data.TextDataset | data.HiddenTokens | data.NextTokens):
-        return {
-            "encoder": "text",
-            "vocabulary": len(dataset.vocabulary),
-            "max_length": dataset.max_length,
-        }
+        words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
+        return {"kind": "text", **words}
     if isinstance(dataset, data.SequenceDataset):
-        fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
+        fields = {"kind": "sequence", "length": dataset.length, "channels": dataset.channels}
         fields |= {"spacing": dataset.spacing} if dataset.spacing != 1 else {}
         return fields | ({"timed": True} if dataset.timed else {})
     if isinstance(dataset, data.TokenDataset):
-        fields = {"encoder": "text", "vocabulary": dataset.tokens, "max_length": dataset.max_length}
-        return fields | ({"pair": True} if dataset.pair else {})
+        fields = {"kind": "text", "vocabulary": dataset.tokens, "max_length": dataset.max_length}
+        return fields | ({"views": 2} if dataset.pair else {})
     if isinstance(dataset, data.PointDataset):
-        return {"encoder": "points", "channels": dataset.channels}
+        return {"kind": "points", "channels": dataset.channels}
     if isinstance(dataset, data.FieldDataset):
-        return {"encoder": "field", "channels": dataset.channels}
+        return {"kind": "field", "channels": dataset.channels}
     if isinstance(dataset, data.GraphDataset | data.NodeDataset):
-        nodes = (
-            {"vocabulary": dataset.vocabulary, "node_tokens": True}
-            if dataset.tokens
-            else {"channels": dataset.channels}
-        )
-        pool = (
-            "every"
-            if dataset.task == "steps"
-            else "first"
-            if isinstance(dataset, data.NodeDataset)
-            else "mean"
-        )
-        return {"encoder": "graph", "eigenvectors": dataset.eigenvectors, "pool": pool, **nodes}
+        size = dataset.vocabulary if dataset.tokens else dataset.channels
+        nodes = {"vocabulary" if dataset.tokens else "channels": size}
+        return {"kind": "graph", "eigenvectors": dataset.eigenvectors, **nodes}
     if isinstance(dataset, data.QuestionDataset):
         words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
-        picture = {
-            "image_size": dataset.shape[1:],
-            "channels": dataset.shape[0],
-            "views": dataset.views,
-        }
-        return {"encoder": "multimodal", **picture, **words}
+        picture = {"image_size": dataset.shape[1:], "channels": dataset.shape[0]}
+        return {"kind": "multimodal", "views": dataset.views, **picture, **words}
     image, _ = dataset[0]
-    return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
+    return {"kind": "image", "image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
+
+
+def _answer(dataset: Any) -> dict[str, Any]:
+    """The read-out that a data set asks for, where it does: a class per graph, of one node, or per
+    node.
+    """
+    from .. import data
+
+    if not isinstance(dataset, data.GraphDataset | data.NodeDataset):
+        return {}
+    if dataset.task == "steps":
+        return {"pool": "every"}
+    return {"pool": "first" if isinstance(dataset, data.NodeDataset) else "mean"}
 
 
 def _operator(recipe: Recipe) -> dict[str, Any]:
@@ -175,7 +171,7 @@ def _operator(recipe: Recipe) -> dict[str, Any]:
     name, options = recipe.operator.name, recipe.operator.options
     if name is None:
         return {}
-    preset = models.model_config(recipe.model.name)
+    preset: Any = models.model_config(recipe.model.name).body
     own = preset.operator_options if preset.operator == name else {}
     return {"operator": name, "operator_options": {**own, **options}}
 

@@ -23,6 +23,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from ..errors import CheckpointError
 from ..files import replacing, storing
+from ..models.migrate import migrate_checkpoint
 from .failures import Interrupted
 
 KEEP = 2
@@ -87,7 +88,7 @@ class AtomicIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path, map_location: Any = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
-        return read_checkpoint(path)
+        return migrate_checkpoint(read_checkpoint(path))
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

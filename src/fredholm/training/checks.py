@@ -13,23 +13,15 @@ from ..errors import RecipeError, TrustError, suggest
 from .recipe import Recipe
 from .recipe_text import Word, plain
 
-# Set by the data set or by sections of their own, so a recipe may not set them a second time under
-# model.
-_DERIVED = {
-    "image_size": "data.image_size",
-    "channels": "the data set",
-    "num_classes": "the data set",
-    "encoder": "the data set",
-    "length": "the data set",
-    "timed": "the data set",
-    "pair": "the data set",
-    "vocabulary": "the data set",
-    "max_length": "data.max_length",
-    "eigenvectors": "the data set (data.options)",
-    "node_tokens": "the data set",
-    "views": "the data set",
+# Fields of a part that sections of their own or the data set say, so a recipe may not set them a
+# second time.
+_ELSEWHERE = {
     "operator": "operator.name",
     "operator_options": "operator.<option>",
+    "outputs": "the data set",
+    "image_size": "data.image_size",
+    "max_length": "data.max_length",
+    "eigenvectors": "the data set (data.options)",
 }
 
 
@@ -77,21 +69,42 @@ def settle_words(recipe: Recipe) -> None:
     what its field takes: text where a model's field or an operator's option takes text, else a
     truth value.
     """
-    for section, text in (
-        (recipe.model.model_extra or {}, _text_fields(recipe.model.name)),
-        (recipe.operator.model_extra or {}, _text_options(recipe.operator.name)),
-        (recipe.data.options, set()),
-    ):
+    classes = _part_classes(recipe)
+    sections = [
+        (fields, {"kind", *_text_fields(classes.get(name, []))})
+        for name, fields in recipe.model.parts.items()
+    ]
+    sections.append((recipe.operator.model_extra or {}, _text_options(recipe.operator.name)))
+    sections.append((recipe.data.options, set()))
+    for section, text in sections:
         for key, value in section.items():
             section[key] = str(value) if isinstance(value, Word) and key in text else plain(value)
 
 
-def _text_fields(model: str) -> set[str]:
+def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:
+    """The configurations that each part of a recipe's model can have. Which encoder it is, the data
+    decide where the recipe does not name its kind: so all of them.
+    """
     from .. import models
+    from ..encoders import ENCODERS
 
-    if model not in models.list_models():
-        return set()
-    fields = dataclasses.fields(models.model_config(model))
+    if recipe.model.name not in models.list_models():
+        return {}
+    preset = models.model_config(recipe.model.name)
+    tables: dict[str, Any] = {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
+    found = {}
+    for name, table in tables.items():
+        fields, kinds = getattr(recipe.model, name), table.names()
+        if "kind" in fields:
+            kinds = [kind for kind in kinds if kind == fields["kind"]]
+        elif name != "encoder":
+            kinds = [getattr(preset, name).kind]
+        found[name] = [table[kind] for kind in kinds]
+    return found
+
+
+def _text_fields(classes: list[Any]) -> set[str]:
+    fields = [field for cls in classes for field in dataclasses.fields(cls)]
     return {field.name for field in fields if _takes_text(field.type)}
 
 
@@ -171,13 +184,30 @@ def _model_problems(recipe: Recipe):
         name = recipe.model.name
         yield f"model.name: received {name!r}; needs a model{suggest(name, known)}"
         return
-    fields = [field.name for field in dataclasses.fields(models.model_config(recipe.model.name))]
-    allowed = [name for name in fields if name not in _DERIVED]
-    for key, value in recipe.model.overrides.items():
-        if key in _DERIVED:
-            yield f"model.{key}: received {value!r}; set by {_DERIVED[key]}, remove it here"
-        elif key not in fields:
-            yield f"model.{key}: unknown key (received {value!r}){suggest(key, allowed)}"
+    classes = _part_classes(recipe)
+    for name, fields in recipe.model.parts.items():
+        yield from _part_problems(name, fields, classes[name])
+
+
+def _part_problems(name: str, fields: dict[str, Any], classes: list[Any]):
+    from .. import models
+    from ..encoders import ENCODERS
+
+    if not classes:
+        tables = {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
+        kind = str(fields["kind"])
+        yield f"model.{name}.kind: received {kind!r}{suggest(kind, tables[name].names())}"
+        return
+    said = {key for cls in classes for key in getattr(cls, "of_data", ())}
+    known = {"kind", *(key for cls in classes for key in cls.fields())}
+    for key, value in fields.items():
+        place = f"model.{name}.{key}"
+        if key in said or key in _ELSEWHERE:
+            section = _ELSEWHERE.get(key, "the data set")
+            yield f"{place}: received {value!r}; set by {section}, remove it here"
+        elif key not in known:
+            allowed = sorted(known - said - _ELSEWHERE.keys())
+            yield f"{place}: unknown key (received {value!r}){suggest(key, allowed)}"
 
 
 def _operator_problems(recipe: Recipe):
@@ -199,6 +229,6 @@ def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
     received = (
         recipe.operator.options
         if section == "operator"
-        else {"name": recipe.model.name, **recipe.model.overrides}
+        else {"name": recipe.model.name, **recipe.model.parts}
     )
     return RecipeError(f"{section}: received {received}; {error}")

@@ -13,7 +13,6 @@ import torch
 from .. import models
 from ..errors import ConversionError, OptionError
 from ..families.itnet import compress
-from ..families.itnet.model import ITNet
 from ..families.itnet.operator import LowRankITNetOperator
 from ..files import write_json
 from .evaluation import evaluate, load_run, run_dataset
@@ -75,7 +74,8 @@ def compress_run(
             f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of "
             "each"
         )
-    if not isinstance(model, ITNet) or model.config.operator != "itnet":
+    body = model.config.body
+    if body.kind != "residual" or body.operator != "itnet":
         raise ConversionError(
             f"{place.root}: compress takes a trained ITNet with the operator 'itnet'"
         )
@@ -83,22 +83,22 @@ def compress_run(
     unseen = seen(
         model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT
     )  # every one is decomposed
-    own_rank = -(-rank // model.config.heads)
-    options: dict[str, Any] = {"width": width or model.blocks[0].operator.kernel.width}
+    own_rank = -(-rank // body.heads)
+    options: dict[str, Any] = {"width": width or model.body.blocks[0].operator.kernel.width}
     layers, states = [], {}
-    for number, block in enumerate(model.blocks):
+    for number, block in enumerate(model.body.blocks):
         signals, held_out = fitted[number], unseen[number]
         low, fit = compress(
             block.operator, own_rank, signals, held_out=held_out, steps=steps, **options
         )
         layers.append({"layer": number + 1, **dataclasses.asdict(fit)})
         states |= {
-            f"blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()
+            f"body.blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()
         }
         if report:
             report(f"layer {number + 1}: {fit}")
     config = low_rank_config(model.config, low, own_rank, options)
-    student = ITNet(config)
+    student = models.Model(config)
     kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
     student.load_state_dict({**kept, **states}, strict=True)
     _write(place, target, student.eval(), extra)
@@ -111,7 +111,7 @@ def compress_run(
 def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[tuple[Any, Any]]]:
     """For each block the batches (u, domain) that its operator sees on the first samples."""
     batches = torch.arange(min(samples, len(dataset))).split(batch_size)
-    inputs: list[list[tuple[Any, Any]]] = [[] for _ in model.blocks]
+    inputs: list[list[tuple[Any, Any]]] = [[] for _ in model.body.blocks]
     for indices in batches:
         for layer, (_, u, domain) in zip(inputs, model.trace(dataset.batch(indices)[0])):
             layer.append((u, domain))
@@ -126,14 +126,13 @@ def low_rank_config(
     fields = {"rank": rank, "frequencies": fourier.frequencies, **options}
     if isinstance(fourier.matrix, torch.nn.Parameter):
         fields["learned_frequencies"] = True
-    return dataclasses.replace(config, operator="itnet_low_rank", operator_options=fields)
+    return config.replace(body={"operator": "itnet_low_rank", "operator_options": fields})
 
 
 def _write(place: RunFolder, target: RunFolder, model: Any, extra: dict[str, Any]) -> None:
     recipe = place.load_recipe()
-    recipe.operator = type(recipe.operator)(
-        name=model.config.operator, **model.config.operator_options
-    )
+    body = model.config.body
+    recipe.operator = type(recipe.operator)(name=body.operator, **body.operator_options)
     recipe.name = target.root.name
     target.root.mkdir(parents=True)
     for source in recipe.imports:  # the files themselves, and nothing else that lies beside them

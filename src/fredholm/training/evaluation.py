@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
@@ -19,6 +18,8 @@ from torch.nn.functional import cross_entropy, interpolate
 from ..data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
 from ..errors import CheckpointError, DataError, OptionError, StorageError, require
 from ..files import storing, write_json
+from ..models.migrate import explain_key, old_keys
+from ..models.pretrained import read_config
 from .build import build_dataset
 from .folder import RunFolder
 from .metrics import pearson, spearman, two_classes
@@ -39,8 +40,8 @@ def load_run(
     """The kept model of a run, in evaluation mode, and its folder; ``overrides`` change its
     configuration.
 
-    ``model.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of its
-    operators: what changes no weight. ``trust_code`` lets the Python files run that the run's
+    ``model.body.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of
+    its operators: what changes no weight. ``trust_code`` lets the Python files run that the run's
     recipe imports (read them first); where this process has imported the same content already, as
     after training the run, nothing new runs and it is not needed.
 
@@ -67,23 +68,28 @@ def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -
     """
     if not overrides:
         return {}
-    saved = json.loads((place.model / "config.json").read_text(encoding="utf-8"))["config"]
-    options = dict(saved.get("operator_options") or {})
+    body: Any = read_config(place.model).body
+    options = dict(body.operator_options)
     if isinstance(options.get("strategy"), str) and any(
         o.startswith("operator.strategy.") for o in overrides
     ):
         options["strategy"] = {"name": options["strategy"]}
     changed = apply_overrides({"operator": deepcopy(options)}, list(overrides))
-    fields, operator = changed.pop("model", {}), changed.pop("operator")
-    if changed or not isinstance(fields, dict) or "name" in operator:
+    parts, operator = changed.pop("model", {}), changed.pop("operator")
+    if changed or not isinstance(parts, dict) or "name" in operator:
         raise OptionError(
-            f"override: received {' '.join(overrides)}; a trained model takes model.KEY=VALUE and "
-            "operator.KEY=VALUE only, "
+            f"override: received {' '.join(overrides)}; a trained model takes model.PART.KEY=VALUE "
+            "and operator.KEY=VALUE only, "
             "and keeps its operator (but see `fredholm compress`)"
         )
-    if "operator_options" in fields:
-        raise OptionError("override: received model.operator_options; set operator.KEY=VALUE")
-    return fields | ({"operator_options": operator} if operator != options else {})
+    moved = [explain_key(key, parts[key]) for key in old_keys(parts)]
+    if moved:
+        raise OptionError("\n".join(moved))
+    if {"operator", "operator_options"} & set(parts.get("body", {})):
+        raise OptionError("override: received the operator as a field; set operator.KEY=VALUE")
+    if operator != options:
+        parts = {**parts, "body": {**parts.get("body", {}), "operator_options": operator}}
+    return parts
 
 
 def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | None = None) -> Any:
@@ -356,10 +362,8 @@ def predict(
             "of text only"
         )
     else:
-        height, width = model.config.image_size
-        images = torch.stack(
-            [_read_image(Path(file), model.config.channels, (height, width)) for file in files]
-        )
+        channels, *size = model.config.input_shape
+        images = torch.stack([_read_image(Path(file), channels, tuple(size)) for file in files])
         mean, std = (
             torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1)
             for key in ("mean", "std")

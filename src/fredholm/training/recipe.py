@@ -98,14 +98,20 @@ class Data(Section):
 
 
 class Model(Section):
-    """A registered model; every other key overrides a field of its config."""
+    """A registered model, and changed fields of its three parts; ``kind`` among them makes a part
+    another one.
+    """
 
-    model_config = ConfigDict(extra="allow", strict=True)
     name: str
+    encoder: dict[str, Any] = Field(default_factory=dict)
+    body: dict[str, Any] = Field(default_factory=dict)
+    head: dict[str, Any] = Field(default_factory=dict)
 
     @property
-    def overrides(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The parts of which something is changed."""
+        found = {"encoder": self.encoder, "body": self.body, "head": self.head}
+        return {name: fields for name, fields in found.items() if fields}
 
 
 class Operator(Section):

@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
+from ..models.migrate import explain_key, migrate_recipe, nearest, old_keys
 from .recipe import Recipe
 from .recipe_text import check_values, parse, read_text
 
@@ -178,7 +179,8 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bo
         )
     raw.setdefault("name", path.stem)
     named_by_folder = Path(source).is_dir() and path.parent == Path(source)
-    return raw, path.resolve().parent, not (named_by_folder or _in_run_folder(path))
+    own = not (named_by_folder or _in_run_folder(path))
+    return raw if own else migrate_recipe(raw), path.resolve().parent, own
 
 
 def _in_run_folder(path: Path) -> bool:
@@ -191,6 +193,10 @@ def _in_run_folder(path: Path) -> bool:
 
 def _validate(raw: dict[str, Any]) -> Recipe:
     check_values(raw)
+    model = raw.get("model")
+    moved = [explain_key(key, model[key]) for key in old_keys(model)] if model else []
+    if moved:
+        raise RecipeError("\n".join(moved))
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
@@ -206,6 +212,9 @@ def _explain(problem: Any) -> str:
     )
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden" and problem["loc"][0] == "model" and len(problem["loc"]) == 2:
+        near = nearest(str(problem["loc"][1])) or suggest("", _known(("model",)))
+        return f"{key}: unknown key (received {_short(value)}){near}"
     if kind == "extra_forbidden":
         *above, last = problem["loc"]
         hint = suggest(str(last), _known(tuple(above)))

@@ -33,7 +33,7 @@ from ..data import (
     TokenDataset,
 )
 from ..errors import OptionError, StorageError
-from ..families.continuous.model import ContinuousTransformer
+from ..families.continuous import ContinuousBody
 from ..files import storage_error
 from .build import build_dataset, build_loaders, build_mixer, build_model
 from .callbacks import Ema, History, KeepModel, Patience
@@ -206,7 +206,7 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
 
 def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
     """Callbacks that suit the model: what an evolution's steps do."""
-    if not isinstance(model, ContinuousTransformer):
+    if not isinstance(model.body, ContinuousBody):
         return []
     inputs, _ = validation.batch(torch.arange(min(SAMPLES, len(validation))))
     return [StepMonitor(place.monitors, inputs)]

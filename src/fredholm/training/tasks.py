@@ -63,7 +63,7 @@ class Task:
             if outputs.numel() != labels.numel():
                 raise ShapeError(
                     f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
-                    "num_classes=1"
+                    "model.head.outputs=1"
                 )
             return outputs.float().flatten(), labels.float().flatten()
         if self.name == "field":
@@ -78,7 +78,7 @@ class Task:
                 need = f"({', '.join(map(str, labels.shape))}, classes)"
                 raise ShapeError(
                     f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
-                    "set head='every' (CKCNN) or pool='every' (ITNet)"
+                    "set model.head.pool=every"
                 )
             counted = labels != IGNORED
             return outputs[counted], labels[counted]

@@ -7,7 +7,6 @@ images and a model of texts (``init_from: [IMAGES, TEXTS]``).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +107,7 @@ class Source:
 
 def kind_of(model: Any) -> str | None:
     """What a model reads, by its configuration: image, text, multimodal, ..."""
-    return getattr(model.config, "encoder", None)
+    return model.config.encoder.data
 
 
 def _listed(init_from: Any) -> list[Any]:
@@ -165,11 +164,11 @@ def _take_what_fits(model: Any, sources: list[Source], dataset: Any) -> list[str
     fresh = dict(here)  # what no source has given yet, by common names
     lines = []
     for source in sources:
-        there, wanted = (getattr(of.config, "dim", None) for of in (source.model, model))
+        there, wanted = (of.config.body.width for of in (source.model, model))
         if there != wanted:
             raise RecipeError(
                 f"init_from: {source.place} has features of width {there}, the model of {wanted}; "
-                "set model.dim to that of the run"
+                "set model.body.dim to that of the run"
             )
         copied, left = _take(own, fresh, source, dataset, here)
         learned = [name for name in copied if not name.endswith("fourier.matrix")]
@@ -245,9 +244,15 @@ def _take_words(own: Tensor, given: Tensor, source: Source, dataset: Any) -> str
 
 def differing(old: Any, new: Any) -> list[str]:
     """Fields in which two configurations differ, each with both values."""
-    before, after = dataclasses.asdict(old), dataclasses.asdict(new)
+    before, after = flat(old), flat(new)
     return [
         f"{key} ({before.get(key)!r} -> {value!r})"
         for key, value in after.items()
         if before.get(key) != value
     ]
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """The fields of a configuration's parts, as ``part.field``."""
+    parts = config.to_dict()
+    return {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}

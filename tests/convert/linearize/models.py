@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tests.parts import parts
+
 VOCABULARY, N = 40, 10
 
 
@@ -141,7 +143,8 @@ def own(**options):
     from fredholm import create_model
 
     built = create_model(
-        "itnet_nano", operator="softmax", dim=16, heads=2, depth=2, image_size=(8, 8), **options
+        "itnet_nano",
+        **parts(operator="softmax", dim=16, heads=2, depth=2, image_size=(8, 8), **options),
     )
     nn.init.normal_(built.head.weight)
     return spread(built)

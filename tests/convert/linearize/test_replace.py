@@ -136,7 +136,7 @@ def test_padding_of_torchs_encoder():
 def test_models_of_fredholm_get_a_configuration():
     source, x = models.own(), torch.randn(2, 1, 8, 8)
     replaced = replace_attention(source, "hedgehog", tied=False)
-    assert replaced.model.config.operator == "linear_attention"
+    assert replaced.model.config.body.operator == "linear_attention"
     with torch.no_grad(), replaced.mode("softmax"):
         assert torch.allclose(replaced.model(x), source(x), atol=1e-5)
     assert all(

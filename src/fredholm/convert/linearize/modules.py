@@ -16,9 +16,11 @@ from ...families.infsa.kernel import HopKernel
 from ...families.softmax.kernel import SoftmaxKernel
 from ...families.softmax.linear import LinearAttentionKernel
 from ...integral import AttentionKernel, IntegralOperator
-from ...integral.conversion import as_operator, check_path
+from ...integral.code_path import check_path
+from ...integral.conversion import as_operator
 from ...integral.multihead import MultiheadAdapter
 from ...integral.probe import probe as compare
+from ...models import Model
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 from .linearized import LinearizedOperator, TimmAdapter
@@ -51,7 +53,7 @@ def replace_modules(
     """:func:`replace_attention` for everything that is not of transformers."""
     from .replace import check_found
 
-    rebuilds = hasattr(model, "family") and hasattr(model, "config")
+    rebuilds = isinstance(model, Model)
     if rebuilds:  # from its configuration: whatever else was put into it would be lost
         check_path(model)
     modes = {module: module.training for module in model.modules()}

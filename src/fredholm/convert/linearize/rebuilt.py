@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ...errors import ConversionError
 from ...families.softmax.kernel import SoftmaxKernel
 from ...integral import IntegralOperator
-from ...models.registry import family
+from ...models import Model
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 
@@ -32,12 +31,11 @@ def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
     """The same model with the converted operator by its configuration; every other weight is
     copied.
     """
-    if not hasattr(model.config, "operator_options"):
+    if not hasattr(model.config.body, "operator_options"):
         raise ConversionError(
-            f"{type(model).__name__} has no operator in its configuration to be exchanged"
+            f"{type(model.body).__name__} has no operator in its configuration to be exchanged"
         )
-    config = dataclasses.replace(model.config, **operator_fields(to, options, tied))
-    rebuilt: Any = family(model.family).model(config)
+    rebuilt: Any = Model(model.config.replace(body=operator_fields(to, options, tied)))
     parameter = next(model.parameters())
     rebuilt.to(parameter.device, parameter.dtype)
     missing, unknown = rebuilt.load_state_dict(model.state_dict(), strict=False)

@@ -10,21 +10,20 @@ authors' code: https://github.com/dwromero/ckconv
 - ``grid_convolution/``: the fast form on a regular grid, hidden units first, with its op:
   definition, FFT, products of spectra, registration.
 - ``triton/``: the products of spectra on a GPU.
-- ``config.py``, ``model.py``, ``presets.py``: the CKCNN and its named sizes.
+- ``body.py``, ``presets.py``: the CKCNN and its named sizes.
 """
 
-from .config import CKCNNConfig
+from .body import CKCNNBody, CKCNNConfig
 from .finite_horizon import FiniteHorizonKernel
 from .kernel import ContinuousConvolutionKernel
-from .model import CKCNN
 from .naive import ckconv_naive
 from .operator import CKConv
 from .position_network import PositionNetwork
-from .presets import PRESETS
+
+from . import presets  # isort: skip  registers its names  # noqa: F401
 
 __all__ = [
-    "CKCNN",
-    "PRESETS",
+    "CKCNNBody",
     "CKCNNConfig",
     "CKConv",
     "ContinuousConvolutionKernel",

@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import OptionError
-from ...models.pretrained import PretrainedMixin
-from ...models.registry import register_family
+from ...models.pretrained import SAVED, PretrainedMixin
 from .splitting.encoder_terms import encoder_terms
 from .splitting.evolution import Evolution
 from .splitting.schemes import SCHEMES
@@ -41,7 +40,21 @@ class EncoderEvolutionConfig:
     controls: str = "constant"
     steps: int | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return dataclasses.asdict(self)
 
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> EncoderEvolutionConfig:
+        """What :meth:`to_dict` wrote."""
+        return cls(**{**given, "knots": tuple(given["knots"])})
+
+    def replace(self, **changes: Any) -> EncoderEvolutionConfig:
+        """The configuration with some fields replaced."""
+        return dataclasses.replace(self, **changes)
+
+
+@SAVED.register("encoder_evolution")
 class EncoderEvolution(PretrainedMixin, Evolution):
     """An :class:`Evolution` of encoder layers that saves itself and comes back.
 
@@ -64,7 +77,7 @@ class EncoderEvolution(PretrainedMixin, Evolution):
         'relu'
     """
 
-    family = "encoder_evolution"
+    config_class = EncoderEvolutionConfig
 
     def __init__(
         self, config: EncoderEvolutionConfig, activations: Sequence[nn.Module | None] = ()
@@ -120,6 +133,3 @@ def _knot(dim: int, knot: dict[str, Any], activation: nn.Module | None) -> list[
         norm: Any = parts.get_submodule(name)
         norm.eps = eps
     return terms
-
-
-register_family("encoder_evolution", EncoderEvolution, EncoderEvolutionConfig)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from .model import ContinuousTransformer
+from ...errors import OptionError
+from ...models import Model
+from .body import ContinuousBody
 from .splitting import Monitor, growth
 
 SIZE = 0.01  # of the perturbation, relative to u(0)
@@ -13,7 +17,7 @@ SIZE = 0.01  # of the perturbation, relative to u(0)
 
 @torch.no_grad()
 def trajectory(
-    model: ContinuousTransformer, inputs: Tensor, steps: int | None = None, seed: int = 0
+    model: Model, inputs: Tensor, steps: int | None = None, seed: int = 0
 ) -> dict[str, list[float]]:
     r"""After each step, as means over the inputs: ``time``, ``energy`` ½‖u‖², ``distance`` to S1,
     and ``growth`` of a difference.
@@ -27,15 +31,20 @@ def trajectory(
 
     Example:
         >>> from fredholm.models import create_model
-        >>> model = create_model("continuous_text_micro", vocabulary=9)
+        >>> model = create_model("continuous_text_micro", encoder={"vocabulary": 9})
         >>> steps = trajectory(model, torch.tensor([[3, 4, 0]]), steps=2)
         >>> steps["time"], len(steps["energy"])
         ([2.0, 4.0], 2)
     """
-    evolution, was_training = model.evolution, model.training
+    body: Any = model.body
+    was_training = model.training
+    if not isinstance(body, ContinuousBody):
+        raise OptionError(f"trajectory: needs a continuous body, got {type(body).__name__}")
+    evolution = body.evolution
     model.eval()
     try:
-        u, domain = model.start(inputs, steps)
+        u, domain = model.encoder(inputs)
+        u, domain = body.start(u, domain, steps)
         monitor = Monitor(domain)
         evolution(u, domain, steps=steps, observer=monitor)
         noise = torch.randn(

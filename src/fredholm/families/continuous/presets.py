@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ...encoders import ImageConfig, PixelConfig, TextConfig
+from ...models import LinearConfig, ModelConfig, register_model
+from .body import ContinuousConfig
+from .stages import StagesConfig
 
-from .config import ContinuousConfig
 
-_TEXT: dict[str, Any] = {"encoder": "text", "vocabulary": 8192, "max_length": 64, "num_classes": 2}
-_IMAGENET: dict[str, Any] = {
-    "image_size": (224, 224),
-    "patch": 16,
-    "channels": 3,
-    "num_classes": 1000,
-}
+@register_model
+def continuous_text_micro() -> ModelConfig:
+    """Four knots of width 64, for texts."""
+    return ModelConfig(
+        TextConfig(vocabulary=8192, max_length=64, frequencies=16, sigma=3.0),
+        ContinuousConfig(dropout=0.3),
+        LinearConfig(outputs=2, pool="mean"),
+    )
 
-PRESETS = {
-    "continuous_text_micro": lambda: ContinuousConfig(**_TEXT, dropout=0.3),
-    "continuous_text_base": lambda: ContinuousConfig(
-        encoder="text",
-        vocabulary=32768,
-        max_length=512,
-        num_classes=2,
-        dim=512,
-        heads=8,
-        depth=6,
-        norm="post",
-        activation="relu",
-        mlp_ratio=4.0,
-    ),
-    "continuous_vit_micro": lambda: ContinuousConfig(dropout=0.0),
-    "continuous_vit_b": lambda: ContinuousConfig(
-        **_IMAGENET,
-        dim=768,
-        heads=12,
-        depth=12,
-        mlp_ratio=4.0,
-        pool="cls",
-        frequencies=64,
-        sigma=10.0,
-    ),
-    "continuous_cvt_micro": lambda: ContinuousConfig(
-        dropout=0.0, depth=2, stages=((32, 1, 1, 4), (64, 2, 4, 2)), dim=64, heads=4
-    ),
-    "continuous_cvt_13": lambda: ContinuousConfig(
-        **_IMAGENET,
-        dim=384,
-        heads=6,
-        depth=10,
-        mlp_ratio=4.0,
-        stages=((64, 1, 1, 4), (192, 2, 3, 2), (384, 10, 6, 2)),
-    ),
-}
+
+@register_model
+def continuous_text_base() -> ModelConfig:
+    """The sizes of Vaswani et al., post-norm."""
+    return ModelConfig(
+        TextConfig(vocabulary=32768, max_length=512, frequencies=16, sigma=3.0),
+        ContinuousConfig(dim=512, heads=8, depth=6, norm="post", activation="relu", mlp_ratio=4.0),
+        LinearConfig(outputs=2, pool="mean"),
+    )
+
+
+@register_model
+def continuous_vit_micro() -> ModelConfig:
+    """Four knots of width 64, for small images."""
+    encoder = ImageConfig(frequencies=16, sigma=3.0)
+    return ModelConfig(encoder, ContinuousConfig(dropout=0.0), LinearConfig(pool="mean"))
+
+
+@register_model
+def continuous_vit_b() -> ModelConfig:
+    """The sizes of ViT-B/16."""
+    return ModelConfig(
+        ImageConfig((224, 224), channels=3, patch=16, frequencies=64, sigma=10.0),
+        ContinuousConfig(dim=768, heads=12, depth=12, mlp_ratio=4.0),
+        LinearConfig(outputs=1000, pool="cls"),
+    )
+
+
+@register_model
+def continuous_cvt_micro() -> ModelConfig:
+    """Two stages, for small images."""
+    body = StagesConfig(dropout=0.0, stages=((32, 1, 1, 4), (64, 2, 4, 2)))
+    return ModelConfig(PixelConfig(), body, LinearConfig(pool="mean"))
+
+
+@register_model
+def continuous_cvt_13() -> ModelConfig:
+    """The three stages of CvT-13."""
+    stages = ((64, 1, 1, 4), (192, 2, 3, 2), (384, 10, 6, 2))
+    return ModelConfig(
+        PixelConfig((224, 224), channels=3),
+        StagesConfig(mlp_ratio=4.0, stages=stages),
+        LinearConfig(outputs=1000, pool="mean"),
+    )

@@ -12,24 +12,20 @@ and appendices are cited by their numbers.
   on any points, and their op; then definition, forward, first layer, gradients, registration.
 - ``triton/``: the same op on a GPU.
 - ``compress.py``: a low-rank operator fitted to a trained exact one.
-- ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its encoders, its sizes.
+- ``presets.py``: the paper's models, residual blocks around the operator, by name.
 """
 
 from .compress import CompressionReport, compress
-from .config import ITNetConfig
 from .kernel import GROUPS, MLPKernel, ablations
 from .low_rank import LowRankKernel
-from .model import ITNet
 from .naive import itnet_naive, low_rank_naive
 from .operator import ITNetOperator, LowRankITNetOperator
-from .presets import PRESETS
+
+from . import presets  # isort: skip  registers its names  # noqa: F401
 
 __all__ = [
     "GROUPS",
-    "PRESETS",
     "CompressionReport",
-    "ITNet",
-    "ITNetConfig",
     "ITNetOperator",
     "LowRankITNetOperator",
     "LowRankKernel",

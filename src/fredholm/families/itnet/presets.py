@@ -2,76 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from .config import ITNetConfig
+from ...encoders import EncoderConfig, ImageConfig, PointConfig
+from ...models import LinearConfig, ModelConfig, ResidualConfig, register_model
 
 
 def _size(
+    encoder: EncoderConfig,
     dim: int,
     depth: int,
     heads: int,
     drop_path: float,
     *,
+    outputs: int,
+    pool: str = "mean",
     width: int = 128,
     rank: int | None = None,
-    **fields: Any,
-) -> Callable[[], ITNetConfig]:
+) -> ModelConfig:
     """One size of Table 10; with ``rank`` the compact output.
 
     The full output has the parameters that Table 11's structure adds up to; the compact one, at
     these ranks, those that Table 10 prints.
     """
-    compact = {} if rank is None else {"output": "compact", "rank": rank}
-    return lambda: ITNetConfig(
+    compact: dict[str, Any] = {} if rank is None else {"output": "compact", "rank": rank}
+    body = ResidualConfig(
         dim=dim,
         depth=depth,
         heads=heads,
         drop_path=drop_path,
         operator_options={"width": width} | compact,
-        **fields,
     )
+    return ModelConfig(encoder, body, LinearConfig(outputs=outputs, pool=pool))
 
 
-_IMAGENET: dict[str, Any] = {
-    "image_size": (224, 224),
-    "patch": 16,
-    "channels": 3,
-    "num_classes": 1000,
-    "pool": "cls",
-}
-_MODELNET: dict[str, Any] = {
-    "encoder": "points",
-    "channels": 3,
-    "num_classes": 40,
-    "point_features": "fourier",
-    "neighbours": 16,
-    "sigma": 1.0,
-}
-_SMALL: dict[str, Any] = {"dropout": 0.0, "frequencies": 16, "sigma": 3.0}
+# --- ImageNet, Table 10 ---------------------------------------------------------------------------
 
-PRESETS = {
-    "itnet_s": _size(384, 12, 6, 0.1, **_IMAGENET),
-    "itnet_s_compact": _size(384, 12, 6, 0.1, rank=2, **_IMAGENET),
-    "itnet_b": _size(768, 12, 12, 0.2, **_IMAGENET),
-    "itnet_b_compact": _size(768, 12, 12, 0.2, rank=5, **_IMAGENET),
-    "itnet_l": _size(1024, 24, 16, 0.3, **_IMAGENET),
-    "itnet_l_compact": _size(1024, 24, 16, 0.3, rank=8, **_IMAGENET),
-    "itnet_pc": _size(128, 6, 4, 0.1, width=64, **_MODELNET),
-    "itnet_pc_compact": _size(128, 6, 4, 0.1, width=64, rank=2, **_MODELNET),
-    "itnet_micro": lambda: ITNetConfig(
-        dim=64,
-        depth=3,
-        heads=4,
-        operator_options={"width": 16, "frequencies": 16, "sigma": 3.0},
-        **_SMALL,
-    ),
-    "itnet_nano": lambda: ITNetConfig(
-        dim=32,
-        depth=2,
-        heads=2,
-        operator_options={"width": 16, "frequencies": 16, "sigma": 3.0},
-        **_SMALL,
-    ),
-}
+
+def _imagenet(
+    dim: int, depth: int, heads: int, drop_path: float, rank: int | None = None
+) -> ModelConfig:
+    encoder = ImageConfig((224, 224), channels=3, patch=16, frequencies=64, sigma=10.0)
+    return _size(encoder, dim, depth, heads, drop_path, outputs=1000, pool="cls", rank=rank)
+
+
+@register_model
+def itnet_s() -> ModelConfig:
+    """ITNet-S."""
+    return _imagenet(384, 12, 6, 0.1)
+
+
+@register_model
+def itnet_s_compact() -> ModelConfig:
+    """ITNet-S with the compact output."""
+    return _imagenet(384, 12, 6, 0.1, rank=2)
+
+
+@register_model
+def itnet_b() -> ModelConfig:
+    """ITNet-B."""
+    return _imagenet(768, 12, 12, 0.2)
+
+
+@register_model
+def itnet_b_compact() -> ModelConfig:
+    """ITNet-B with the compact output."""
+    return _imagenet(768, 12, 12, 0.2, rank=5)
+
+
+@register_model
+def itnet_l() -> ModelConfig:
+    """ITNet-L."""
+    return _imagenet(1024, 24, 16, 0.3)
+
+
+@register_model
+def itnet_l_compact() -> ModelConfig:
+    """ITNet-L with the compact output."""
+    return _imagenet(1024, 24, 16, 0.3, rank=8)
+
+
+# --- point clouds, Table 10 -----------------------------------------------------------------------
+
+
+def _clouds(rank: int | None = None) -> ModelConfig:
+    encoder = PointConfig(features="fourier", neighbours=16, frequencies=64, sigma=1.0)
+    return _size(encoder, 128, 6, 4, 0.1, outputs=40, width=64, rank=rank)
+
+
+@register_model
+def itnet_pc() -> ModelConfig:
+    """ITNet-PC, for ModelNet40."""
+    return _clouds()
+
+
+@register_model
+def itnet_pc_compact() -> ModelConfig:
+    """ITNet-PC with the compact output."""
+    return _clouds(rank=2)
+
+
+# --- small ones -----------------------------------------------------------------------------------
+
+
+def _small(dim: int, depth: int, heads: int) -> ModelConfig:
+    options = {"width": 16, "frequencies": 16, "sigma": 3.0}
+    body = ResidualConfig(dim=dim, depth=depth, heads=heads, dropout=0.0, operator_options=options)
+    return ModelConfig(ImageConfig(frequencies=16, sigma=3.0), body, LinearConfig())
+
+
+@register_model
+def itnet_micro() -> ModelConfig:
+    """Three blocks of width 64."""
+    return _small(64, 3, 4)
+
+
+@register_model
+def itnet_nano() -> ModelConfig:
+    """Two blocks of width 32."""
+    return _small(32, 2, 2)

@@ -103,14 +103,15 @@ def solve_size(
         raise OptionError(f"budget: received {budget!r}; needs one of {', '.join(BUDGETS)}")
     cost = _cost(task, contender, dataset, budget, changes)
     target = _cost(task, REFERENCE, dataset, budget, changes)(None)
-    config: Any = build_model(make_recipe(task, contender, changes), dataset).config
+    model: Any = build_model(make_recipe(task, contender, changes), dataset)
+    config = model.config.body
     step = config.heads * (2 if config.heads % 2 else 1)
     low, high = 1, WIDEST * config.dim // step
     while low < high:  # the cost grows with the width: the first one that is not below the target
         middle = (low + high) // 2
         low, high = (low, middle) if cost(middle * step) >= target else (middle + 1, high)
     dim = min((k * step for k in {max(1, low - 1), low}), key=lambda d: abs(cost(d) - target))
-    recipe = make_recipe(task, contender, (*changes, f"model.dim={dim}"))
+    recipe = make_recipe(task, contender, (*changes, f"model.body.dim={dim}"))
     model = build_model(recipe, dataset)
     parameters = sum(p.numel() for p in model.parameters())
     return Size(dim, parameters, count_flops(model, example_input(dataset)), cost(dim) / target - 1)
@@ -124,7 +125,7 @@ def _cost(
     def cost(dim: int | None) -> float:
         if dim not in known:
             recipe = make_recipe(
-                task, contender, (*changes, *(() if dim is None else (f"model.dim={dim}",)))
+                task, contender, (*changes, *(() if dim is None else (f"model.body.dim={dim}",)))
             )
             model = build_model(recipe, dataset)
             if budget == "flops":

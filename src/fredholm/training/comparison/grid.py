@@ -174,7 +174,7 @@ def plan(
             f"parameters ({size['off']:+.1%})"
         )
         changes = [
-            f"model.dim={size['dim']}",
+            f"model.body.dim={size['dim']}",
             *([f"training.epochs={size['epochs']}"] if size["epochs"] else []),
         ]
         for seed in range(seeds):
@@ -202,7 +202,7 @@ def _size(
     size = solve_size(task, contender, dataset, setting.budget, setting.changes)
     epochs = None
     if setting.minutes is not None:
-        recipe = make_recipe(task, contender, (*setting.changes, f"model.dim={size.dim}"))
+        recipe = make_recipe(task, contender, (*setting.changes, f"model.body.dim={size.dim}"))
         epochs = epochs_in(recipe, dataset, setting.minutes)
     return asdict(size) | {"epochs": epochs}
 

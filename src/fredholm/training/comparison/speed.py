@@ -21,10 +21,12 @@ from typing import Any
 import torch
 
 from ...domain import Domain
+from ...encoders import TextConfig
 from ...errors import FredholmError, OptionError
 from ...files import write_json
-from ...models.backbone.config import BackboneConfig
-from ...models.backbone.model import make_layer, suited
+from ...models import BackboneConfig
+from ...models.bodies.backbone import make_layer, suited
+from ...models.migrate import migrate_override
 from ..build import build_dataset, build_model
 from ..tasks import task_of
 from . import tables
@@ -75,7 +77,10 @@ def measure(
         for row in task["rows"]:
             if "refused" in row:
                 continue
-            changes = [*results["setting"]["changes"], f"model.dim={row['dim']}"]
+            changes = [
+                *map(migrate_override, results["setting"]["changes"]),
+                f"model.body.dim={row['dim']}",
+            ]
             step = _child(
                 "step",
                 {
@@ -194,7 +199,7 @@ def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str
     once(1)
     before = peak_megabytes()
     times = [_seconds(lambda: once(len(inputs))) for _ in range(repeats + 1)][1:]
-    points = inputs.shape[1] if inputs.dim() < 4 else model.config.points
+    points = inputs.shape[1] if inputs.dim() < 4 else model.config.encoder.points
     seconds = statistics.median(times)
     rate = len(inputs) * points / seconds
     return {
@@ -235,16 +240,9 @@ def scale(operator: str, lengths: list[int], repeats: int) -> list[dict[str, Any
 
 def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[float]:
     options = options_of(find_task("digits"), contender)
-    config = BackboneConfig(
-        encoder="text",
-        dim=DIM,
-        heads=HEADS,
-        max_length=n,
-        operator=contender.name,
-        operator_options=options,
-    )
+    config = BackboneConfig(dim=DIM, heads=HEADS, operator=contender.name, operator_options=options)
     torch.manual_seed(0)
-    layer = make_layer(config, 1)
+    layer = make_layer(config, 1, TextConfig(max_length=n))
     u, domain = (
         torch.randn(1, n, DIM, requires_grad=direction == "step"),
         suited(layer, Domain.line(n)),

@@ -1,0 +1,117 @@
+"""What every encoder is: raw data to features on a domain; and what its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor, nn
+
+from ..configuration import Configuration
+from ..domain import Domain
+from ..errors import OptionError
+from ..registry import Registry
+
+
+class Encoder(nn.Module):
+    """Raw data to (features (B, N, D), their domain).
+
+    Attributes:
+        position_dim: p of the domain's positions.
+        dim: D, where the encoder decides it; else it is the width that it was built with.
+
+    Those of texts go point by point as well: :meth:`line` and :meth:`point`.
+    """
+
+    position_dim: int
+
+    def line(self, length: int, **place: Any) -> Domain:
+        """The causal domain of a text of up to ``length`` tokens, before any of them is known.
+
+        Raises:
+            OptionError: an encoder without order.
+        """
+        raise OptionError(
+            f"init_state: {type(self).__name__} has no order to go along; needs an encoder of "
+            "texts with causal=True"
+        )
+
+    def point(self, inputs: Tensor, position: Tensor) -> Tensor:
+        """Features (B, D) of one point of each sample at one position of :meth:`line`, or (B, n, D)
+        of a stretch of them.
+        """
+        raise OptionError(f"step: {type(self).__name__} does not go point by point")
+
+
+@dataclass(frozen=True)
+class EncoderConfig(Configuration):
+    """What an encoder is built from; its kind is the ``kind`` of a recipe's ``model.encoder``.
+
+    Attributes:
+        data: the kind of data that it reads; several encoders may read one kind.
+        of_data: fields that the data set says, which no recipe sets.
+        pools: the read-outs that its domain allows, the usual one first.
+        causal: whether a point sees those up to its own only.
+        own_width: whether its features have a width of their own, that of the data or of an
+            embedding; else the body's.
+        views: inputs of one sample that are encoded each by itself and read out together.
+    """
+
+    data: ClassVar[str] = ""
+    of_data: ClassVar[tuple[str, ...]] = ()
+    pools: ClassVar[tuple[str, ...]] = ("mean", "points", "every")
+    own_width: ClassVar[bool] = False
+    causal = False
+    views = 1
+
+    def build(self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False) -> Encoder:
+        """The encoder with features of width ``dim`` (None: those of the data), and a class token
+        where the read-out needs one.
+        """
+        raise NotImplementedError
+
+    @property
+    def default_pool(self) -> str:
+        """The read-out where none is named."""
+        return self.pools[0]
+
+    @property
+    def points(self) -> int:
+        """Points of one training input."""
+        raise OptionError(f"points: an encoder of {self.kind} has no fixed number of points")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input that the model is built for.
+
+        Raises:
+            OptionError: an input of several tensors.
+        """
+        raise OptionError(
+            f"input_shape: a {self.kind} input is several tensors, see fredholm.encoders.Inputs"
+        )
+
+
+ENCODERS: Registry[type[EncoderConfig]] = Registry("encoder")
+
+Config = TypeVar("Config", bound=type[EncoderConfig])
+
+
+def register_encoder(kind: str) -> Callable[[Config], Config]:
+    """Make an encoder's configuration known as ``kind``, for ``model.encoder.kind`` of recipes and
+    ``create_model(..., encoder={"kind": kind})``.
+
+    Its ``data`` is ``kind`` as well unless the class says another one.
+
+    Raises:
+        OptionError: a kind that is taken.
+    """
+
+    def register(cls: Config) -> Config:
+        cls.kind = kind
+        cls.data = cls.data or kind
+        ENCODERS.add(kind, cls)
+        return cls
+
+    return register

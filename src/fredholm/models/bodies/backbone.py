@@ -1,0 +1,128 @@
+"""Residual blocks for comparisons: any operator or classical layer, all else the same."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...configuration import check_counts, check_heads, check_rates, check_ratio
+from ...domain import Domain
+from ...encoders import Encoder, EncoderConfig
+from ...integral import (
+    IntegralOperator,
+    Kernel,
+    LatticeKernel,
+    operator_factory,
+    operator_options,
+)
+from ..baselines import list_baselines, make_baseline
+from ..operators import make_operator
+from .body import BodyConfig, register_body
+from .residual import ResidualBody
+
+
+@register_body("backbone")
+@dataclass(frozen=True)
+class BackboneConfig(BodyConfig):
+    """Residual blocks around any registered operator or baseline; see :class:`BackboneBody`.
+
+    Attributes:
+        dim, depth, heads: width d, layers L, heads H.
+        operator: a registered operator, or one of :func:`fredholm.models.list_baselines`.
+        operator_options: its further options; what the data say (``position_dim``, ``length``,
+            ``causal``) is set by the encoder.
+        mlp_ratio: expansion of the feed-forward networks.
+        dropout: after operators, inside feed-forward networks and after the embedding.
+    """
+
+    dim: int = 32
+    depth: int = 2
+    heads: int = 2
+    operator: str = "softmax"
+    operator_options: dict[str, Any] = field(default_factory=dict)
+    mlp_ratio: float = 2.0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "dim", "depth", "heads")
+        check_heads(self.dim, self.heads)
+        check_rates(self, "dropout")
+        check_ratio(self.mlp_ratio)
+
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    def build(self, encoder: Encoder, config: EncoderConfig) -> BackboneBody:
+        layers = (make_layer(self, encoder.position_dim, config) for _ in range(self.depth))
+        return BackboneBody(
+            layers,
+            self.dim,
+            ratio=self.mlp_ratio,
+            dropout=self.dropout,
+            drop_path=[0.0] * self.depth,
+        )
+
+
+class BackboneBody(ResidualBody):
+    """The blocks of :class:`ResidualBody`, on the measure that their operator is defined for: those
+    whose default domain counts points (convolutions, recurrences) sum over them, all others take
+    means. So what differs between two runs is the operator.
+    """
+
+    def suited(self, domain: Domain) -> Domain:
+        return suited(self.blocks[0].operator, domain)
+
+
+def make_layer(c: BackboneConfig, position_dim: int, data: EncoderConfig) -> nn.Module:
+    """The operator or baseline that a configuration names, told what the data say."""
+    if c.operator in list_baselines():
+        return make_baseline(
+            c.operator,
+            c.dim,
+            c.heads,
+            position_dim=position_dim,
+            causal=data.causal,
+            **c.operator_options,
+        )
+    options: dict[str, Any] = {}
+    heads = c.heads
+    if "length" in inspect.signature(operator_factory(c.operator)).parameters:
+        # Heads of a convolution are groups: channels that never meet.
+        options["length"], heads = data.points, 1
+    if "origin" in operator_options(c.operator) and not data.causal:
+        options["origin"] = "centre"
+    return make_operator(
+        c.operator, c.dim, heads, position_dim=position_dim, **{**options, **c.operator_options}
+    )
+
+
+def suited(operator: nn.Module, domain: Domain) -> Domain:
+    """The domain with the measure that an operator is defined for.
+
+    One whose default domain counts points sums over them, or over the time they stand for; all
+    others take means.
+    """
+    if not isinstance(operator, IntegralOperator):
+        return domain
+    if _counts(operator.kernel, domain):
+        return (
+            domain.replace(measure=torch.ones_like(domain.measure), kind="counting")
+            if domain.kind == "uniform"
+            else domain
+        )
+    return domain.replace(
+        kind={"counting": "uniform", "spacing": "probability"}.get(domain.kind, domain.kind)
+    )
+
+
+def _counts(kernel: Kernel, domain: Domain) -> bool:
+    if isinstance(kernel, LatticeKernel):
+        return True
+    place: Any = {"device": domain.positions.device, "dtype": domain.positions.dtype}
+    return kernel.default_domain(2, **place).kind == "counting"

@@ -1,0 +1,112 @@
+"""What every body is: features on a domain to features on a domain; and its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ...configuration import Configuration
+from ...domain import Domain
+from ...encoders import Encoder, EncoderConfig
+from ...errors import OptionError
+from ...registry import Registry
+
+Seen = tuple[nn.Module, Tensor, Domain]
+
+
+class Body(nn.Module):
+    """Features (B, N, D) and their domain to the features that are read out, and theirs.
+
+    One that goes point by point through a causal domain defines :meth:`init_state`,
+    :meth:`prefill` and :meth:`step` as well.
+    """
+
+    @property
+    def operators(self) -> list[nn.Module]:
+        """The operators that :meth:`trace` looks at, the first layer's first."""
+        raise NotImplementedError
+
+    def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def trace(self, u: Tensor, domain: Domain) -> list[Seen]:
+        """What each operator sees: (operator, its input u (B, N, D), domain)."""
+        seen: list[Seen] = []
+        hooks = [
+            operator.register_forward_pre_hook(lambda module, given: seen.append((module, *given)))
+            for operator in self.operators
+        ]
+        try:
+            self(u, domain)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen
+
+    def init_state(self, batch: int, domain: Domain) -> tuple[Any, ...]:
+        """The states of all layers before the first point of a causal domain.
+
+        Raises:
+            OptionError: a body that does not go point by point.
+        """
+        raise OptionError(f"init_state: {type(self).__name__} does not go point by point")
+
+    def prefill(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        """Features of the next n points (B, n, D) to what is read out there, and the states after
+        the last.
+        """
+        raise NotImplementedError
+
+    def step(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        """The same of one point, (B, D)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BodyConfig(Configuration):
+    """What a body is built from; its kind is the ``kind`` of a recipe's ``model.body``.
+
+    Attributes:
+        any_width: whether it takes features of any width (those of encoders with ``own_width``);
+            else of its own, ``width``.
+        encoders: kinds of encoders that it takes, where not all of that width.
+        dropout: after the embedding, which the encoder applies.
+    """
+
+    any_width: ClassVar[bool] = False
+    encoders: ClassVar[tuple[str, ...]] = ()
+    dropout = 0.0
+
+    @property
+    def width(self) -> int:
+        """D of the features that are read out."""
+        raise NotImplementedError
+
+    def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
+        """The body behind an encoder, of which ``config`` says what the data are."""
+        raise NotImplementedError
+
+
+BODIES: Registry[type[BodyConfig]] = Registry("body")
+
+Config = TypeVar("Config", bound=type[BodyConfig])
+
+
+def register_body(kind: str) -> Callable[[Config], Config]:
+    """Make a body's configuration known as ``kind``, for ``model.body.kind`` of recipes.
+
+    Raises:
+        OptionError: a kind that is taken.
+    """
+
+    def register(cls: Config) -> Config:
+        cls.kind = kind
+        BODIES.add(kind, cls)
+        return cls
+
+    return register

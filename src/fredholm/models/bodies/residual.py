@@ -1,0 +1,153 @@
+"""Residual blocks around any operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_heads, check_rates, check_ratio
+from ...depth import ResidualBlock
+from ...domain import Domain
+from ...encoders import Encoder, EncoderConfig
+from ...integral import CausalState
+from ..operators import make_operator
+from .body import Body, BodyConfig, register_body
+
+
+@register_body("residual")
+@dataclass(frozen=True)
+class ResidualConfig(BodyConfig):
+    """L pre-norm residual blocks around one kind of operator; see :class:`ResidualBody`.
+
+    Attributes:
+        dim, depth, heads: width d, layers L, heads H.
+        operator: a registered operator's name.
+        operator_options: its further options; ``position_dim`` is set by the encoder.
+        mlp_ratio: expansion of the feed-forward networks.
+        dropout: after operators, inside feed-forward networks and after the embedding.
+        drop_path: stochastic depth of the last block; it grows linearly from 0.
+        scaled: whether output layers start scaled by :math:`1/\\sqrt{2L}`.
+    """
+
+    dim: int = 64
+    depth: int = 3
+    heads: int = 4
+    operator: str = "itnet"
+    operator_options: dict[str, Any] = field(default_factory=dict)
+    mlp_ratio: float = 4.0
+    dropout: float = 0.1
+    drop_path: float = 0.0
+    scaled: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "dim", "depth", "heads")
+        check_rates(self, "dropout", "drop_path")
+        check_ratio(self.mlp_ratio)
+        check_heads(self.dim, self.heads)
+
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    def build(self, encoder: Encoder, config: EncoderConfig) -> ResidualBody:
+        operators = (
+            make_operator(
+                self.operator,
+                self.dim,
+                self.heads,
+                position_dim=encoder.position_dim,
+                **self.operator_options,
+            )
+            for _ in range(self.depth)
+        )
+        return ResidualBody(
+            operators,
+            self.dim,
+            ratio=self.mlp_ratio,
+            dropout=self.dropout,
+            drop_path=[self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)],
+            scaled=self.scaled,
+        )
+
+
+class ResidualBody(Body):
+    r"""L pre-norm residual blocks (:class:`fredholm.depth.ResidualBlock`), then layer norm.
+
+    Args:
+        operators: one a block. An iterator is asked block by block, so that a block's random
+            numbers follow its operator's.
+        dim: D.
+        ratio, dropout, chunk: see :class:`fredholm.depth.ResidualBlock`.
+        drop_path: of each block.
+        scaled: whether what a block adds starts scaled by :math:`1/\sqrt{2L}`.
+
+    Reference: ITNet §3.4, Eqs. 5, 194.
+
+    Example:
+        >>> import torch
+        >>> from fredholm.operators import create_operator
+        >>> body = ResidualBody([create_operator("softmax", 8)], 8, ratio=2.0, drop_path=[0.0])
+        >>> body(torch.zeros(1, 4, 8), Domain.line(4))[0].shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(
+        self,
+        operators: Iterable[nn.Module],
+        dim: int,
+        *,
+        ratio: float,
+        drop_path: list[float],
+        dropout: float = 0.0,
+        chunk: int | None = None,
+        scaled: bool = True,
+    ):
+        super().__init__()
+        shared: Any = {"ratio": ratio, "dropout": dropout, "chunk": chunk}
+        self.blocks: Any = nn.ModuleList(
+            ResidualBlock(operator, dim, drop_path=rate, **shared)
+            for operator, rate in zip(operators, drop_path)
+        )
+        self.norm = nn.LayerNorm(dim)
+        for block in self.blocks if scaled else ():
+            block.scale_outputs((2 * len(self.blocks)) ** -0.5)
+
+    @property
+    def operators(self) -> list[nn.Module]:
+        return [block.operator for block in self.blocks]
+
+    def suited(self, domain: Domain) -> Domain:
+        """The domain that the operators integrate over."""
+        return domain
+
+    def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
+        domain = self.suited(domain)
+        for block in self.blocks:
+            u = block(u, domain)
+        return self.norm(u), domain
+
+    def init_state(self, batch: int, domain: Domain) -> tuple[CausalState, ...]:
+        domain = self.suited(domain)
+        return tuple(block.operator.init_state(batch, domain) for block in self.blocks)
+
+    def prefill(
+        self, u: Tensor, states: tuple[CausalState, ...]
+    ) -> tuple[Tensor, tuple[CausalState, ...]]:
+        after = []
+        for block, state in zip(self.blocks, states):
+            u, new = block.prefill(u, state)
+            after.append(new)
+        return self.norm(u), tuple(after)
+
+    def step(
+        self, u: Tensor, states: tuple[CausalState, ...]
+    ) -> tuple[Tensor, tuple[CausalState, ...]]:
+        after = []
+        for block, state in zip(self.blocks, states):
+            u, new = block.step(u, state)
+            after.append(new)
+        return self.norm(u), tuple(after)

@@ -1,0 +1,225 @@
+"""Heads: from features on a domain to an answer. The read-out, and what comes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..configuration import Configuration, check_counts, check_known
+from ..domain import Domain
+from ..encoders import Encoder
+from ..errors import OptionError
+from ..registry import Registry
+
+# --- the read-out ---------------------------------------------------------------------------------
+
+
+def read_out(
+    features: Float[Tensor, "b n d"], domain: Domain, pool: str
+) -> Float[Tensor, "b ... d"]:
+    r"""What stands for a sample: (B, D), or every point's features (B, N, D).
+
+    Args:
+        features: u.
+        domain: where they live.
+        pool: ``mean``: :math:`\sum_i m_i u_i / \sum_i m_i`, against the measure m, over the points
+            that are not padding; ``points``: the same with equal masses; ``cls`` and ``first``: the
+            point that stands first, a class token or the node in question; ``last``: the last
+            point that is not padding; ``every``: all of them.
+
+    A sample without a point gives zeros.
+
+    Example:
+        >>> u = torch.tensor([[[1.0], [3.0], [9.0]]])
+        >>> domain = Domain.line(3).replace(valid=torch.tensor([[True, True, False]]))
+        >>> [read_out(u, domain, pool).flatten().tolist() for pool in ("mean", "last")]
+        [[2.0], [3.0]]
+    """
+    if pool == "every":
+        return features
+    if pool in ("cls", "first"):
+        return features[:, 0]
+    if pool == "last":
+        return _last(features, domain.valid)
+    mass = domain.measure if pool == "mean" else torch.ones_like(domain.measure)
+    return masked_mean(features, mass, domain.valid)
+
+
+def masked_mean(features: Tensor, mass: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean over points by their masses (N,) or (B, N), padding left out; at least float32."""
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    mass = (mass if mass.dim() == 2 else mass[None]).to(dtype)[..., None]
+    values = features.to(dtype)
+    if valid is not None:
+        mass = torch.where(valid[..., None], mass, 0.0)
+        values = torch.where(valid[..., None], values, 0.0)
+    total = mass.sum(1).clamp(min=torch.finfo(dtype).tiny)
+    return ((mass * values).sum(1) / total).to(features.dtype)
+
+
+def _last(features: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return features[:, -1]
+    steps = torch.arange(valid.shape[1], device=valid.device)
+    last = torch.where(valid, steps, -1).amax(1)
+    chosen = features[torch.arange(len(features), device=valid.device), last.clamp(min=0)]
+    return torch.where(last[:, None] >= 0, chosen, 0.0)
+
+
+# --- heads ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeadConfig(Configuration):
+    """What a head is built from; its kind is the ``kind`` of a recipe's ``model.head``.
+
+    Attributes:
+        outputs: numbers per answer: classes, or 1 for a regression.
+        pool: see :func:`read_out`; None: what the encoder usually takes.
+    """
+
+    outputs: int = 10
+    pool: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "outputs")
+
+    def check(self, encoder: Any, width: int) -> None:
+        """OptionError where the head does not fit what comes before it."""
+
+    def build(self, width: int, views: int) -> nn.Module:
+        """The head of features of this width: ``head(features, encoder)``, of several views
+        (B, V, D).
+        """
+        raise NotImplementedError
+
+
+HEADS: Registry[type[HeadConfig]] = Registry("head")
+
+Config = TypeVar("Config", bound=type[HeadConfig])
+
+
+def register_head(kind: str) -> Callable[[Config], Config]:
+    """Make a head's configuration known as ``kind``.
+
+    Raises:
+        OptionError: a kind that is taken.
+    """
+
+    def register(cls: Config) -> Config:
+        cls.kind = kind
+        HEADS.add(kind, cls)
+        return cls
+
+    return register
+
+
+@register_head("linear")
+@dataclass(frozen=True)
+class LinearConfig(HeadConfig):
+    """One linear layer, of several views side by side.
+
+    Attributes:
+        initial: ``zero``, or ``kaiming`` normal weights with gain 1.
+    """
+
+    initial: str = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self, initial=("zero", "kaiming"))
+
+    def build(self, width: int, views: int) -> LinearHead:
+        return LinearHead(views, width, self.outputs, initial=self.initial)
+
+
+class LinearHead(nn.Linear):
+    """(B, D) to (B, outputs), (B, N, D) to (B, N, outputs); V views (B, V, D) to (B, outputs)."""
+
+    def __init__(self, views: int, width: int, outputs: int, *, initial: str = "zero"):
+        super().__init__(views * width, outputs)
+        self.views = views
+        if initial == "kaiming":
+            nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
+        else:
+            nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor, encoder: Encoder | None = None) -> Tensor:
+        return super().forward(input.flatten(-2) if self.views > 1 else input)
+
+
+@register_head("mlp")
+@dataclass(frozen=True)
+class MLPConfig(HeadConfig):
+    """A network with one hidden layer; of two views a and b it reads :math:`[a, b, a b, a - b]`.
+
+    Attributes:
+        hidden: units of the hidden layer.
+    """
+
+    hidden: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "hidden")
+
+    def check(self, encoder: Any, width: int) -> None:
+        if encoder.views > 2:
+            raise OptionError(f"head: 'mlp' reads one view or two, got {encoder.views}")
+
+    def build(self, width: int, views: int) -> MLPHead:
+        return MLPHead(width, self.hidden, self.outputs, pair=views == 2)
+
+
+class MLPHead(nn.Sequential):
+    """(B, D) to (B, outputs), by way of ``hidden`` units; of a pair (B, 2, D) to (B, outputs)."""
+
+    def __init__(self, width: int, hidden: int, outputs: int, *, pair: bool = False):
+        read = 4 * width if pair else width
+        super().__init__(nn.Linear(read, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+        self.pair = pair
+
+    def forward(self, input: Tensor, encoder: Encoder | None = None) -> Tensor:
+        if self.pair:
+            a, b = input.unbind(-2)
+            input = torch.cat([a, b, a * b, a - b], -1)
+        return super().forward(input)
+
+
+@register_head("tied")
+@dataclass(frozen=True)
+class TiedConfig(HeadConfig):
+    """The embedding of the tokens as the matrix of the head, and a bias."""
+
+    def check(self, encoder: Any, width: int) -> None:
+        if encoder.kind != "tokens" or encoder.dim != width:
+            raise OptionError(
+                "head: 'tied' needs encoder.kind='tokens' and a last width equal to encoder.dim"
+            )
+        if self.outputs != encoder.vocabulary:
+            raise OptionError(
+                f"head: 'tied' with outputs {self.outputs}; needs the vocabulary, "
+                f"{encoder.vocabulary}"
+            )
+
+    def build(self, width: int, views: int) -> TiedHead:
+        return TiedHead(self.outputs)
+
+
+class TiedHead(nn.Module):
+    """(B, N, D) to (B, N, outputs) by the encoder's own matrix of token vectors."""
+
+    def __init__(self, outputs: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, input: Tensor, encoder: Any) -> Tensor:
+        return functional.linear(input, encoder.embed.weight, self.bias)

@@ -1,0 +1,150 @@
+"""The one model: an encoder, a body, a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..encoders import Inputs
+from ..errors import OptionError
+from .bodies.body import Seen
+from .config import ModelConfig
+from .decay import weight_decay_groups
+from .heads import read_out
+from .pretrained import PretrainedMixin
+
+
+@dataclass(frozen=True, eq=False)
+class TextState:
+    """What a text model remembers of a text so far: how many tokens came, the line they lie on, and
+    the state of every layer.
+    """
+
+    seen: int
+    domain: Domain
+    layers: tuple[Any, ...]
+
+
+class Model(nn.Module, PretrainedMixin):
+    r"""Raw data to features on a domain, features to features, features to an answer:
+    ``head(read_out(body(encoder(inputs))))``.
+
+    Every named model is one of these (:func:`fredholm.models.create_model`), and so is a
+    configuration of one's own.
+
+    Shape: what the encoder reads (images (B, C, H, W), clouds (B, N, p), token numbers (B, N),
+    sequences (B, N, C), fields (B, C, n1, n2), or :class:`fredholm.encoders.Inputs` of several
+    tensors) to (B, outputs); where ``config.pool`` is ``every``, (B, N, outputs).
+
+    Cost: that of the body.
+
+    Raises:
+        OptionError: parts that do not fit one another.
+
+    Example:
+        >>> from fredholm.encoders import ImageConfig
+        >>> from fredholm.models import LinearConfig, ModelConfig, ResidualConfig
+        >>> body = ResidualConfig(dim=8, heads=2, depth=1, operator="softmax")
+        >>> model = Model(ModelConfig(ImageConfig(patch=7), body, LinearConfig(outputs=3)))
+        >>> model(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 3])
+    """
+
+    config_class = ModelConfig
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config, self.pool, self.views = config, config.pool, config.encoder.views
+        body = config.body
+        self.encoder: Any = config.encoder.build(
+            None if body.any_width else body.width,
+            dropout=body.dropout,
+            class_token=self.pool == "cls",
+        )
+        self.body: Any = body.build(self.encoder, config.encoder)
+        self.head: Any = config.head.build(body.width, self.views)
+
+    def forward(self, inputs: Tensor | Inputs, **options: Any) -> Float[Tensor, "b *n outputs"]:
+        """``options`` go to the body, such as the ``steps`` of a continuous one."""
+        features, domain = self.features(inputs, **options)
+        answer = read_out(features, domain, self.pool)
+        if self.views > 1:
+            answer = answer.unflatten(0, (-1, self.views))
+        return self.head(answer, self.encoder)
+
+    def features(self, inputs: Tensor | Inputs, **options: Any) -> tuple[Tensor, Domain]:
+        """The body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a sample
+        one after the other.
+        """
+        return self.body(*self.encoder(inputs), **options)
+
+    @torch.no_grad()
+    def trace(self, inputs: Tensor | Inputs) -> list[Seen]:
+        """What each layer's operator sees: (operator, its input u (B, N, D), domain), the first
+        layer first.
+        """
+        return self.body.trace(*self.encoder(inputs))
+
+    # --- point by point ---------------------------------------------------------------------------
+
+    def init_state(self, length: int, batch: int = 1) -> TextState:
+        """What a causal text model remembers before its first token, for texts of up to ``length``
+        tokens.
+
+        Raises:
+            OptionError: a model that gives no logits at every token of a causal text, or a longer
+                text than it was built for.
+        """
+        if not self.config.encoder.causal or self.pool != "every":
+            raise OptionError(
+                "init_state: needs an encoder of texts with causal=True and head.pool='every', a "
+                "model of the next token"
+            )
+        line = self.encoder.line(length)
+        return TextState(0, line, self.body.init_state(batch, line))
+
+    def prefill(
+        self, numbers: Int[Tensor, "b n"], state: TextState
+    ) -> tuple[Float[Tensor, "b n outputs"], TextState]:
+        """Logits after each of the next n tokens, and the state after the last: the same as n times
+        :meth:`step`, at once.
+        """
+        stop = state.seen + numbers.shape[1]
+        u = self.encoder.point(numbers, state.domain.positions[state.seen : stop])
+        u, layers = self.body.prefill(u, state.layers)
+        return self.head(u, self.encoder), TextState(stop, state.domain, layers)
+
+    def step(
+        self, numbers: Int[Tensor, " b"], state: TextState
+    ) -> tuple[Float[Tensor, "b outputs"], TextState]:
+        """Logits after one more token, and the state after it: the same as :meth:`forward` of the
+        whole text, at its last token.
+
+        Cost: that of one point of each operator; with a separable kernel it does not grow with the
+        text.
+
+        Example:
+            >>> from fredholm.models import create_model
+            >>> text = {"kind": "text", "causal": True, "vocabulary": 9, "max_length": 8}
+            >>> model = create_model(
+            ...     "itnet_nano",
+            ...     encoder=text,
+            ...     body={"operator": "itnet_low_rank"},
+            ...     head={"pool": "every", "outputs": 9},
+            ... ).eval()
+            >>> logits, state = model.step(torch.tensor([3, 4]), model.init_state(8, batch=2))
+            >>> logits.shape, state.seen
+            (torch.Size([2, 9]), 1)
+        """
+        u = self.encoder.point(numbers, state.domain.positions[state.seen])
+        u, layers = self.body.step(u, state.layers)
+        return self.head(u, self.encoder), TextState(state.seen + 1, state.domain, layers)
+
+    def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """See :func:`fredholm.models.decay.weight_decay_groups`."""
+        return weight_decay_groups(self, weight_decay)
