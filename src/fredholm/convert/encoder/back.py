@@ -58,7 +58,7 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
     encoder = nn.TransformerEncoder(
         built[0],
         1,
-        None if final is None else nn.LayerNorm(evolution.dim, **final),
+        None if final is None else nn.LayerNorm(evolution.dim or 0, **final),
         enable_nested_tensor=False,
     )
     encoder.layers, encoder.num_layers = nn.ModuleList(built), len(built)
