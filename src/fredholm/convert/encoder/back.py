@@ -32,6 +32,7 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
             layer cannot hold.
 
     Example:
+        >>> from fredholm.families.continuous.splitting import encoder_terms
         >>> evolution = Evolution([encoder_terms(8, 2, 16) for _ in range(2)])
         >>> u = torch.randn(2, 5, 8)
         >>> torch.allclose(to_encoder(evolution)(u), evolution(u), atol=1e-5)
