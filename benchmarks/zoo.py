@@ -124,7 +124,9 @@ def _line(row: dict[str, Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Of the packages that are there."""
-    names = dict(zip(PACKAGES, ("transformers", "torch-geometric", "timm", "neuraloperator", "mambapy")))
+    names = dict(
+        zip(PACKAGES, ("transformers", "torch-geometric", "timm", "neuraloperator", "mambapy"))
+    )
     return {
         package: importlib.metadata.version(name)
         for package, name in names.items()

@@ -187,7 +187,7 @@ class WithoutCasts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def uncast(module: nn.Module, u: Tensor) -> Tensor:
+def uncast(module: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
     """The module's own forward, in the precision of its input throughout."""
     with WithoutCasts():
         return module(u)

@@ -14,9 +14,7 @@ ROWS = {(row["library"], row["module"], row["by"]): row for row in COMMITTED["mo
 ALL = modules()
 CHANGED = [s for s in ALL if s.library == "changed layers"]
 SAMPLE = [s for s in CHANGED if "compiled" not in s.name] + [  # torch.compile takes its time
-    s
-    for s in ALL
-    if s.library in ("torch", "torch_geometric", "mambapy")
+    s for s in ALL if s.library in ("torch", "torch_geometric", "mambapy")
 ][::6]
 
 

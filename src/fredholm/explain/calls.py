@@ -84,7 +84,8 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
 
 
 def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
-    """Paths and class names of the layers whose class :func:`fredholm.as_operator` knows.
+    """Paths and class names of the layers whose class :func:`fredholm.as_operator` knows, but for
+    sequences: their layers are listed.
 
     Example:
         >>> convertible_layers(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU()))
@@ -97,7 +98,9 @@ def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
         return bool(bases) and kind.forward is bases[0].forward  # type: ignore[attr-defined]
 
     return [
-        (name, type(layer).__name__) for name, layer in model.named_modules() if served(type(layer))
+        (name, type(layer).__name__)
+        for name, layer in model.named_modules()
+        if served(type(layer)) and not isinstance(layer, nn.Sequential)
     ]
 
 

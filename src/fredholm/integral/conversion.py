@@ -184,7 +184,7 @@ def compare(module: nn.Module, operator: IntegralOperator, **options: Any) -> fl
     )
 
 
-# --- which converter, and what it must keep --------------------------------------------------------
+# --- which converter, and what it must keep -------------------------------------------------------
 
 
 def find_converter(module: nn.Module) -> Converter:

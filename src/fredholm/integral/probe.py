@@ -113,8 +113,8 @@ def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: 
     actual, expected = actual.detach().double(), expected.detach().double()
     if not expected.isfinite().all():
         raise ConversionError(
-            f"{name} has a {what} that is not finite on a small random signal, so that its operator "
-            "cannot be compared with it; look at its weights, or pass probe=False"
+            f"{name} has a {what} that is not finite on a small random signal, so that its "
+            "operator cannot be compared with it; look at its weights, or pass probe=False"
         )
     size, error = expected.norm().item(), (actual - expected).norm().item()
     # NaN compares as false, so that it is refused here; zero is compared with zero.
@@ -132,7 +132,9 @@ def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: 
 
 @contextmanager
 def _undisturbed(source: nn.Module, device: torch.device, differentiable: bool) -> Iterator[None]:
-    """Gradients on where there may be any, autocast off, and afterwards random state and buffers as they were."""
+    """Gradients on where there may be any, autocast off, and afterwards random state and buffers
+    as they were.
+    """
     devices = [device] if device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))

@@ -35,7 +35,6 @@ class Doubled(nn.LSTM):
             nn.utils.parametrizations.weight_norm(nn.GRU(2, 3), "weight_ih_l0"),
             "parametrised weights",
         ),
-        (nn.LSTMCell(2, 3), "not understood"),
     ],
 )
 def test_refusals_by_name(layer, message):

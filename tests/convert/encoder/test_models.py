@@ -1,5 +1,5 @@
-"""Whole models: their layers and final norm as an evolution, from the embeddings' output to the last
-hidden state; and evolutions in folders.
+"""Whole models: their layers and final norm as an evolution, from the embeddings' output to the
+last hidden state; and evolutions in folders.
 """
 
 from __future__ import annotations

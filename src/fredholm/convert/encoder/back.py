@@ -32,6 +32,7 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
             layer cannot hold.
 
     Example:
+        >>> from fredholm.families.continuous.splitting import encoder_terms
         >>> evolution = Evolution([encoder_terms(8, 2, 16) for _ in range(2)])
         >>> u = torch.randn(2, 5, 8)
         >>> torch.allclose(to_encoder(evolution)(u), evolution(u), atol=1e-5)
@@ -58,7 +59,7 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
     encoder = nn.TransformerEncoder(
         built[0],
         1,
-        None if final is None else nn.LayerNorm(evolution.dim, **final),
+        None if final is None else nn.LayerNorm(evolution.dim or 0, **final),
         enable_nested_tensor=False,
     )
     encoder.layers, encoder.num_layers = nn.ModuleList(built), len(built)

@@ -48,7 +48,8 @@ def from_encoder(
         probe: compare output and input gradient of encoder and evolution on a small random signal.
 
     The result can be saved: ``evolution.save_pretrained(folder)`` and
-    ``EncoderEvolution.from_pretrained(folder)``. Masks go into the domain: :func:`encoder_domain`. Dropout rates are not copied.
+    ``EncoderEvolution.from_pretrained(folder)``. Masks go into the domain: :func:`encoder_domain`.
+    Dropout rates are not copied.
 
     Raises:
         ConversionError: a class, option or state that is not understood, by name; dropout in

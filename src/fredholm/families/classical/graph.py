@@ -1,7 +1,7 @@
 """Graph layers with weights by degrees: K(x, y) = V / sqrt(d(x) d(y)), V / d(x) or V.
 
-The kernel, then the converters of PyTorch Geometric's ``GCNConv`` and ``SAGEConv``. The graph is the
-domain: ``Domain.graph``.
+The kernel, then the converters of PyTorch Geometric's ``GCNConv`` and ``SAGEConv``. The graph is
+the domain: ``Domain.graph``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _edges(domain: Domain) -> Tensor:
 
 
 def small_graph(layer: Any) -> Domain:
-    """Five nodes, with loops where the layer adds them, on which layer and operator are compared."""
+    """Five nodes on which layer and operator are compared, looped where the layer loops."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2], [1, 2, 3, 4, 0, 3, 0]])
     loops = getattr(layer, "add_self_loops", False)
     return Domain.graph(edges, 5, self_loops=loops, measure="counting")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,8 +31,8 @@ from ...integral.lattice import call_on_grid
 
 
 class SequenceKernel(MatrixKernel, OwnForm):
-    r"""Operators in turn: :math:`K(x, y; u) = \int K_2(x, z; T_1 u)\,K_1(z, y; u)\,d\mu(z)`, under a
-    mass of one per point.
+    r"""Operators in turn: :math:`K(x, y; u) = \int K_2(x, z; T_1 u)\,K_1(z, y; u)\,d\mu(z)`,
+    under a mass of one per point.
 
     Each kernel is taken along the signal that reaches it, so that the chain is exact whatever its
     links depend on. Their projections and pointwise terms are part of K, their biases of the
@@ -123,7 +124,8 @@ class SequenceKernel(MatrixKernel, OwnForm):
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        found = [x.kernel.default_domain(n, device=device, dtype=dtype) for x in self.operators]
+        kernels: list[Any] = [operator.kernel for operator in self.operators]
+        found = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
         causal = [domain for domain in found if domain.causal]
         domain = (causal or found)[0]
         masses = torch.ones(n, device=device, dtype=dtype)
@@ -237,7 +239,7 @@ def sequence(module: nn.Sequential, *, dim: int | None = None) -> IntegralOperat
                     "pooling) or the last one",
                 )
             width = operators[-1].out_dim if operators else dim
-            options = {"dim": width} if _takes_width(layer) else {}
+            options: dict[str, Any] = {"dim": width} if _takes_width(layer) else {}
             operators.append(as_operator(layer, probe=False, **options))
         except ConversionError as error:
             raise ConversionError(f"{type(module).__name__}, layer {name!r}: {error}") from error
