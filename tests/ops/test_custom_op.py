@@ -205,7 +205,9 @@ def test_fused_attention_is_differentiable_twice(masked):
 
 LINE = fredholm.Domain.line(6, causal=True)
 TRITON = {
-    "edge_product": lambda u, b: edge_product(u, u, u, torch.ones(1, 6).to(u), causal=True, backend=b)[0],
+    "edge_product": lambda u, b: edge_product(
+        u, u, u, torch.ones(1, 6).to(u), causal=True, backend=b
+    )[0],
     "grid_convolution": lambda u, b: grid_convolution(
         u, LAGS.to(u), READOUT.to(u), (6,), backend=b
     ),
