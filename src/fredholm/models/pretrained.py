@@ -4,21 +4,28 @@ no code.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from ..configuration import Configuration, known_fields
 from ..errors import CheckpointError, FredholmError, OptionError
 from ..files import CHECKSUM, digest_json, read_tensors, replacing, storing, write_tensors
+from ..registry import Registry
 from .config import ModelConfig
 from .migrate import explain, migrate_config, migrate_name
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 2  # 1: the flat configurations of six families
 PARTS = ("encoder", "body", "head")
+# Classes beside Model that are saved whole: by the kind of their configuration.
+SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model")
+Module = TypeVar("Module", bound=type[nn.Module])
 _UNBUILDABLE = (FredholmError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -27,7 +34,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     with a checksum of its content.
 
     Args:
-        model: a :class:`fredholm.models.Model`.
+        model: a :class:`fredholm.models.Model`, or of a class of :func:`register_saved`.
         extra: further JSON values kept under ``"extra"``, such as class names.
 
     Raises:
@@ -66,21 +73,16 @@ def from_pretrained(
             its checksum), an unknown family or option, or weights whose names or shapes differ from
             the configuration's.
     """
-    from .model import Model
-
     folder = Path(folder)
-    saved, config = _saved(folder)
+    saved, cls, config = _saved(folder)
     if overrides:
-        for key in overrides:
-            if key not in PARTS:
-                raise OptionError(f"model: {explain(key)}")
-        config = config.replace(**overrides)
+        config = _changed(config, overrides)
     try:
-        model = Model(config)
+        model = cls(config)
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
     _load_weights(model, folder / WEIGHTS, old=saved.get("format", 1) < 2)
-    model.extra = saved.get("extra", {})  # type: ignore[assignment]
+    model.extra = saved.get("extra", {})
     return model.to(device).eval()
 
 
@@ -90,18 +92,48 @@ def read_config(folder: str | Path) -> ModelConfig:
     Raises:
         CheckpointError: as :func:`from_pretrained`.
     """
-    return _saved(Path(folder))[1]
+    return _saved(Path(folder))[2]
 
 
-def _saved(folder: Path) -> tuple[dict[str, Any], ModelConfig]:
+def register_saved(config: type[Configuration]) -> Callable[[Module], Module]:
+    """Make :func:`from_pretrained` build this class, which is no :class:`fredholm.models.Model`,
+    from a configuration of its own; the configuration's ``kind`` tells them apart.
+    """
+
+    def register(cls: Module) -> Module:
+        SAVED.add(config.kind, (cls, config))
+        return cls
+
+    return register
+
+
+def _saved(folder: Path) -> tuple[dict[str, Any], type[Any], Any]:
+    """What ``config.json`` says, the class that it is of, and its configuration."""
+    from .model import Model
+
     saved = _read_config(folder)
     try:
         given = saved["config"]
         if saved.get("format", 1) < 2:
-            given = migrate_config(saved["family"], given)
-        return saved, ModelConfig.from_dict(given)
+            family = saved["family"]
+            old = family in SAVED
+            given = {"kind": family, **given} if old else migrate_config(family, given)
+        if "kind" not in given:
+            return saved, Model, ModelConfig.from_dict(given)
+        fields = {key: value for key, value in given.items() if key != "kind"}
+        cls, config = SAVED[given["kind"]]
+        return saved, cls, config(**known_fields(config, fields, SAVED.what))
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
+
+
+def _changed(config: Any, overrides: dict[str, Any]) -> Any:
+    if not isinstance(config, ModelConfig):
+        return dataclasses.replace(config, **known_fields(type(config), overrides, SAVED.what))
+    for key in overrides:
+        if key not in PARTS:
+            raise OptionError(f"model: {explain(key)}")
+    return config.replace(**overrides)
 
 
 def _no_model(folder: Path, error: Exception) -> CheckpointError:

@@ -1,5 +1,5 @@
-"""A folder of a converted model through transformers' own doors: the Auto classes give the converted
-model, and a library without fredholm refuses it.
+"""A folder of a converted model through transformers' own doors: the Auto classes give the
+converted model, and a library without fredholm refuses it.
 """
 
 from __future__ import annotations

@@ -240,8 +240,8 @@ class LinearModel:
         if attn_implementation not in (NAME, MIXED):
             raise ConversionError(
                 f"a converted {self.source_class.__name__} computes linear attention, and with "
-                f"attn_implementation={attn_implementation!r} would run softmax; choose that on the "
-                "model before it is converted"
+                f"attn_implementation={attn_implementation!r} would run softmax; choose that on "
+                "the model before it is converted"
             )
         super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 

@@ -13,10 +13,10 @@ CODE = "fredholm_linear.py"
 
 def code_file() -> str:
     """The Python file that ``trust_remote_code=True`` runs: it imports fredholm."""
-    return '''"""Loads the model of this folder, whose softmax attention was replaced by linear attention.
+    return '''"""Loads the model of this folder, whose softmax was replaced by linear attention.
 
-Needs `pip install "fredholm[hf]"`. With `import fredholm.hf` in your own code this file is not used,
-and `trust_remote_code` is not needed:
+Needs `pip install "fredholm[hf]"`. With `import fredholm.hf` in your own code this file is not
+used, and `trust_remote_code` is not needed:
 
     import fredholm.hf
     from transformers import AutoModel
@@ -51,7 +51,8 @@ Made by `fredholm linearize` from {f"`{base}`" if base else f"a {kind.__name__}"
 {len(facts["layers"])} attention layers was replaced by linear attention with the feature map
 `{facts["to"]}`, every other weight is the source's or was fine-tuned from it.
 
-transformers alone cannot load this model. Install fredholm (`pip install "fredholm[hf]"`) and import it first:
+transformers alone cannot load this model. Install fredholm, `pip install "fredholm[hf]"`, and
+import it first:
 
 ```python
 import fredholm.hf
@@ -60,7 +61,8 @@ from transformers import {_auto_class(kind)}
 model = {_auto_class(kind)}.from_pretrained("this folder")
 ```
 
-Where you cannot add an import (`transformers serve`), `trust_remote_code=True` runs `{CODE}`, which does it.
+Where you cannot add an import (`transformers serve`), `trust_remote_code=True` runs `{CODE}`,
+which does it.
 """
     said = [*(f"- {line}" for line in lines), *kept]
     return text + ("\n## The conversion\n\n" + "\n".join(said) + "\n" if said else "")

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...errors import CheckpointError, ConversionError
 from ...files import CHECKSUM, digest_json, storing
-from ...integral.conversion import LIBRARIES
+from ...integral.code_path import LIBRARIES
 from .interface import SLOT
 from .replaced import Layer
 
@@ -89,9 +89,9 @@ def check_classes(model: nn.Module, source: type) -> None:
             continue
         if not type(part).__module__.startswith(LIBRARIES):
             raise ConversionError(
-                f"{type(part).__module__}.{type(part).__name__} at {name!r} is no layer of torch or "
-                f"transformers (an adapter?), and loading {source.__name__} from its folder would "
-                "not bring it back; merge it into the weights first"
+                f"{type(part).__module__}.{type(part).__name__} at {name!r} is no layer of torch "
+                f"or transformers (an adapter?), and loading {source.__name__} from its folder "
+                "would not bring it back; merge it into the weights first"
             )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError
-from ...integral.conversion import LIBRARIES, check_path
+from ...integral.code_path import LIBRARIES, check_path
 from ...integral.probe import probe as compare
 from .interface import (
     MIXED,
@@ -32,8 +32,8 @@ from .interface import (
 TOKENS = 6  # of the small call, the last of them padding
 FRAMES = 8  # of a sound, after its convolutions
 UNREACHED = (
-    "was not reached by the small call that finds attention; give inputs={...} of a call that comes "
-    "through it"
+    "was not reached by the small call that finds attention; give inputs={...} of a call that "
+    "comes through it"
 )
 
 

@@ -4,11 +4,14 @@ keys where there is no order, chunks in causal order, a moment of fixed size poi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...ops.linear_attention import (
+    at_scale,
     attend_in_pieces,
     banked_attention,
     linear_attention,
@@ -36,6 +39,10 @@ class SeparableForm(Form):
         if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
             return "pairs, and an order across two domains, leave no moment that all queries share"
         return None
+
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        given = ("linear attention",) if facts.layout.causal else ()
+        return ("attention with a bank's features", *given) if isinstance(kernel, Banked) else given
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         options = self.strategy
@@ -116,8 +123,10 @@ class Chunks(SeparableForm):
 
     def attend(self, kernel: Any, problem: Problem) -> Tensor:
         p, options = problem, self.strategy
-        key, _ = key_features(kernel, p.y, p.uy, p.quadrature.valid)
+        key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
         query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
+        if shift is not None:
+            query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
         backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
         return linear_attention(query, key, value, p.quadrature, **backend)
 
@@ -150,12 +159,16 @@ class RunningMoment(SeparableForm):
         valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
         mass, moment, after = quadrature.mass[:, -n:], memory.get("moment"), {}
         features, shift = key_features(kernel, x, u, valid, memory.get("shift"))
+        query = query_features(kernel, x, u)
         if shift is not None:
+            largest = features.detach().amax(-1).cummax(-1).values
             if moment is not None:  # the moment so far, over the new common factor e^c
                 ratio = (memory["shift"] - shift).exp()
                 moment = moment * ratio[..., None, None].to(moment.dtype)
+                largest = torch.maximum(largest, ratio[..., None].to(largest.dtype))
+            query = at_scale(query, largest)
             after = {"shift": shift}
-        points = query_features(kernel, x, u), features, kernel.values(x, u)
+        points = query, features, kernel.values(x, u)
         if n == 1:  # without chunks, whose padding would cost as much again
             query, key, value = (part[:, :, 0] for part in points)
             scale = None if quadrature.scale is None else quadrature.scale[..., 0]

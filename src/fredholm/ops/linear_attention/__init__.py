@@ -3,6 +3,7 @@
 from .banked import banked_attention
 from .chunked import (
     Moment,
+    at_scale,
     attend_in_pieces,
     guarded,
     linear_attention,
@@ -14,6 +15,7 @@ from .naive import linear_attention_naive, linear_density
 
 __all__ = [
     "Moment",
+    "at_scale",
     "attend_in_pieces",
     "banked_attention",
     "guarded",
