@@ -113,7 +113,7 @@ def _saved(folder: Path) -> tuple[dict[str, Any], type[Any], Any]:
 
     saved = _read_config(folder)
     try:
-        given = saved["config"]
+        given: Any = saved["config"]
         if saved.get("format", 1) < 2:
             family = saved["family"]
             old = family in SAVED
