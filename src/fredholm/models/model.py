@@ -55,8 +55,6 @@ class Model(nn.Module, PretrainedMixin):
         torch.Size([2, 3])
     """
 
-    config_class = ModelConfig
-
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config, self.pool, self.views = config, config.pool, config.encoder.views

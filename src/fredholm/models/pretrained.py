@@ -6,23 +6,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from ..configuration import Configuration, known_fields
 from ..errors import CheckpointError, FredholmError, OptionError
 from ..files import CHECKSUM, digest_json, read_tensors, replacing, storing, write_tensors
 from ..registry import Registry
+from .config import ModelConfig
 from .migrate import explain, migrate_config, migrate_name
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 2  # 1: the flat configurations of six families
-SAVED: Registry[type[nn.Module]] = Registry("class of a saved model")
-"""What else than a :class:`Model` a folder may hold: classes that are built from their
-``config_class``, which has ``to_dict``, ``from_dict`` and ``replace``.
-"""
+PARTS = ("encoder", "body", "head")
+# Classes beside Model that are saved whole: by the kind of their configuration.
+SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model")
+Module = TypeVar("Module", bound=type[nn.Module])
 _UNBUILDABLE = (FredholmError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -31,7 +34,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     with a checksum of its content.
 
     Args:
-        model: a :class:`fredholm.models.Model`, or of another class in ``SAVED``.
+        model: a :class:`fredholm.models.Model`, or of a class of :func:`register_saved`.
         extra: further JSON values kept under ``"extra"``, such as class names.
 
     Raises:
@@ -41,9 +44,6 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = {"format": FORMAT, "config": model.config.to_dict()}  # type: ignore
-    kind = next((name for name, known in SAVED.items() if type(model) is known), None)
-    if kind is not None:
-        config["class"] = kind
     if extra:
         config["extra"] = extra
     config[CHECKSUM] = digest_json(config)
@@ -74,25 +74,20 @@ def from_pretrained(
             the configuration's.
     """
     folder = Path(folder)
-    saved, kind, config = _saved(folder)
+    saved, cls, config = _saved(folder)
     if overrides:
-        known = [field.name for field in dataclasses.fields(config)]
-        for key in overrides:
-            if key not in known:
-                raise OptionError(f"model: {explain(key)}")
-        config = config.replace(**overrides)
+        config = _changed(config, overrides)
     try:
-        model = kind(config)
+        model = cls(config)
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
     _load_weights(model, folder / WEIGHTS, old=saved.get("format", 1) < 2)
-    model.extra = saved.get("extra", {})  # type: ignore[assignment]
+    model.extra = saved.get("extra", {})
     return model.to(device).eval()
 
 
-def read_config(folder: str | Path) -> Any:
-    """The configuration of the model in ``folder``: a :class:`ModelConfig`, but for other classes
-    in ``SAVED``.
+def read_config(folder: str | Path) -> ModelConfig:
+    """The configuration of the model in ``folder``.
 
     Raises:
         CheckpointError: as :func:`from_pretrained`.
@@ -100,19 +95,45 @@ def read_config(folder: str | Path) -> Any:
     return _saved(Path(folder))[2]
 
 
-def _saved(folder: Path) -> tuple[dict[str, Any], Any, Any]:
-    """What the file holds, the class of the model, and its configuration."""
+def register_saved(config: type[Configuration]) -> Callable[[Module], Module]:
+    """Make :func:`from_pretrained` build this class, which is no :class:`fredholm.models.Model`,
+    from a configuration of its own; the configuration's ``kind`` tells them apart.
+    """
+
+    def register(cls: Module) -> Module:
+        SAVED.add(config.kind, (cls, config))
+        return cls
+
+    return register
+
+
+def _saved(folder: Path) -> tuple[dict[str, Any], type[Any], Any]:
+    """What ``config.json`` says, the class that it is of, and its configuration."""
     from .model import Model
 
     saved = _read_config(folder)
     try:
-        given = saved["config"]
+        given: Any = saved["config"]
         if saved.get("format", 1) < 2:
-            given = migrate_config(saved["family"], given)
-        kind: Any = SAVED[saved["class"]] if "class" in saved else Model
-        return saved, kind, kind.config_class.from_dict(given)
+            family = saved["family"]
+            old = family in SAVED
+            given = {"kind": family, **given} if old else migrate_config(family, given)
+        if "kind" not in given:
+            return saved, Model, ModelConfig.from_dict(given)
+        fields = {key: value for key, value in given.items() if key != "kind"}
+        cls, config = SAVED[given["kind"]]
+        return saved, cls, config(**known_fields(config, fields, SAVED.what))
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
+
+
+def _changed(config: Any, overrides: dict[str, Any]) -> Any:
+    if not isinstance(config, ModelConfig):
+        return dataclasses.replace(config, **known_fields(type(config), overrides, SAVED.what))
+    for key in overrides:
+        if key not in PARTS:
+            raise OptionError(f"model: {explain(key)}")
+    return config.replace(**overrides)
 
 
 def _no_model(folder: Path, error: Exception) -> CheckpointError:

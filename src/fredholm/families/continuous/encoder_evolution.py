@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from ...configuration import Configuration
 from ...errors import OptionError
-from ...models.pretrained import SAVED, PretrainedMixin
+from ...models.pretrained import PretrainedMixin, register_saved
 from .splitting.encoder_terms import encoder_terms
 from .splitting.evolution import Evolution
 from .splitting.schemes import SCHEMES
@@ -18,7 +19,7 @@ from .splitting.term import Term
 
 
 @dataclass(frozen=True)
-class EncoderEvolutionConfig:
+class EncoderEvolutionConfig(Configuration):
     """What an evolution made of an encoder is, but for its weights.
 
     Attributes:
@@ -32,6 +33,8 @@ class EncoderEvolutionConfig:
         scheme, controls, steps: as in :class:`fredholm.families.continuous.splitting.Evolution`.
     """
 
+    kind = "encoder_evolution"
+
     dim: int
     knots: tuple[dict[str, Any], ...]
     depth: int
@@ -40,21 +43,8 @@ class EncoderEvolutionConfig:
     controls: str = "constant"
     steps: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> EncoderEvolutionConfig:
-        """What :meth:`to_dict` wrote."""
-        return cls(**{**given, "knots": tuple(given["knots"])})
-
-    def replace(self, **changes: Any) -> EncoderEvolutionConfig:
-        """The configuration with some fields replaced."""
-        return dataclasses.replace(self, **changes)
-
-
-@SAVED.register("encoder_evolution")
+@register_saved(EncoderEvolutionConfig)
 class EncoderEvolution(PretrainedMixin, Evolution):
     """An :class:`Evolution` of encoder layers that saves itself and comes back.
 
@@ -76,8 +66,6 @@ class EncoderEvolution(PretrainedMixin, Evolution):
         >>> evolution.config.knots[0]["activation"]
         'relu'
     """
-
-    config_class = EncoderEvolutionConfig
 
     def __init__(
         self, config: EncoderEvolutionConfig, activations: Sequence[nn.Module | None] = ()
@@ -116,15 +104,14 @@ class EncoderEvolution(PretrainedMixin, Evolution):
 
 def _knot(dim: int, knot: dict[str, Any], activation: nn.Module | None) -> list[Term]:
     """The terms of one layer, without the parameters that it does not have."""
-    chosen = knot["activation"] or activation
-    if chosen is None:
+    if knot["activation"] is None and activation is None:
         raise OptionError("a knot whose activation has no name needs a module: activations=[...]")
     terms = encoder_terms(
         dim,
         knot["heads"],
         knot["hidden"],
         norm=knot["norm"],
-        activation=chosen,
+        activation=knot["activation"] or activation,
     )
     parts = nn.ModuleList(terms)
     for name in knot["missing"]:
