@@ -217,7 +217,7 @@ def check_call(
         if not any(kind.fits(value) for kind in wanted):
             raise error(refuse_kind(place, value, " or ".join(kind.words for kind in wanted)))
         if name in SIZES and value is not None and value < 1:
-            raise error(f"{place} is at least 1, got {value}")
+            raise error(f"{place} must be at least 1, got {value}")
 
 
 def unknown(label: str, name: str, known: list[str]) -> UnknownOptionError:
