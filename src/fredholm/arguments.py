@@ -62,8 +62,7 @@ def _is_whole(x: Any) -> bool:
 def _is_number(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.numel() == 1 and not x.is_complex()
-    real = hasattr(x, "__float__") and not isinstance(x, (bool, str, bytes))
-    return real and x == x  # not NaN
+    return hasattr(x, "__float__") and not isinstance(x, (bool, str, bytes))
 
 
 def _is_flag(x: Any) -> bool:
