@@ -77,8 +77,8 @@ def test_domains(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: create_operator("softmax", 0), "dim is at least 1, got 0"),
-        (lambda: create_operator("softmax", 8, 0), "heads is at least 1, got 0"),
+        (lambda: create_operator("softmax", 0), "dim must be at least 1, got 0"),
+        (lambda: create_operator("softmax", 8, 0), "heads must be at least 1, got 0"),
         (lambda: SoftmaxAttention("8"), "dim needs a whole number, got '8'"),
         (lambda: create_operator("infsa", 8, num_heads=2), "operator 'infsa'.* mean 'heads'"),
         (lambda: SoftmaxAttention(8, num_heads=2), "SoftmaxAttention .*did you mean 'heads'"),

@@ -62,8 +62,7 @@ def _is_whole(x: Any) -> bool:
 def _is_number(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.numel() == 1 and not x.is_complex()
-    real = hasattr(x, "__float__") and not isinstance(x, (bool, str, bytes))
-    return real and x == x  # not NaN
+    return hasattr(x, "__float__") and not isinstance(x, (bool, str, bytes))
 
 
 def _is_flag(x: Any) -> bool:
@@ -217,7 +216,7 @@ def check_call(
         if not any(kind.fits(value) for kind in wanted):
             raise error(refuse_kind(place, value, " or ".join(kind.words for kind in wanted)))
         if name in SIZES and value is not None and value < 1:
-            raise error(f"{place} is at least 1, got {value}")
+            raise error(f"{place} must be at least 1, got {value}")
 
 
 def unknown(label: str, name: str, known: list[str]) -> UnknownOptionError:

@@ -43,8 +43,8 @@ def test_names():
         (lambda: create_operator("softmax", 8, 2, width=3), "operator 'softmax'.*'width'"),
         (lambda: create_operator("itnet", 8, 3), "3 does not divide 8"),
         (lambda: create_operator("softmax", 8, 3), "3 does not divide 8"),
-        (lambda: create_operator("softmax", 8, 0), "heads is at least 1, got 0"),
-        (lambda: create_operator("itnet", 8, 0), "heads is at least 1, got 0"),
+        (lambda: create_operator("softmax", 8, 0), "heads must be at least 1, got 0"),
+        (lambda: create_operator("itnet", 8, 0), "heads must be at least 1, got 0"),
         (
             lambda: create_operator("itnet", 8, 2, strategy="exactt"),
             "'exactt'; did you mean 'exact'.*Strategy object",
