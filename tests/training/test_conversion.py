@@ -165,8 +165,11 @@ def test_images_and_our_own_models():
 
 def test_a_regression_is_scored_by_rank():
     model = models.bert(num_labels=1)
-    data = [[({"input_ids": x["input_ids"], "attention_mask": x["attention_mask"]}, y.float()) for x, y in (d[i] for i in range(16))]
-            for d in DATA]  # fmt: skip
+    names = "input_ids", "attention_mask"
+    data = [
+        [({name: x[name] for name in names}, y.float()) for x, y in (d[i] for i in range(16))]
+        for d in DATA
+    ]
     report = linearize(
         model, "hedgehog", data=tuple(data), task="regression", distil=StageOptions(), tune=TUNE
     ).report

@@ -149,7 +149,9 @@ def test_models_of_fredholm_get_a_configuration():
 
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
 def test_infsa_on_heads_is_the_operator(to):
-    """The same queries, keys and values, once as the heads of BERT and once as torch's attention."""
+    """The same queries, keys and values, once as the heads of BERT and once as
+    torch's attention.
+    """
     from fredholm.convert.linearize.graph_heads import GraphHeads
 
     attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()

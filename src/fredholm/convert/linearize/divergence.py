@@ -32,7 +32,8 @@ def divergence(
 
     Example:
         >>> p = torch.tensor([[[[0.5, 0.5]]]])
-        >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, torch.tensor([[[[1.0, 0.0]]]]))) > 1
+        >>> q = torch.tensor([[[[1.0, 0.0]]]])
+        >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, q)) > 1
         (True, True)
     """
     with torch.autocast(teacher.device.type, enabled=False):

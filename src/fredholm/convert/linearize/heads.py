@@ -208,13 +208,15 @@ class LinearHeads(Heads):
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
 
     def query_features(self, query: Tensor, scale: float) -> Tensor:
-        """φ(q) up to a factor of each query, which the denominator takes away, in float32 at least."""
+        """φ(q) up to a factor of each query, which the denominator takes away, in
+        float32 at least.
+        """
         return query_features(self.feature_map, self._scaled(query, scale))
 
     def key_features(
         self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ(k) over a common e^c, and c, see :func:`fredholm.families.softmax.feature_maps.key_features`."""
+        """ψ(k) over a common e^c, and c, see :func:`fredholm.integral.key_features`."""
         key_map = self.feature_map if self.key_map is None else self.key_map
         return key_features(key_map, self._scaled(key, scale), valid, least)
 
@@ -264,7 +266,8 @@ class LinearHeads(Heads):
         return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, feature_map={self.name}, tied={self.key_map is None}"
+        shape = f"heads={self.heads}, width={self.width}"
+        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}"
 
 
 def _clean(x: Tensor, valid: Tensor | None) -> Tensor:

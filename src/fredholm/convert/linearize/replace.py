@@ -65,7 +65,8 @@ def replace_attention(
         OptionError: an unknown map, an option it does not have, or a pattern that fits no layer.
 
     Example:
-        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> encoder = nn.TransformerEncoder(layer, 2).eval()
         >>> replaced = replace_attention(encoder, "hedgehog")
         >>> [layer.name for layer in replaced.layers]
         ['layers.0.self_attn', 'layers.1.self_attn']
