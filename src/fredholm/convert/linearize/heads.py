@@ -102,17 +102,12 @@ class Heads(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> Float[Tensor, "b h q d"]:
-        if query.shape[1] != self.heads or query.shape[-1] != self.width:
-            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
-            raise ConversionError(
-                f"these maps are for {self.heads} heads of width {self.width}, the model gives "
-                f"{got}"
-            )
-        key, value = (self._share(x) for x in (key, value))
-        scale = float(self.width**-0.5 if scale is None else scale)
+        self.check(query)
+        key, value = (self.share(x) for x in (key, value))
+        scale = self.factor(scale)
         if self.mode == "linear":
             return self._respond(
-                query, _clean(key, seen.valid), _clean(value, seen.valid), seen, scale
+                query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
             )
         if self.mode == "softmax":
             return softmax_attention(query, key, value, seen, scale, dropout)
@@ -144,7 +139,23 @@ class Heads(nn.Module):
         some = (bias > -torch.inf).any(-1, keepdim=True)
         return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
 
-    def _share(self, x: Tensor) -> Tensor:
+    def check(self, query: Tensor) -> None:
+        """ConversionError for queries that the maps are not for."""
+        if query.shape[1] != self.heads or query.shape[-1] != self.width:
+            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
+            raise ConversionError(
+                f"these maps are for {self.heads} heads of width {self.width}, the model gives "
+                f"{got}"
+            )
+
+    def factor(self, scale: float | None) -> float:
+        """What multiplies the products of queries and keys; one over the root of the width by
+        default.
+        """
+        return float(self.width**-0.5 if scale is None else scale)
+
+    def share(self, x: Tensor) -> Tensor:
+        """Keys or values of fewer heads than queries, each repeated for its group."""
         if x.shape[1] == self.heads:
             return x
         if self.heads % x.shape[1]:
@@ -270,7 +281,7 @@ class LinearHeads(Heads):
         return f"{shape}, feature_map={self.name}, tied={self.key_map is None}"
 
 
-def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
+def clean(x: Tensor, valid: Tensor | None) -> Tensor:
     """Zero at padding, which may hold anything."""
     return (
         x

@@ -196,6 +196,8 @@ def attach(
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
     them.
     """
+    from .cache import keep_state
+
     register()
     keep_softmax(model)
     layers, parts = [], {}
@@ -209,6 +211,8 @@ def attach(
             part = LinearHeads(call.heads, call.width, feature_map=to, options=options, tied=tied)
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
+        if call.causal:
+            keep_state(module)
         new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
         kind, sizes = type(module).__name__, (call.heads, call.groups, call.width)
         facts = (call.name, kind, *sizes, call.causal, call.dropout)

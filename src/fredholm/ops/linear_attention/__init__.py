@@ -11,9 +11,11 @@ from .chunked import (
     wants_pieces,
 )
 from .naive import linear_attention_naive, linear_density
+from .running import advance_moment
 
 __all__ = [
     "Moment",
+    "advance_moment",
     "attend_in_pieces",
     "banked_attention",
     "guarded",
