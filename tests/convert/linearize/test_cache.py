@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fredholm.convert import replace_attention
+from fredholm.convert import cache_size, replace_attention, smaller_from
 from fredholm.convert.linearize import LinearHeads
 from fredholm.convert.linearize.heads import Seen
-from fredholm.convert.linearize.state import advance, smaller_from
+from fredholm.convert.linearize.state import advance
 from fredholm.errors import ConversionError, OptionError
 
 from .library import DECODERS, decoder, inputs, library
 
 pytest.importorskip("transformers")
-from transformers import DynamicCache, StaticCache  # noqa: E402
+from transformers import DynamicCache, StaticCache
 
-from fredholm.convert.linearize.cache import LinearState, cache_size  # noqa: E402
+from fredholm.convert.linearize.cache import LinearState
 
 N, PAD = 9, 4
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
@@ -153,6 +153,17 @@ def test_half_precision_keeps_its_state_in_float32():
     torch.testing.assert_close(logits.float(), expected.float(), atol=0.05, rtol=0.05)
 
 
+@torch.no_grad()
+def test_a_state_goes_on_in_another_precision():
+    model, ids = replace_attention(decoder("gpt2"), "hedgehog").model, prompt()["input_ids"][:1]
+    expected = model(ids, use_cache=False).logits[:, 5:]
+    for first, then in [(torch.float32, torch.float64), (torch.float64, torch.float32)]:
+        kept = model.to(first)(ids[:, :5]).past_key_values
+        found = model.to(then)(ids[:, 5:], past_key_values=kept).logits
+        assert found.dtype == kept.layers[0].memory()["moment"].dtype == then
+        torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_training_leaves_the_cache_of_keys():
     model = replace_attention(decoder("llama"), "hedgehog").model.train()
     out = model(prompt()["input_ids"], use_cache=True)
@@ -180,6 +191,19 @@ def test_beside_windows(size):
     torch.testing.assert_close(found, generated(model, given, new=6, use_cache=False)[1], **ROUNDED)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_decoder_of_an_encoder_decoder(beams):
+    model, given = library("bart"), inputs("bart")
+    replaced = replace_attention(model.get_decoder(), "hedgehog", keep_refused=True)
+    model.model.decoder = replaced.model
+    out, found = generated(model.double(), given, num_beams=beams)
+    kept = cache_size(out.past_key_values.self_attention_cache)
+    assert (kept.linear_layers, kept.softmax_layers) == (2, 0)
+    torch.testing.assert_close(
+        found, generated(model, given, num_beams=beams, use_cache=False)[1], **ROUNDED
+    )
+
+
 # --- its size -------------------------------------------------------------------------------------
 
 
@@ -201,7 +225,7 @@ def test_layers_that_keep_softmax_are_counted_apart():
     short, long = (size_after(mixed(), n) for n in (16, 512))
     assert short.linear_bytes == long.linear_bytes
     assert long.softmax_bytes == 32 * short.softmax_bytes == 512 * 2 * 2 * 8 * 8
-    assert "1 layers with a cache of keys" in str(long)
+    assert "1 layers with keys, " in str(long)
 
 
 @pytest.mark.parametrize(("to", "states"), [("hedgehog", 4), ("elu", 2), ("performer", 2)])
@@ -290,8 +314,8 @@ def test_nothing_is_cropped_and_no_pairs_reach_back():
         kept.crop(-2)
     with pytest.raises(ConversionError, match="none can be cropped"):
         generated(model, {"input_ids": ids}, prompt_lookup_num_tokens=2)
+    pairs = torch.ones(1, 1, 2, N + 2, dtype=torch.bool)
     with pytest.raises(ConversionError, match=r"a mask of pairs, \(1, 1, 2, 11\), reaches back"):
-        pairs = torch.ones(1, 1, 2, N + 2, dtype=torch.bool)
         model(ids[:, :2], attention_mask=pairs, past_key_values=kept)
     with pytest.raises(ConversionError, match="holds 1 sequences, and the call has 2"):
         model(prompt()["input_ids"], past_key_values=kept)

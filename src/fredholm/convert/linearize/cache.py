@@ -10,7 +10,6 @@ one more argument. A layer that keeps its softmax keeps its own.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,7 +40,6 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
     """
 
     is_compileable = False  # the first stretch makes the state
-    is_croppable = False  # no token can be taken out of a sum
 
     def __init__(self) -> None:
         CacheLayerMixin.__init__(self)
@@ -202,54 +200,3 @@ def _placed(cache: Cache, index: int, kind: str) -> LinearState:
         )
     cache.layers[index] = state = LinearState()
     return state
-
-
-# --- how large it is ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CacheSize:
-    """What a cache holds, converted layers and those that keep softmax apart.
-
-    Attributes:
-        tokens: so far, padding included.
-        linear_layers, linear_bytes: layers with a state, and its bytes, the same after any token.
-        softmax_layers, softmax_bytes: layers with keys and values, and theirs.
-    """
-
-    tokens: int
-    linear_layers: int
-    linear_bytes: int
-    softmax_layers: int
-    softmax_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.linear_layers} layers with a state of fixed size, {self.linear_bytes:,} bytes; "
-            f"{self.softmax_layers} layers with a cache of keys, {self.softmax_bytes:,} bytes "
-            f"after {self.tokens:,} tokens"
-        )
-
-
-def cache_size(cache: Cache) -> CacheSize:
-    """The bytes of a cache, those of converted layers and of layers that keep softmax apart.
-
-    Example:
-        >>> from transformers import DynamicCache
-        >>> print(cache_size(DynamicCache()))
-        0 layers with a state of fixed size, 0 bytes; 0 layers with a cache of keys, 0 bytes after 0 tokens
-    """
-    states = [layer for layer in cache.layers if isinstance(layer, LinearState)]
-    others = [layer for layer in cache.layers if not isinstance(layer, LinearState)]
-    keys = [x for layer in others for x in (layer.keys, layer.values) if isinstance(x, Tensor)]  # type: ignore[union-attr]
-    return CacheSize(
-        cache.get_seq_length(),
-        len(states),
-        _bytes(x for state in states for x in state.memory().values()),
-        len(others),
-        _bytes(keys),
-    )
-
-
-def _bytes(tensors: Any) -> int:
-    return sum(x.numel() * x.element_size() for x in tensors)

@@ -1,4 +1,4 @@
-"""Masks that a model gives its attention: read, and made into pairs for a layer that keeps softmax."""
+"""Masks that a model gives its attention: read, and made into pairs for a layer of softmax."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ WINDOW = "a mask that is neither causal nor none (a sliding window, chunks, pack
 
 
 def visible_pairs(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
-    """A mask of padding as a mask of pairs, (B | 1, 1, Nq | 1, Nk), with the order; None where all is visible."""
+    """A mask of padding as a mask of pairs, (B | 1, 1, Nq | 1, Nk), with the order; None where all
+    is visible.
+    """
     if mask is not None and mask.dim() == 4:
         return mask
     pairs = None if mask is None else mask.bool()[:, None, None]

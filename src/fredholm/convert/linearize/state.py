@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...errors import ConversionError, OptionError
+from ...errors import ConversionError
 from ...integral import Memory, is_per_head, is_pointwise
 from ...ops.linear_attention import advance_moment
 from ...quadrature import reciprocal
@@ -77,7 +77,9 @@ def advance(
     groups = key.shape[1]
     scale = heads.factor(scale)
     key, value = clean(key, valid), clean(value, valid)
-    features, shift = heads.key_features(key, scale, valid, memory.get("shift"))
+    dtype = torch.promote_types(key.dtype, torch.float32)  # the state's may be another
+    sums = {name: memory[name].to(dtype) for name in ("moment", "shift") if name in memory}
+    features, shift = heads.key_features(key, scale, valid, sums.get("shift"))
     mass = torch.ones(b, n, dtype=features.dtype, device=key.device)
     mass = mass if valid is None else mass * valid
     counted = (
@@ -90,7 +92,7 @@ def advance(
     def per_group(x: Tensor) -> Tensor:
         return x.repeat_interleave(groups, 0)
 
-    before = {name: folded(memory[name]) for name in ("moment", "shift") if name in memory}
+    before = {name: folded(x) for name, x in sums.items()}
     out, after = advance_moment(
         folded(heads.query_features(query, scale)),
         folded(features),
@@ -103,42 +105,3 @@ def advance(
     )
     after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
-
-
-def smaller_from(
-    states: int,
-    features: int,
-    width: int,
-    *,
-    groups: int,
-    exponential: bool = True,
-    state_bytes: int = 4,
-    cache_bytes: int = 4,
-) -> int:
-    r"""The number of tokens N from which on a layer's state takes fewer bytes than a cache of its
-    keys and values.
-
-    .. math:: S\,\big(r\,(e + 1) + 1\big)\,s \;<\; 2\,N\,G\,e\,c
-
-    Args:
-        states: S, heads that keep a state: those of the queries, or of the keys where heads that
-            share a key share a map.
-        features: r, of a map.
-        width: e, of a key and a value.
-        groups: G, heads of keys and values.
-        exponential: whether a state has the exponent of a common factor, one number more.
-        state_bytes, cache_bytes: s and c, of a number; a state is in float32 at least.
-
-    Raises:
-        OptionError: a size below one.
-
-    Example:
-        >>> smaller_from(9, 128, 64, groups=3, exponential=False)  # equal at 195
-        196
-    """
-    sizes = (states, features, width, groups, state_bytes, cache_bytes)
-    if min(sizes) < 1:
-        raise OptionError(f"heads, features, widths and bytes are at least 1, got {sizes}")
-    state = states * (features * (width + 1) + int(exponential)) * state_bytes
-    token = 2 * groups * width * cache_bytes
-    return state // token + 1

@@ -1,4 +1,4 @@
-"""The running moment: causal linear attention in parts, with a memory of fixed size between them."""
+"""The running moment: causal linear attention in parts, a memory of fixed size between them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def advance_moment(
         options = {"floor": floor, "chunk": chunk}
         out, moment = linear_attention_stretch(query, key, value, mass, scale, moment, **options)
     else:  # without chunks, whose padding would cost as much again
-        points = (part[:, :, 0] for part in (query, key, value))
+        points = query[:, :, 0], key[:, :, 0], value[:, :, 0]
         single = *points, mass[:, 0], None if scale is None else scale[..., 0], moment
         out, moment = linear_attention_step(*single, floor=floor)
         out = out[:, :, None]
