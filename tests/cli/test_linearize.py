@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 
 def test_a_folder_of_transformers(tmp_path, capsys):
     models.bert().save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").write_text('{"as": "it is"}')
     out = tmp_path / "out"
     arguments = [
         "linearize",
@@ -30,6 +31,10 @@ def test_a_folder_of_transformers(tmp_path, capsys):
     assert main(arguments) == 0
     assert "2 attention layers converted" in capsys.readouterr().out
     assert load_linearized(out / "model")(**models.padded()).logits.isfinite().all()
+    assert (out / "model" / "tokenizer.json").read_text() == '{"as": "it is"}'
+    assert "2 attention layers converted" in (out / "model" / "README.md").read_text()
+    assert main(["linearize", str(out / "model"), "--out", str(tmp_path / "twice")]) == 2
+    assert "was converted already" in capsys.readouterr().err
 
     assert main(arguments) == 2
     assert "holds a conversion" in capsys.readouterr().err

@@ -31,9 +31,10 @@ def probe(
     shape: tuple[int, ...],
     *,
     advice: str,
-) -> None:
-    """ConversionError unless two functions of u have the same output and the same gradient with
-    respect to u, on one random signal.
+) -> float | None:
+    """The larger of the differences of output and input gradient, relative to the layer's, or None
+    where nothing was compared; ConversionError unless two functions of u have the same output and
+    the same gradient with respect to u, on one random signal.
 
     Nothing is left behind: random state, buffers and gradients of ``source`` stay as they are.
     Parameters without values (on the meta device, or fake) give nothing to compare, and then
@@ -49,7 +50,7 @@ def probe(
     """
     tensors = list(chain(source.parameters(), source.buffers()))
     if any(x.is_meta or isinstance(x, FakeTensor) for x in tensors):
-        return
+        return None
     dtype, device = _precision(source)
     differentiable = not any(x.is_inference() for x in tensors)
     name = type(source).__name__
@@ -59,7 +60,7 @@ def probe(
         u.requires_grad_(differentiable)
         expected = _call(original, u, f"{name} cannot be called on a signal {shape}", advice)
         if expected is None:
-            return
+            return None
         actual = _call(converted, u, f"what {name} was converted to has no response", advice)
         if not isinstance(expected, Tensor) or expected.shape != actual.shape:
             got = tuple(expected.shape) if isinstance(expected, Tensor) else type(expected).__name__
@@ -72,16 +73,24 @@ def probe(
             weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
             weights = weights.to(device, expected.dtype)
             found["gradient"] = (_gradient(actual, u, weights), _gradient(expected, u, weights))
-        for what, pair in found.items():
-            _compare(name, what, *pair, TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16]))
+        tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16])
+        return max(_compare(name, what, *pair, tolerance) for what, pair in found.items())
 
 
 def _precision(source: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """Dtype and device of the first parameter, or buffer, that is a real or complex number."""
-    for x in chain(source.parameters(), source.buffers()):
-        if x.is_floating_point() or x.is_complex():
-            return x.dtype.to_real(), x.device
-    return torch.get_default_dtype(), torch.device("cpu")
+    """The least precise dtype of the parameters (of the buffers, where there are none), and the
+    first one's device.
+    """
+    found = [
+        x
+        for part in (source.parameters(), source.buffers())
+        for x in part
+        if x.is_floating_point() or x.is_complex()
+    ]
+    dtypes = [x.dtype.to_real() for x in found if isinstance(x, nn.Parameter)]
+    dtypes = dtypes or [x.dtype.to_real() for x in found] or [torch.get_default_dtype()]
+    device = found[0].device if found else torch.device("cpu")
+    return min(dtypes, key=lambda dtype: torch.finfo(dtype).bits), device
 
 
 def _call(function: Callable, u: Tensor, what: str, advice: str):
@@ -99,7 +108,8 @@ def _gradient(output: Tensor, u: Tensor, weights: Tensor) -> Tensor:
     return torch.zeros_like(u) if gradient is None else gradient
 
 
-def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
+def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: float) -> float:
+    """The relative difference, or a ConversionError."""
     actual, expected = actual.detach().double(), expected.detach().double()
     if not expected.isfinite().all():
         raise ConversionError(
@@ -108,7 +118,8 @@ def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: 
         )
     size, error = expected.norm().item(), (actual - expected).norm().item()
     # NaN compares as false, so that it is refused here; zero is compared with zero.
-    if not error <= tolerance * max(size, 1e-6):
+    scale = max(size, 1e-6)
+    if not error <= tolerance * scale:
         off = f"{error / size:.1%}" if size else f"{error:.2g}, where the layer gives zero,"
         raise ConversionError(
             f"{name} was converted as its class says, but on a small random signal the {what} is "
@@ -116,6 +127,7 @@ def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: 
             "not show (an adapter, a patch, a wrapped tensor), or a converter that misses a part; "
             "probe=False takes the result as it is"
         )
+    return error / scale
 
 
 @contextmanager

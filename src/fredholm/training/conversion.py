@@ -36,13 +36,17 @@ class Conversion:
     report: ConversionReport
     replaced: Replaced
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, processor: Any = None) -> Path:
         """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
         ``conversion.html``.
+
+        Args:
+            processor: of a transformers model, a tokenizer or image processor saved beside it.
         """
         from .conversion_page import write_page
 
-        folder = save_linearized(self.replaced, folder)
+        lines = self.report.summary()
+        folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
         self.report.save(folder / "conversion.json")
         write_page(self.report, folder / "conversion.html")
         return folder
@@ -150,6 +154,9 @@ def linearize(
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if splits is not None:
+        name = getattr(splits[0], "name", "") or type(splits[0]).__name__
+        sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
+        report.data = f"{name}, {sizes}"
         _train(run, progress, model, replaced, report, splits, distil, tune)
     replaced.model.eval()
     if lengths:

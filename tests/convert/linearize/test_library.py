@@ -70,6 +70,11 @@ def test_inputs_that_do_not_fit():
         replace_attention(source("bert"), inputs={"pixels": torch.zeros(1)})
 
 
+def test_a_model_that_was_converted_already():
+    with pytest.raises(ConversionError, match="was converted already; convert its source"):
+        replace_attention(replace_attention(source("bert"), "elu").model)
+
+
 # --- that needed more than tokens -----------------------------------------------------------------
 
 
@@ -159,10 +164,11 @@ def test_windows_beside_layers_that_can_be_linear(name):
         replace_attention(source(name), layers=[window])
 
 
-def test_windows_are_kept_on_disk_and_in_generation(tmp_path):
-    replaced = replace_attention(source("gemma3"), "hedgehog", keep_refused=True)
+@pytest.mark.parametrize("name", ["gemma3", "qwen2"])
+def test_windows_are_kept_on_disk_and_in_generation(name, tmp_path):
+    replaced = replace_attention(source(name), "hedgehog", keep_refused=True)
     loaded = load_linearized(save_linearized(replaced, tmp_path))
-    arguments = inputs("gemma3")
+    arguments = inputs(name)
     assert first(loaded, arguments).equal(first(replaced.model, arguments))
     ids = arguments["input_ids"][:1]
     options = {"max_new_tokens": 6, "do_sample": False}
@@ -327,7 +333,12 @@ def test_parameters_are_counted_as_parameters():
 @pytest.mark.parametrize(
     ("key", "value", "error", "message"),
     [
-        ("class", "transformers.models.bert.modeling_bert.Nothing", ConversionError, "Nothing.*, model="),
+        (
+            "class",
+            "transformers.models.bert.modeling_bert.Nothing",
+            ConversionError,
+            "Nothing.*, model=",
+        ),
         ("class", "mine.Bert", ConversionError, r"mine\.Bert.*load_linearized\(folder, model="),
         ("class", 5, CheckpointError, "class=5"),
         ("ecosystem", "jax", CheckpointError, "ecosystem='jax'"),

@@ -1,4 +1,4 @@
-"""Masks that a model gives its attention: read, and made into pairs for a layer of softmax."""
+"""Masks that a model gives its attention: read, and made into pairs for layers with softmax."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from ...integral.conversion import LIBRARIES, check_path
 from ...integral.probe import probe as compare
 from .interface import (
     MIXED,
+    SLOT,
     Call,
     Implementations,
     implementation,
@@ -31,8 +32,8 @@ from .interface import (
 TOKENS = 6  # of the small call, the last of them padding
 FRAMES = 8  # of a sound, after its convolutions
 UNREACHED = (
-    "was not reached by the small call that finds attention; give inputs={...} of a call that comes "
-    "through it"
+    "was not reached by the small call that finds attention; give inputs={...} of a call that "
+    "comes through it"
 )
 
 
@@ -104,6 +105,10 @@ def probe(model: Any, inputs: dict[str, Any] | None = None) -> Probe:
 
 def _check_interface(model: Any) -> None:
     kind = type(model).__name__
+    if any(hasattr(module, SLOT) for module in model.modules()):
+        raise ConversionError(
+            f"{kind} was converted already; convert its source, with all layers at once"
+        )
     if "decoder_input_ids" in inspect.signature(model.forward).parameters:
         raise ConversionError(
             f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its "

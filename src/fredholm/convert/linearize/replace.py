@@ -7,11 +7,12 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from ...errors import ConversionError, OptionError, suggest
+from ...errors import CheckpointError, ConversionError, OptionError, suggest
 from ...integral import FEATURE_MAPS
 from .graph_heads import GRAPHS, GraphHeads
 from .heads import Heads, LinearHeads
@@ -196,6 +197,7 @@ def attach(
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
     them.
     """
+    from .auto import become_linear, facts_of
     from .cache import keep_state
 
     register()
@@ -221,6 +223,40 @@ def attach(
     softmax = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
     model.set_attn_implementation(MIXED if softmax else NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
-    return Replaced(
+    replaced = Replaced(
         model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots}
     )
+    become_linear(model, facts_of(replaced))
+    return replaced
+
+
+def restore(
+    model: Any, facts: dict[str, Any], maps: dict[str, Tensor] | None, folder: Path
+) -> None:
+    """Put linear attention into a transformers model that was read as softmax, as its conversion is
+    described, and the weights of its maps, where they are given.
+
+    Raises:
+        CheckpointError: layers that the model does not have, or weights that do not fit.
+    """
+    present = {name for name, _ in model.named_modules()}
+    names = [layer["name"] for layer in facts["layers"]]
+    # A base model's names lack the prefix that they have in a model with a head.
+    prefix = "" if present & set(names) else f"{model.base_model_prefix}."
+
+    def local(name: str) -> str:
+        return name.removeprefix(prefix)
+
+    absent = [name for name in names if local(name) not in present]
+    if absent:
+        raise CheckpointError(
+            f"{folder}: {type(model).__name__} has no attention {', '.join(absent)}; restore it or "
+            "convert again"
+        )
+    calls = [
+        Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
+        for x in facts["layers"]
+    ]
+    replaced = attach(model, calls, facts["to"], facts["options"], facts["tied"], facts["refused"])
+    if maps is not None:
+        replaced.fill({local(name): value for name, value in maps.items()}, folder)

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ...errors import ConversionError
+from ...errors import CheckpointError, ConversionError
 from .divergence import Noted
 from .graph_heads import GRAPHS
 
@@ -127,6 +128,29 @@ class Replaced:
             for n, value in self.model.state_dict().items()
             if n in roots or n.startswith(inside)
         }
+
+    def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
+        """Copy saved tensors into their places, all of them and nothing else: what is new in a
+        model of transformers, all that another model has.
+
+        Raises:
+            CheckpointError: tensors that are missing, unknown or of other shapes.
+        """
+        own = self.model.state_dict()
+        wanted = self.new_tensors() if self.ecosystem == "transformers" else own
+        missing = sorted(wanted.keys() - tensors.keys())
+        unknown = sorted(tensors.keys() - wanted.keys())
+        wrong = [
+            f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
+            for k in wanted.keys() & tensors.keys()
+            if tensors[k].shape != own[k].shape
+        ]
+        if missing or unknown or wrong:
+            raise CheckpointError(
+                f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes "
+                f"{wrong}"
+            )
+        self.model.load_state_dict(tensors, strict=self.ecosystem != "transformers")
 
     @property
     def distils(self) -> bool:

@@ -52,6 +52,7 @@ class ConversionReport:
         source: class of the model.
         to, options, tied: the map.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
+        data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
         metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
             (after stage 1) and ``tuned``.
@@ -68,6 +69,7 @@ class ConversionReport:
     refused: dict[str, str]
     parameters: int
     new_parameters: int
+    data: str | None = None
     metric: str | None = None
     scores: dict[str, float] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
@@ -158,6 +160,8 @@ class ConversionReport:
                 f"dropped: dropout on attention weights ({max(rates):g}), which linear attention "
                 "does not form"
             )
+        if self.data:
+            lines.append(f"data: {self.data}")
         if self.scores:
             names = {
                 "teacher": "teacher",
