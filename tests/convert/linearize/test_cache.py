@@ -14,7 +14,7 @@ from fredholm.convert import cache_size, replace_attention, smaller_from
 from fredholm.convert.linearize import LinearHeads
 from fredholm.convert.linearize.heads import Seen
 from fredholm.convert.linearize.state import advance
-from fredholm.errors import ConversionError, OptionError
+from fredholm.errors import ConversionError, DomainError, OptionError
 
 from .library import DECODERS, decoder, inputs, library
 
@@ -319,6 +319,20 @@ def test_nothing_is_cropped_and_no_pairs_reach_back():
         model(ids[:, :2], attention_mask=pairs, past_key_values=kept)
     with pytest.raises(ConversionError, match="holds 1 sequences, and the call has 2"):
         model(prompt()["input_ids"], past_key_values=kept)
+
+
+def test_prompts_beyond_the_positions():
+    ids = torch.ones(1, 70, dtype=torch.long)
+    given = {"input_ids": ids[:, :60], "attention_mask": ids[:, :60]}
+    with pytest.raises(DomainError, match="70 tokens, and the model has learned 64 positions"):
+        converted("gpt2")(ids)
+    with pytest.raises(DomainError, match="65 tokens, and the model has learned 64 positions"):
+        generated(converted("gpt2"), given, new=8)
+    out, found = generated(converted("llama"), given | {"attention_mask": None})  # rotary
+    mask = torch.ones_like(out.sequences)
+    torch.testing.assert_close(
+        found, whole(converted("llama"), out.sequences, mask)[:, 59:-1].float(), **ROUNDED
+    )
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from .interface import (
     register,
     uses_interface,
 )
+from .positions import limit_positions
 from .replaced import Layer, Replaced
 
 
@@ -220,6 +221,7 @@ def attach(
         facts = (call.name, kind, *sizes, call.causal, call.dropout)
         layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
         parts[call.name] = part
+    limit_positions(model)
     softmax = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
     model.set_attn_implementation(MIXED if softmax else NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
