@@ -4,6 +4,7 @@ any number of tokens.
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 
 import pytest
@@ -141,6 +142,16 @@ def test_another_turn_goes_on_with_the_cache():
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     _, found = generated(model, given, past_key_values=out.past_key_values)
     torch.testing.assert_close(found, generated(model, given, use_cache=False)[1], **ROUNDED)
+
+
+@torch.no_grad()
+def test_a_session_forks():
+    model, ids = converted("gpt2"), prompt()["input_ids"][:1]
+    kept = model(ids).past_key_values
+    fork, token = copy.deepcopy(kept), ids[:, :1]
+    expected = model(token, past_key_values=kept).logits
+    model(token + 1, past_key_values=kept)
+    assert model(token, past_key_values=fork).logits.equal(expected)
 
 
 def test_half_precision_keeps_its_state_in_float32():
