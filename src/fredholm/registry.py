@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
+from .arguments import refuse_kind
 from .errors import OptionError, suggest
 
 Entry = TypeVar("Entry")
@@ -58,6 +59,8 @@ class Registry(Mapping[str, Entry]):
         return decorate
 
     def __getitem__(self, name: str) -> Entry:
+        if not isinstance(name, str):
+            raise OptionError(refuse_kind(self.what, name, "a name"))
         if name not in self:
             known = suggest(str(name), self._entries)
             raise OptionError(f"unknown {self.what} {name!r}{known}")
@@ -82,6 +85,12 @@ class Registry(Mapping[str, Entry]):
         """All names, sorted."""
         self._load()
         return sorted(self._entries)
+
+    def registered(self) -> list[Entry]:
+        """What is registered so far, without filling the table; traced code, which cannot import,
+        may ask.
+        """
+        return list(self._entries.values())
 
     def _load(self) -> None:
         if self.home is not None:

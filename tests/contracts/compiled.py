@@ -58,6 +58,17 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
                 assert_close(g, h, f"{case.label} gradient compiled with {backend}, N={n}")
 
 
+def check_default_domain(case: OperatorCase) -> None:
+    """The operator by itself, compiled and exported before it was ever called."""
+    torch._dynamo.reset()
+    operator, u = case.operator(), torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
+    compiled = torch.compile(operator, backend="eager", fullgraph=True)(u)
+    exported = torch.export.export(operator, (u,)).module()(u)
+    expected = operator(u)
+    assert_close(compiled, expected, f"{case.label} compiled on its default domain")
+    assert_close(exported, expected, f"{case.label} exported on its default domain")
+
+
 def check_exported(case: OperatorCase, causal: bool) -> None:
     model = OnALine(case, causal).eval()
     u = torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
@@ -91,6 +102,13 @@ def main() -> None:
     for case in (case for case in traced if case.name in names):
         first = case.name not in done
         done.add(case.name)
+        if (
+            args.backend == "aot_eager"
+            and first
+            and case.position_dim == 1
+            and case.name in list_operators()
+        ):
+            check_default_domain(case)
         if args.backend == "inductor" and (not first or case.name not in list_operators()):
             # slow: the registered operators, once each, in their last order, which is causal
             continue

@@ -109,10 +109,10 @@ def test_causal_order_alone_takes_the_fused_causal_path(monkeypatch):
     fake = type("F", (), {"scaled_dot_product_attention": staticmethod(spy)})
     monkeypatch.setattr(sdpa, "F", fake)
     out = sdpa.attention(q, k, v, quadrature)
-    assert calls == [{"is_causal": True, "scale": 1.0}]
+    assert calls == [{"attn_mask": None, "is_causal": True, "scale": 1.0}]
     assert_close(out, F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0))
     sdpa.attention(q, k, v, domains()["uniform"].quadrature())
-    assert calls[1] == {"is_causal": False, "scale": 1.0}
+    assert calls[1] == {"attn_mask": None, "is_causal": False, "scale": 1.0}
     sdpa.attention(q, k, v, domains()["causal window"].quadrature())
     assert calls[2]["attn_mask"].shape == (1, 1, N, N)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..domain import Domain
 from ..errors import OptionError
+from ..ops.plain import recomputed
 
 
 class StochasticDepth(nn.Module):
@@ -82,9 +82,7 @@ class FeedForward(nn.Module):
             return self._apply_to(u)
         parts = u.split(self.chunk, dim=-2)
         if torch.is_grad_enabled():  # the hidden units of a piece are not kept but computed again
-            return torch.cat(
-                [checkpoint(self._apply_to, part, use_reentrant=False) for part in parts], dim=-2
-            )
+            return torch.cat([recomputed(self._apply_to, part) for part in parts], dim=-2)
         out = None
         for start, part in zip(range(0, u.shape[-2], self.chunk), parts):
             piece = self._apply_to(part)

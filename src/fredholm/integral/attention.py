@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
-from ..ops.linear_attention import linear_density
+from ..ops.backend import full_precision
+from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Stabilised
@@ -175,7 +176,7 @@ class FeatureMap(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
 
     def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.features_of(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
@@ -289,10 +290,12 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
 
     def weights(self, problem: Problem) -> Tensor:
         query = self.stable_query_features(problem.x, problem.ux)
-        key, _ = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-        return linear_density(query, key, problem.quadrature.weights(), self.floor).to(
-            problem.uy.dtype
-        )
+        key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
+        weights = problem.quadrature.weights()
+        if shift is not None:
+            size = key.detach().amax(-1)[:, :, None]
+            query = at_scale(query, torch.where(weights > 0, size, 0.0).amax(-1))
+        return linear_density(query, key, weights, self.floor)
 
 
 def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
@@ -301,7 +304,8 @@ def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.pointwise
-    return any(feature_map is known for known in FEATURE_MAPS.values())
+    # a function that is at hand was registered when its module was imported
+    return any(feature_map is known for known in FEATURE_MAPS.registered())
 
 
 def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
@@ -310,7 +314,7 @@ def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.per_head and feature_map.heads > 1
-    return not any(feature_map is known for known in FEATURE_MAPS.values())
+    return not any(feature_map is known for known in FEATURE_MAPS.registered())
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -93,9 +93,9 @@ class HiddenKernel(PairKernel, HiddenReadout):
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
         """K at broadcast pairs, see :meth:`PairKernel.forward`."""
-        weight, bias = self.readout()
-        dense = torch.einsum("bhqkw,hoiw->bhqkoi", self.hidden(x, y, ux, uy), weight)
-        return dense if bias is None else dense + bias[:, None, None]
+        hidden, (weight, bias) = self.hidden(x, y, ux, uy), self.readout()
+        dense = torch.einsum("bhqkw,hoiw->bhqkoi", hidden, weight.to(hidden.dtype))
+        return dense if bias is None else dense + bias[:, None, None].to(dense.dtype)
 
 
 class WeightedKernel(Kernel, WeightedValue):
@@ -107,7 +107,8 @@ class WeightedKernel(Kernel, WeightedValue):
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
-        dense = torch.einsum("bhqk,hoi->bhqkoi", self.weights(problem), self.value_map())
+        weights = self.weights(problem)
+        dense = torch.einsum("bhqk,hoi->bhqkoi", weights, self.value_map().to(weights.dtype))
         return dense.expand(problem.uy.shape[0], self.heads, -1, -1, -1, -1)
 
 
@@ -127,8 +128,7 @@ class SeparableKernel(WeightedKernel, Separable):
         """α, densities (B, H, Nq, Nk), through the pairs. O(Nq·Nk·r)."""
         query = self.query_features(problem.x, problem.ux)
         key = self.key_features(problem.y, problem.uy)
-        density = linear_density(query, key, problem.quadrature.weights(), self.floor)
-        return density.to(problem.uy.dtype)
+        return linear_density(query, key, problem.quadrature.weights(), self.floor)
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """V u, (B, H, Nk, d_out)."""

@@ -5,14 +5,17 @@ is a plain loop over the kernel's list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..arguments import Checked
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, StrategyError
+from ..ops.backend import describe_backend
 from ..quadrature import Quadrature
 from .capabilities import lacking
 from .problem import Facts, Layout, Problem
@@ -30,7 +33,7 @@ DEFINITIONS = {
 }
 
 
-class Kernel(nn.Module):
+class Kernel(nn.Module, metaclass=Checked):
     r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
 
     Concrete kernels derive from one of four definitions, each of which says in its own way what
@@ -100,6 +103,10 @@ class Kernel(nn.Module):
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """The domain of n points that an operator assumes when it is given none."""
         return Domain.line(n, device=device, dtype=dtype)
+
+    def small_domain(self) -> Domain:
+        """A domain of a few points on which the kernel can be tried, by default the default one."""
+        return self.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
 
     def output_domain(self, domain: Domain) -> Domain | None:
         """Where the output lives when no query domain is given: None for ``domain`` itself, else
@@ -171,9 +178,17 @@ class Form:
         """Whether ``"auto"`` may take the form; an approximation answers False."""
         return True
 
-    def plan(self) -> Plan:
-        """The form in words."""
-        return Plan(repr(self.strategy), self.name, self.reason)
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        """Names of the ops it calls whose Triton kernels ``"auto"`` may take, once they have agreed
+        with PyTorch's operations.
+        """
+        return ()
+
+    def plan(self, kernel: Kernel, facts: Facts, device: torch.device) -> Plan:
+        """The form in words, for tensors on ``device``."""
+        requested = getattr(self.strategy, "backend", "torch")
+        backend = describe_backend(requested, self.compared(kernel, facts), device)
+        return Plan(repr(self.strategy), self.name, self.reason, backend)
 
     # --- a whole problem --------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..ops.backend import full_precision
 from .attention import FeatureMap
 
 
@@ -34,7 +35,7 @@ class ExponentialMap(FeatureMap):
         return self.exponents(x).exp()
 
     def _exponents(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.exponents(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError
+from ..ops.backend import full_precision
 
 
 class FourierFeatures(nn.Module):
@@ -76,7 +77,7 @@ class FourierFeatures(nn.Module):
                 "positions"
             )
         dtype = torch.promote_types(x.dtype, self.matrix.dtype)
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             angle = 2 * math.pi * (x.to(dtype) @ self.matrix.to(dtype).mT)
             return torch.cat([angle.cos(), angle.sin()], -1)
 

@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError
@@ -115,6 +115,16 @@ class LatticeKernel(MatrixKernel):
             )
         return Domain.line(n, measure="counting", device=device, dtype=dtype)
 
+    def small_domain(self) -> Domain:
+        """A grid of other extents along each axis, two outputs along each where there may be."""
+        extents = []
+        for axis, window in enumerate(self.windows):
+            n, enough = 4 + axis, min(2, window.size(10**6))
+            while window.refusal(n) or window.size(n) < enough:
+                n += 1
+            extents.append(n)
+        return Domain.grid(*extents, measure="counting")
+
     def output_domain(self, domain: Domain) -> Domain | None:
         """The grid of the outputs, each in the middle of what it reads; None where it is ``domain``
         itself.
@@ -206,3 +216,8 @@ def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
 def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:
     """(B, H·d_out, *grid) as (B, H, M, d_out)."""
     return image.flatten(2).unflatten(1, (heads, -1)).transpose(2, 3)
+
+
+def call_on_grid(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
+    """A layer that takes images (B, C, *grid), on the points of a grid."""
+    return layer(u.mT.unflatten(-1, domain.shape or (-1,))).flatten(2).mT

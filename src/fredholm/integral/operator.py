@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
+from ..ops.backend import result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
@@ -23,13 +25,18 @@ from .problem import (
     Layout,
     Problem,
     batched,
+    check_domains,
+    check_features,
     check_fit,
+    check_pairs,
+    check_rows,
     clean,
     head_width,
     merge_heads,
     positions,
     split_heads,
 )
+from .sharing import Sharing
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -45,6 +52,7 @@ class CausalState:
         seen: how many points came.
         keys: the form's memory of them, tensors with the batch on dimension 0.
         form: the algorithm that the state began with and keeps.
+        batch: how many sequences it is about.
     """
 
     domain: Domain
@@ -52,9 +60,10 @@ class CausalState:
     seen: int
     keys: Memory
     form: Form
+    batch: int
 
 
-class IntegralOperator(nn.Module):
+class IntegralOperator(nn.Module, metaclass=Checked):
     r"""A kernel bound to a strategy:
     :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
 
@@ -73,7 +82,10 @@ class IntegralOperator(nn.Module):
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With
     ``query_domain`` the output lives there; ``query`` (B, Nq, dim) are the features at those
     points, needed by W and by kernels that read u(x). Padded points may hold anything, NaN
-    included; outputs at padded queries are zero.
+    included; outputs at padded queries are zero. u has the parameters' dtype, and the output u's:
+    half precisions sum in float32. Under autocast both may be of any floating dtype but float64,
+    and the output has autocast's, as of ``nn.Linear``. Positions and masses keep a dtype of their
+    own.
 
     Raises:
         ShapeError: shapes, dtypes or devices that do not fit.
@@ -125,6 +137,7 @@ class IntegralOperator(nn.Module):
             self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
         self.layer: str | None = None  # the class of the layer that this operator was made from
+        self.sharing: Sharing | None = None  # the parameters it has in common with that layer
         self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
@@ -148,17 +161,18 @@ class IntegralOperator(nn.Module):
 
     def forward(
         self,
-        u: Float[Tensor, "b n d"],
+        u: Shaped[Tensor, "b n d"],  # other dtypes are refused by name
         domain: Domain | None = None,
         *,
-        query: Float[Tensor, "b q d"] | None = None,
+        query: Shaped[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         call = self._call(u, domain, query, query_domain)
         facts = Facts.of(call.layout, call.target.positions, u, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
         problem, query, valid = self._read(call)
-        return self._finish(form.respond(self.kernel, problem), query, valid)
+        response = form.respond(self.kernel, problem).to(result_dtype(u))
+        return self._finish(response, query, valid)
 
     def dense(
         self,
@@ -177,7 +191,8 @@ class IntegralOperator(nn.Module):
             dense_apply(self.kernel.matrix(problem), weights, problem.uy),
             self.kernel.offset(problem),
         )
-        return self._finish(response if offset is None else response + offset, query, valid)
+        response = response if offset is None else response + offset
+        return self._finish(response.to(result_dtype(u)), query, valid)
 
     def kernel_matrix(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -188,6 +203,7 @@ class IntegralOperator(nn.Module):
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
         return self.kernel.matrix(problem.rows(rows))
 
     @property
@@ -212,6 +228,7 @@ class IntegralOperator(nn.Module):
                 "weights; influence(u, domain) has the norm of that matrix times the measure"
             )
         problem, _, _ = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
         return kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
 
@@ -222,6 +239,7 @@ class IntegralOperator(nn.Module):
         number, never negative, for every kernel.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)
         if isinstance(self.kernel, WeightedValue):
@@ -233,13 +251,15 @@ class IntegralOperator(nn.Module):
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
         given = query_domain is not None
+        check_domains(domain=domain, **({"query_domain": query_domain} if given else {}))
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
-        return choose(self._strategy, self.kernel, facts).plan()
+        form = choose(self._strategy, self.kernel, facts)
+        return form.plan(self.kernel, facts, domain.positions.device)
 
     @property
     def strategy(self) -> Strategy | str:
@@ -258,15 +278,17 @@ class IntegralOperator(nn.Module):
         """State before the first point of a causal ``domain``, which fixes positions, measure and
         masks of all points to come.
         """
+        check_domains(domain=domain)
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
+        check_pairs(domain, batch, self.heads)
         layout = Layout.of(domain, stepping=True)
         self._check(layout)
         facts = Facts.of(layout, domain.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        return CausalState(domain, domain.quadrature(), 0, {}, form)
+        return CausalState(domain, domain.quadrature(), 0, {}, form, batch)
 
     def step(
         self, u_t: Float[Tensor, "b d"], state: CausalState
@@ -277,9 +299,10 @@ class IntegralOperator(nn.Module):
         O(1) time and memory where the state has a fixed size (a moment, a transition); otherwise
         keys are computed once and cached, O(t) at point t.
         """
+        check_features(u_t=u_t)
         if u_t.dim() != 2 or u_t.shape[-1] != self.dim:
             raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
-        out, state = self._advance(u_t[:, None], state, state.form.step)
+        out, state = self._advance(u_t[:, None], state, _form(state).step)
         return out[:, 0], state
 
     def prefill(
@@ -296,14 +319,22 @@ class IntegralOperator(nn.Module):
             >>> torch.allclose(op.step(u[:, 4], state)[0], op(u, line)[:, 4], atol=1e-6)
             True
         """
+        check_features(u=u)
         if u.dim() != 3 or u.shape[-1] != self.dim or u.shape[1] == 0:
             need = f"(B, n, {self.dim}) with n of at least 1"
             raise ShapeError(f"u must have shape {need}, got {tuple(u.shape)}")
-        return self._advance(u, state, state.form.prefill)
+        return self._advance(u, state, _form(state).prefill)
 
     def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
         """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
+        self._follow()
         t, n, domain = state.seen, u.shape[1], state.domain
+        if u.shape[0] != state.batch:
+            raise ShapeError(
+                f"the features have batch size {u.shape[0]}, the state {state.batch}; begin with "
+                f"init_state({u.shape[0]}, domain)"
+            )
+        self._check_dtype(u, "u")
         if t + n > domain.size:
             raise DomainError(
                 f"the state's domain has {domain.size} points and "
@@ -317,9 +348,18 @@ class IntegralOperator(nn.Module):
         x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
         response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
-        return self._finish(response, u, valid), replace(state, seen=t + n, keys=memory)
+        out = self._finish(response.to(result_dtype(u)), u, valid)
+        return out, replace(state, seen=t + n, keys=memory)
 
     # --- parts ------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Take over what the layer that this operator was made from has replaced.
+
+        Traced code keeps the parameters that it was traced with.
+        """
+        if self.sharing is not None and not torch.compiler.is_compiling():
+            self.sharing.follow()
 
     def _check(self, layout: Layout) -> None:
         """DomainError for a domain on which the kernel, or the layer it was made from, means
@@ -334,15 +374,48 @@ class IntegralOperator(nn.Module):
                 "integral over this measure"
             )
 
+    def _check_dtype(self, u: Tensor, name: str) -> None:
+        """ShapeError for features that are no floating-point numbers, or of another dtype than the
+        parameters where autocast does not bring them together.
+        """
+        if not u.is_floating_point():
+            raise ShapeError(
+                f"{name} must hold floating-point numbers, got {u.dtype}: pass {name}.float()"
+            )
+        dtype = self._dtype()
+        if dtype is None or dtype == u.dtype:
+            return
+        double = torch.float64 in (dtype, u.dtype)
+        if double or u.is_meta or not torch.is_autocast_enabled(u.device.type):
+            raise ShapeError(
+                f"{name} is {u.dtype} and the operator's parameters are {dtype}: pass "
+                f"{name}.to({dtype}), or convert the operator with operator.to({u.dtype})"
+            )
+
+    def _dtype(self) -> torch.dtype | None:
+        """The parameters' dtype, or None where they have none of floating-point numbers."""
+        for layer in (self.projection, self.residual):
+            if layer is not None:
+                found = layer.weight.dtype
+                return found if found.is_floating_point else None
+        return next((p.dtype for p in self.kernel.parameters() if p.is_floating_point()), None)
+
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
+        self._follow()
+        check_features(u=u, query=u if query is None else query)
+        for name, x in (("domain", domain), ("query_domain", query_domain)):
+            if x is not None:
+                check_domains(**{name: x})
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
-            dtype = torch.promote_types(u.dtype, torch.float32)
+            dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         check_fit(u, domain, "u", "domain")
+        check_pairs(domain, u.shape[0], self.heads)
         if query is not None and query_domain is None:
+            self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
             query_domain = Domain.line(
                 query.shape[1], device=query.device, dtype=domain.positions.dtype
             )
@@ -351,6 +424,7 @@ class IntegralOperator(nn.Module):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
+        self._check_dtype(u, "u")
         if query_domain is None:
             return Call(u, domain, u, None, layout)
         self._check_query(u, domain, query, query_domain)
@@ -364,10 +438,9 @@ class IntegralOperator(nn.Module):
                 need = f"(B, {target.size}, {self.dim})"
                 raise ShapeError(f"{what} reads features at the queries: pass query={need}")
         else:
-            if query.shape[-1] != self.dim:
-                need = f"(B, {target.size}, {self.dim})"
-                raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
+            self._check_width(query, target.size)
             check_fit(query, target, "query", "query_domain")
+            self._check_dtype(query, "query")
             if query.shape[0] != u.shape[0]:
                 raise ShapeError(
                     f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
@@ -376,6 +449,11 @@ class IntegralOperator(nn.Module):
             raise ShapeError(
                 f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
             )
+
+    def _check_width(self, query: Tensor, queries: int | str) -> None:
+        if query.dim() != 3 or query.shape[-1] != self.dim:
+            need = f"(B, {queries}, {self.dim})"
+            raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
 
     def _read(self, call: Call) -> tuple[Problem, Tensor | None, Tensor | None]:
         """The integral in tensors, padding cleaned and heads split; the queries' features or None,
@@ -425,3 +503,10 @@ class IntegralOperator(nn.Module):
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
         )
+
+
+def _form(state: object) -> Form:
+    """The form of a causal state, or a ShapeError where there is none."""
+    if not isinstance(state, CausalState):
+        raise ShapeError(refuse_kind("state", state, "what init_state or the step before returned"))
+    return state.form

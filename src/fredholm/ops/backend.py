@@ -1,11 +1,13 @@
-"""What happens when an op is called: which implementation runs, PyTorch's operations or the op's
-own Triton kernel, and which derivatives none of them has.
+"""What happens when an op is called: which implementation runs, PyTorch's operations, the op's own
+Triton kernel, or its plain form where another derivative is taken than the op has; and in which
+precision.
 
 An op that has a Triton kernel takes ``backend``, and so does the strategy or operator that calls
 it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
 never the values of tensors:
 
-- ``"auto"``: Triton on a CUDA device where its kernel takes the case, PyTorch everywhere else;
+- ``"auto"``: Triton on a CUDA device where its kernel takes the case and has agreed with PyTorch's
+  operations on this GPU (:mod:`.comparison`), PyTorch everywhere else;
 - ``"torch"``: PyTorch's operations;
 - ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
   in the way.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,12 +29,14 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from ..errors import BackendError, DerivativeError, OptionError, suggest
+from .comparison import Form, Sampler, agrees, summary
 
 Op = Callable[..., Any]
 
 BACKENDS = ("auto", "torch", "triton")
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
 INSTALLED = find_spec("triton") is not None
+UNCHANGED = nullcontext()
 
 
 def check_backend(name: str) -> str:
@@ -50,16 +55,22 @@ def check_backend(name: str) -> str:
 
 
 def choose_backend(
-    requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]
+    requested: str,
+    op: str,
+    device: torch.device,
+    refusal: Callable[[], str | None],
+    form: Callable[[], tuple[Sampler, torch.dtype, Form]] | None = None,
 ) -> str:
     """``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
 
     Args:
         requested: one of :data:`BACKENDS`.
-        op: the op's name, for the error.
+        op: the op's name, for people.
         device: where its tensors are.
         refusal: why this op's Triton kernel cannot take the call, or None where it can. Called
             only on a machine that runs Triton kernels.
+        form: for ``"auto"``, what makes a small problem like this call, the dtype that the kernel
+            multiplies in, and the call's form. Without it ``"auto"`` is ``"torch"``.
 
     Raises:
         OptionError: for an unknown backend.
@@ -70,17 +81,39 @@ def choose_backend(
         'torch'
     """
     check_backend(requested)
-    if requested == "torch" or (requested == "auto" and device.type != "cuda"):
+    if requested == "torch" or (requested == "auto" and (form is None or not accelerated(device))):
         return "torch"
     reason = machine_refusal(device) or refusal()
+    if requested == "auto":
+        if reason is not None or form is None:
+            return "torch"
+        sampler, dtype, static = form()
+        return "triton" if agrees(op, sampler, device, dtype, static) else "torch"
     if reason is None:
         return "triton"
-    if requested == "auto":
-        return "torch"
     raise BackendError(
         f"backend='triton' cannot run {op}: {reason}; backend='auto' takes Triton only where it "
         "can run"
     )
+
+
+def accelerated(device: torch.device) -> bool:
+    """Whether ``"auto"`` considers Triton kernels for tensors of ``device``."""
+    return device.type == "cuda"
+
+
+def describe_backend(requested: str, ops: Sequence[str], device: torch.device) -> str:
+    """Which implementation of ``ops`` runs on ``device``, and why, for ``plan``; empty where there
+    is no choice.
+
+    Example:
+        >>> describe_backend("auto", ["an op"], torch.device("cpu"))
+        ''
+    """
+    if requested != "auto" or not ops or not accelerated(device):
+        return ""
+    reason = machine_refusal(device)
+    return f"PyTorch: {reason}" if reason else "; ".join(summary(op, device) for op in ops)
 
 
 def machine_refusal(device: torch.device) -> str | None:
@@ -120,42 +153,67 @@ def _capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
 
-# --- derivatives that no implementation of an op has ----------------------------------------------
+# --- derivatives that no fast implementation has --------------------------------------------------
 
 
-def guarded_call(name: str, op: Op) -> Op:
-    """The function that calls a custom op, behind :func:`refuse_transforms`."""
+def guarded_call(name: str, op: Op, plain: Op | None) -> Op:
+    """The function that calls a custom op, or its plain form where a transform of ``torch.func`` or
+    forward mode differentiates; ``vmap`` alone calls the op once for each element.
+
+    Raises:
+        DerivativeError: when called there without a plain form.
+    """
 
     def call(*arguments: Any) -> Any:
-        # is_compiling is a constant to the tracer, which then leaves the check out
-        if not torch.compiler.is_compiling():
-            refuse_transforms(name, arguments)
-        return op(*arguments)
+        if not transforms() or not any(map(_differentiated, spread(arguments))):
+            return op(*arguments)
+        if plain is not None:
+            return plain(*arguments)
+        raise DerivativeError(
+            f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
+            "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
+            "backward(), which it supports, or register it with plain=, the same in torch's "
+            "operations"
+        )
 
     return call
 
 
-def refuse_transforms(name: str, arguments: Sequence[Any]) -> None:
-    """DerivativeError where forward mode, or a gradient of ``torch.func``, follows one of the
-    arguments.
+def transforms() -> bool:
+    """Whether a transform of :mod:`torch.func` (``grad``, ``jvp``, ``vmap``, what is built on them)
+    or a level of :mod:`torch.autograd.forward_ad` is open. 0.1 µs; compiled code may ask as well.
 
-    ``vmap`` alone passes: it calls the op once for each element.
+    Example:
+        >>> transforms()
+        False
+        >>> torch.func.vmap(lambda x: x * transforms())(torch.ones(2)).tolist()
+        [1.0, 1.0]
     """
-    for x in spread(arguments):
-        if isinstance(x, Tensor) and _is_followed(x):
-            raise DerivativeError(
-                f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
-                "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
-                "backward(), which it supports, or the op's plain form (its naive function)"
-            )
+    if torch.compiler.is_compiling():
+        return _traced()
+    return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
 
 
-def _is_followed(x: Tensor) -> bool:
-    """Whether a derivative with respect to ``x`` is being taken.
+@torch.compiler.assume_constant_result
+def _traced() -> bool:
+    """The same while compiled code is traced, inside the transforms that it contains."""
+    return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+
+
+def followed(x: Tensor) -> bool:
+    """Whether a derivative with respect to ``x`` is being taken, in whichever mode."""
+    return x.requires_grad or (transforms() and _differentiated(x))
+
+
+def _differentiated(x: Any) -> bool:
+    """Whether an open transform takes a derivative with respect to ``x``; a tracer cannot look, and
+    takes every tensor for one.
 
     Each level of torch.func wraps all tensors made inside it, also those it does not differentiate.
     Only the outermost wrapper shows whether it has a tangent; an inner one counts as followed.
     """
+    if not isinstance(x, Tensor) or torch.compiler.is_compiling():
+        return isinstance(x, Tensor)
     outermost = True
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
@@ -175,3 +233,39 @@ def spread(arguments: Sequence[Any]) -> list[Any]:
     for x in arguments:
         spread.extend(x) if isinstance(x, (list, tuple)) else spread.append(x)
     return spread
+
+
+# --- precision ------------------------------------------------------------------------------------
+
+
+def full_precision(like: Tensor) -> AbstractContextManager:
+    """A context without autocast on the device of ``like``: nothing at all where there is none.
+
+    Example:
+        >>> x = torch.eye(2)
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(x):
+        ...     (x @ x).dtype
+        torch.float32
+    """
+    kind = like.device.type
+    if kind == "meta":  # has no autocast
+        return UNCHANGED
+    # a traced program may run under autocast later
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return UNCHANGED
+
+
+def result_dtype(u: Tensor) -> torch.dtype:
+    """The dtype in which a layer answers features ``u``: theirs, or autocast's, as ``nn.Linear``.
+
+    Example:
+        >>> u = torch.ones(2)
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+        ...     result_dtype(u), result_dtype(u.double())
+        (torch.bfloat16, torch.float64)
+    """
+    kind = u.device.type
+    if kind == "meta" or u.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return u.dtype
+    return torch.get_autocast_dtype(kind)

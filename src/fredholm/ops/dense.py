@@ -25,7 +25,7 @@ def dense_apply(
         >>> dense_apply(torch.ones(1, 1, 1, 2, 1, 1), weights, u).item()
         2.0
     """
-    weighted = weights[..., None] * signal[:, :, None]
+    weighted = (weights[..., None] * signal[:, :, None]).to(matrix.dtype)
     return torch.einsum(
         "bhqkoi,bhqki->bhqo", matrix, weighted.expand(*matrix.shape[:4], matrix.shape[-1])
     )

@@ -159,7 +159,8 @@ def root_of(x: Tensor) -> Tensor:
         >>> torch.autograd.grad(root_of(x).sum(), x)[0].tolist()
         [0.25, 0.0]
     """
-    return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 
 
 def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:

@@ -283,6 +283,24 @@ def test_any_split_gives_the_values_and_gradients_of_the_whole():
         torch.testing.assert_close(mine, grad, **EXACT)
 
 
+@pytest.mark.parametrize("to", ["hedgehog", "performer"])
+def test_a_later_key_that_is_larger_changes_nothing_before_it(to):
+    torch.manual_seed(0)
+    heads = LinearHeads(2, 4, feature_map=to).double()
+    query, key, value = (torch.randn(1, 2, 6, 4, dtype=torch.float64) for _ in range(3))
+    key[:, :, 4:] *= 15
+    found = heads(query, key, value, Seen(causal=True))
+    before = heads(*(x[:, :, :4] for x in (query, key, value)), Seen(causal=True))
+    torch.testing.assert_close(found[:, :, :4], before, **EXACT)
+    pairs = heads(
+        query, key, value, Seen(pairs=torch.ones(6, 6, dtype=torch.bool).tril()[None, None])
+    )
+    torch.testing.assert_close(found, pairs, **EXACT)
+    first, memory = advance(heads, *(x[:, :, :5] for x in (query, key, value)), None, {})
+    last, _ = advance(heads, *(x[:, :, 5:] for x in (query, key, value)), None, memory)
+    torch.testing.assert_close(torch.cat([first, last], 2), found, **EXACT)
+
+
 def test_padding_before_keys_of_vanishing_features():
     torch.manual_seed(0)
     heads = LinearHeads(1, 4, feature_map="performer")

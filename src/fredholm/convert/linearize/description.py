@@ -10,7 +10,7 @@ from torch import nn
 
 from ...errors import CheckpointError, ConversionError
 from ...files import CHECKSUM, digest_json, storing
-from ...integral.conversion import LIBRARIES
+from ...integral.code_path import LIBRARIES
 from .interface import SLOT
 from .replaced import Layer
 

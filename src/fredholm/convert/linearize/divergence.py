@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...ops.backend import full_precision
+
 FLOOR = (
     1e-6  # of a student's weight inside the logarithm: a ReLU's zero must not make a loss infinite
 )
@@ -36,7 +38,7 @@ def divergence(
         >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, q)) > 1
         (True, True)
     """
-    with torch.autocast(teacher.device.type, enabled=False):
+    with full_precision(teacher):
         p = teacher.detach().to(torch.promote_types(teacher.dtype, torch.float32))
         s = student.to(p.dtype)
         rows = (torch.special.xlogy(p, p) - p * (s + FLOOR).log()).sum(-1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...errors import ConversionError, OptionError, suggest
 from ...families.infsa.centres import Tokens, centre_weights, rows_of_centres, shared_centres
 from ...families.infsa.graph import TokenGraph, activated, sum_of_hops
+from ...ops.backend import full_precision
 from .heads import Heads, Seen
 
 GRAPHS = ("infsa", "linear_infsa")
@@ -72,7 +73,7 @@ class GraphHeads(Heads):
     ) -> Tensor:
         quadrature = self._quadrature(query, key, seen)
         decay = torch.sigmoid(self.decay_logit)
-        with torch.autocast(query.device.type, enabled=False):
+        with full_precision(query):
             if self.name == "infsa":
                 graph = TokenGraph.of(query, key, quadrature, decay, **self.options)
                 return sum_of_hops(graph, value.to(graph.query.dtype), 1).to(value.dtype)

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import build_feature_map, is_pointwise, key_features, query_features
-from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density, wants_pieces
+from ...ops.linear_attention import (
+    at_scale,
+    attend_in_pieces,
+    linear_attention,
+    linear_density,
+    wants_pieces,
+)
 from ...quadrature import Quadrature
 from .divergence import Noted, divergence
 
@@ -239,11 +245,12 @@ class LinearHeads(Heads):
         self, query: Tensor, key: Tensor, seen: Seen, scale: float
     ) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
-        left, (right, _) = (
-            self.query_features(query, scale),
-            self.key_features(key, scale, seen.valid),
-        )
+        left = self.query_features(query, scale)
+        right, shift = self.key_features(key, scale, seen.valid)
         weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
+        if shift is not None:
+            size = right.detach().amax(-1)[:, :, None]
+            left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
         return linear_density(left, right, weights, self.floor) * weights
 
     def _respond(
@@ -257,10 +264,10 @@ class LinearHeads(Heads):
             is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None
         )
         if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
-            left, (right, _) = (
-                self.query_features(query, scale),
-                self.key_features(key, scale, seen.valid),
-            )
+            left = self.query_features(query, scale)
+            right, shift = self.key_features(key, scale, seen.valid)
+            if seen.causal and shift is not None:
+                left = at_scale(left, right.detach().amax(-1).cummax(-1).values)
             return linear_attention(left, right, value, quadrature, floor=self.floor).to(
                 value.dtype
             )

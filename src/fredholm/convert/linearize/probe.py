@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError
-from ...integral.conversion import LIBRARIES, check_path
+from ...integral.code_path import LIBRARIES, check_path
 from ...integral.probe import probe as compare
 from .interface import (
     MIXED,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem
+from ...ops.backend import transforms
 from .grid_convolution.fft import HiddenConvolution
 from .position_network import PositionNetwork, WeightNormLinear
 
@@ -102,9 +103,10 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         request.
         """
         layer, network = self.readout_layer, self.network
+        omega = network.omega
         if network.preset == "paper":
             bound = (6.0 / network.width) ** 0.5 / (
-                1.0 if network.omega is None else float(network.omega)
+                1.0 if omega is None or omega.is_meta else float(omega)
             )
             layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
         if unit_variance:
@@ -154,6 +156,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """
         # A traced tensor, or one of a transform, has no values to read.
         unread = torch.compiler.is_compiling() or type(displacements) is not Tensor
+        unread = unread or transforms() or displacements.is_meta or self.extent.is_meta
         if self._warned or unread or not displacements.numel():
             return
         longest, extent = float(displacements.abs().max()), float(self.extent)
@@ -172,9 +175,13 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """The line of the training rate, with a mass of one per sample; causal where lag 0 is the
         start.
         """
-        length, causal = self.length / float(self.extent), self.origin == "start"
-        return Domain.line(
-            n, length=length, causal=causal, measure="counting", device=device, dtype=dtype
+        causal = self.origin == "start"
+        line = Domain.line(
+            n, length=1.0, causal=causal, measure="counting", device=device, dtype=dtype
+        )
+        # no value is read, so that traced code may come here too
+        return line.replace(
+            positions=line.positions * (self.extent.to(line.positions) / self.length)
         )
 
     def extra_repr(self) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError, suggest
 from ...integral import FourierFeatures
+from ...ops.backend import full_precision
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -164,7 +165,7 @@ class PositionNetwork(nn.Module):
         """The first ``depth`` layers, in float32 or better whatever the parameters are: a bfloat16
         phase is noise.
         """
-        with torch.autocast(z.device.type, enabled=False):
+        with full_precision(z):
             h = z if self.fourier is None else self.fourier(z)
             dtype = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
             h = h.to(torch.promote_types(h.dtype, dtype))

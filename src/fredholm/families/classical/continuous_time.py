@@ -13,8 +13,9 @@ from torch import Tensor
 from ...domain import Domain
 from ...errors import DomainError
 from ...integral import CausalTransition, LagTaps, Layout, MatrixKernel, Point, Problem, StateScan
+from ...ops.backend import full_precision
 from ...ops.scan import krylov, transition_scan
-from .time_invariant import as_parameter, check_matrices, check_sequence
+from .time_invariant import as_parameter, check_matrices, check_sequence, full
 
 
 class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
@@ -100,14 +101,14 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
 
     def flow(self, elapsed: Float[Tensor, "*b"]) -> Float[Tensor, "*b s s"]:
         """e^{Aτ}."""
-        return torch.linalg.matrix_exp(self.state_matrix * elapsed[..., None, None])
+        return torch.linalg.matrix_exp(full(self.state_matrix) * elapsed[..., None, None])
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
         elapsed = times_of(problem.x)[:, :, None] - times_of(problem.y)[:, None]
         seen = problem.quadrature.visible()
         if seen is not None:  # an unstable system must not overflow where nothing is read
             elapsed = torch.where(seen[:, 0], elapsed, 0.0)
-        dense = self.output_matrix @ self.flow(elapsed) @ self.input_matrix
+        dense = full(self.output_matrix) @ self.flow(elapsed) @ full(self.input_matrix)
         return dense[:, None].expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
@@ -118,16 +119,19 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     def free(self, times: Float[Tensor, "*b"]) -> Float[Tensor, "*b o"]:
         """Response to the initial state."""
         assert self.initial_state is not None
-        return self.flow(times - self.origin) @ self.initial_state @ self.output_matrix.mT
+        return (
+            self.flow(times - self.origin) @ full(self.initial_state) @ full(self.output_matrix).mT
+        )
 
     # --- fast forms -------------------------------------------------------------------------------
 
     def taps(self, problem: Problem) -> Float[Tensor, "1 n o i"]:
         times = times_of(problem.y)[0]
         step = times[1] - times[0] if times.shape[0] > 1 else times.new_zeros(())
-        with torch.autocast(times.device.type, enabled=False):
+        with full_precision(times):
             return (
-                self.output_matrix @ krylov(self.flow(step), self.input_matrix, times.shape[0])
+                full(self.output_matrix)
+                @ krylov(self.flow(step), full(self.input_matrix), times.shape[0])
             )[None]
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
@@ -136,27 +140,28 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         if q.valid is not None:  # at padding time stands still
             index = torch.where(q.valid, torch.arange(n, device=times.device), -1).cummax(-1).values
             times = times.expand(index.shape[0], -1).gather(1, index.clamp(min=0))
-        with torch.autocast(times.device.type, enabled=False):
+        with full_precision(times):
             elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
-            drive = (
-                q.mass[..., None].to(problem.uy.dtype) * problem.uy[:, 0]
-            ) @ self.input_matrix.mT
-            out = (transition_scan(self.flow(elapsed), drive) @ self.output_matrix.mT)[:, None]
+            signal = full(q.mass[..., None].to(problem.uy.dtype) * problem.uy[:, 0])
+            drive = signal @ full(self.input_matrix).mT
+            states = transition_scan(self.flow(elapsed), drive)
+            out = (states @ full(self.output_matrix).mT)[:, None]
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         offset = self.offset(problem)
         return out if offset is None else out + offset
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        zero = u.new_zeros(u.shape[0], self.state_matrix.shape[0])
-        return {"state": zero.to(self.state_matrix.dtype), "time": zero[:, 0]}
+        zero = full(u.new_zeros(u.shape[0], self.state_matrix.shape[0]))
+        return {"state": zero, "time": zero[:, 0]}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         time = times_of(point.x).expand(point.u.shape[0])
-        with torch.autocast(time.device.type, enabled=False):
+        with full_precision(time):
             moved = (self.flow(time - memory["time"]) @ memory["state"][..., None])[..., 0]
-            state = moved + (point.mass[:, None] * point.u[:, 0]) @ self.input_matrix.mT
-            out = state @ self.output_matrix.mT
+            signal = full(point.mass[:, None] * point.u[:, 0])
+            state = moved + signal @ full(self.input_matrix).mT
+            out = state @ full(self.output_matrix).mT
             if point.scale is not None:
                 out = out * point.scale
             if self.initial_state is not None:

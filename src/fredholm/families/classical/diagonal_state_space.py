@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...errors import OptionError, ShapeError
 from ...integral import IntegralOperator
 from ...ops.scan import scan
-from .time_invariant import TimeInvariantKernel, check_rule, with_feedthrough
+from .time_invariant import TimeInvariantKernel, check_rule, full, with_feedthrough
 
 
 class DiagonalStateSpaceKernel(TimeInvariantKernel):
@@ -100,11 +100,11 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         self,
     ) -> tuple[Complex[Tensor, "h s"], Complex[Tensor, "h s"], Complex[Tensor, "h s i"]]:
         """log λ̄, λ̄ and B̄."""
-        pole = torch.complex(-self.log_decay.exp(), self.frequency)
-        b = torch.view_as_complex(self.input)
+        pole = torch.complex(-full(self.log_decay).exp(), full(self.frequency))
+        b = torch.view_as_complex(full(self.input))
         if self.log_step is None:
             return pole, pole.exp(), b
-        step = self.log_step.exp()[:, None]
+        step = full(self.log_step).exp()[:, None]
         z = pole * step
         if self.discretization == "zoh":
             return z, z.exp(), (_expm1(z) / pole)[..., None] * b
@@ -118,17 +118,19 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
 
     def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
         """Re C h, twice for conjugate pairs."""
-        out = (states @ torch.view_as_complex(self.readout).mT).real
+        out = (states @ torch.view_as_complex(full(self.readout)).mT).real
         return 2 * out if self.conjugate else out
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
         log_a, _, b = self.recurrence()
         powers = _powers(log_a, 0, n)
         if self.d_in == self.d_out == 1:  # C and B multiply first: no (N, S) product per channel
-            gain = torch.view_as_complex(self.readout)[:, 0] * b[..., 0]
+            gain = torch.view_as_complex(full(self.readout))[:, 0] * b[..., 0]
             taps = (powers @ gain[..., None])[..., None]
         else:
-            taps = torch.einsum("hos,hns,hsi->hnoi", torch.view_as_complex(self.readout), powers, b)
+            taps = torch.einsum(
+                "hos,hns,hsi->hnoi", torch.view_as_complex(full(self.readout)), powers, b
+            )
         return 2 * taps.real if self.conjugate else taps.real
 
     def states(self, signal: Float[Tensor, "b h n i"]) -> Tensor:
@@ -140,14 +142,16 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         if self.initial_state is None:
             return None
         powers = _powers(self.recurrence()[0], 1, n)
-        return self.read((powers * torch.view_as_complex(self.initial_state)[:, None])[None])[0]
+        return self.read((powers * torch.view_as_complex(full(self.initial_state))[:, None])[None])[
+            0
+        ]
 
     def rest(self, u: Tensor) -> dict[str, Tensor]:
         dtype = torch.complex(u.new_zeros(()), u.new_zeros(())).dtype
         zero = torch.zeros(u.shape[0], self.heads, self.size, dtype=dtype, device=u.device)
         if self.initial_state is None:
             return {"state": zero}
-        return {"state": zero, "free": zero + torch.view_as_complex(self.initial_state)}
+        return {"state": zero, "free": zero + torch.view_as_complex(full(self.initial_state))}
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
         _, a, b = self.recurrence()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...errors import ShapeError
 from ...integral import IntegralOperator, Point, Problem
 from ...integral.conversion import refuse, register_converter
+from ...ops.backend import full_precision
 from ...ops.scan import reorder, scan
 from .selective import TrajectoryKernel, packed, selective_matrix
 from .time_invariant import full
@@ -102,7 +103,7 @@ class MambaKernel(TrajectoryKernel):
     def terms(self, inner: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Δ, A, B and C from what the scan reads."""
         squeezed, inputs, outputs = (full(x) for x in self.x_proj(inner).split(self.split, -1))
-        with torch.autocast(inner.device.type, enabled=False):
+        with full_precision(inner):
             step = F.softplus(
                 F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias))
             )
@@ -112,7 +113,7 @@ class MambaKernel(TrajectoryKernel):
         x, gate = self.in_proj(u).chunk(2, -1)
         inner = F.silu(self.convolve(F.pad(x, (0, 0, self.taps - 1, 0))))
         step, poles, inputs, outputs = self.terms(inner)
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             inner = full(inner)
             drive = (step * inner)[..., None] * inputs[:, :, None]
             states = scan((step[..., None] * poles).exp(), drive)
@@ -166,7 +167,7 @@ class MambaKernel(TrajectoryKernel):
         window = torch.cat([memory["window"].to(x.dtype), x], 1)
         inner = F.silu(self.convolve(window))
         step, poles, inputs, outputs = self.terms(inner)
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             step, inner = step[:, 0], full(inner[:, 0])
             drive = (step * inner)[..., None] * inputs[:, 0, None]
             state = (step[..., None] * poles).exp() * memory["state"] + drive

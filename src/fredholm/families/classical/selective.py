@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import OptionError, suggest
 from ...integral import CausalTransition, Layout, MatrixKernel, Point, Problem, StateScan
+from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder, scan
 from .time_invariant import check_sequence, full
 
@@ -161,14 +162,14 @@ class SelectiveKernel(TrajectoryKernel):
         """Δ, A, exp(ΔA), B̄ and C along a sequence, in at least float32."""
         step = full(self.step(self.squeeze(u)))
         inputs, outputs = full(self.input(u)), full(self.output(u))
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             step, poles = F.softplus(step), -self.log_decay.exp()
             decay, gain = gains(step, poles, inputs, self.discretization)
         return step, poles, decay, gain, outputs
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
         _, _, decay, gain, outputs = self.terms(u)
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             return (scan(decay, gain * full(u)[..., None]) @ outputs[..., None])[..., 0]
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
@@ -181,6 +182,6 @@ class SelectiveKernel(TrajectoryKernel):
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u
         _, _, decay, gain, outputs = self.terms(u)
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             state = decay[:, 0] * memory["state"] + gain[:, 0] * full(u)[:, 0, :, None]
             return (state @ outputs[:, 0, :, None])[:, None, :, 0], {"state": state}

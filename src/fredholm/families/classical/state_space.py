@@ -20,6 +20,7 @@ from .time_invariant import (
     as_parameter,
     check_matrices,
     check_rule,
+    full,
     with_feedthrough,
 )
 
@@ -92,8 +93,8 @@ class StateSpaceKernel(TimeInvariantKernel):
     def recurrence(self) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s i"]]:
         """Ā and B̄."""
         if self.discretization is None:
-            return self.state_matrix, self.input_matrix
-        a, b = self.state_matrix * self.step, self.input_matrix * self.step
+            return full(self.state_matrix), full(self.input_matrix)
+        a, b = full(self.state_matrix) * self.step, full(self.input_matrix) * self.step
         one = torch.eye(self.size, dtype=a.dtype, device=a.device)
         if self.discretization == "euler":
             return one + a, b
@@ -108,11 +109,11 @@ class StateSpaceKernel(TimeInvariantKernel):
 
     def read(self, states: Float[Tensor, "*b s"]) -> Float[Tensor, "*b o"]:
         """C h."""
-        return states if self.output_matrix is None else states @ self.output_matrix.mT
+        return states if self.output_matrix is None else states @ full(self.output_matrix).mT
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
         columns = krylov(*self.recurrence(), n)
-        return (columns if self.output_matrix is None else self.output_matrix @ columns)[None]
+        return (columns if self.output_matrix is None else full(self.output_matrix) @ columns)[None]
 
     def states(self, signal: Float[Tensor, "b h n i"]) -> Tensor:
         a, b = self.recurrence()
@@ -123,11 +124,11 @@ class StateSpaceKernel(TimeInvariantKernel):
             return None
         a, _ = self.recurrence()
         # One more coordinate, always one, carries the bias.
-        drive = torch.zeros_like(a[:, :1]) if self.bias is None else self.bias[:, None]
+        drive = torch.zeros_like(a[:, :1]) if self.bias is None else full(self.bias)[:, None]
         last = torch.zeros(1, self.size + 1, dtype=a.dtype, device=a.device)
         last[:, -1] = 1.0
         affine = torch.cat([torch.cat([a, drive], 1), last], 0)
-        first = a.new_zeros(self.size) if self.initial_state is None else self.initial_state
+        first = a.new_zeros(self.size) if self.initial_state is None else full(self.initial_state)
         start = torch.cat([first, first.new_ones(1)])[:, None]
         return self.read(krylov(affine, affine @ start, n)[:, : self.size, 0])[None]
 
@@ -137,7 +138,7 @@ class StateSpaceKernel(TimeInvariantKernel):
             return {"state": zero}
         return {
             "state": zero,
-            "free": zero if self.initial_state is None else zero + self.initial_state,
+            "free": zero if self.initial_state is None else zero + full(self.initial_state),
         }
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -146,7 +147,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         if u is not None:
             state = state + u @ b.mT
         elif self.bias is not None:
-            state = state + self.bias
+            state = state + full(self.bias)
         return self.read(state), state
 
 

@@ -25,6 +25,7 @@ from ...integral import (
     Problem,
     StateScan,
 )
+from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder
 
 RULES = ("zoh", "bilinear", "euler")
@@ -117,20 +118,20 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        with torch.autocast(problem.uy.device.type, enabled=False):
+        with full_precision(problem.uy):
             free = self.free(problem.uy.shape[2])
         return None if free is None else free[:, _ranks(problem)[0].clamp(min=0)].movedim(0, 1)
 
     # --- fast forms -------------------------------------------------------------------------------
 
     def taps(self, problem: Problem) -> Float[Tensor, "h n o i"]:
-        with torch.autocast(problem.uy.device.type, enabled=False):
+        with full_precision(problem.uy):
             return self.lags(problem.uy.shape[2])
 
     def scan(self, problem: Problem) -> Float[Tensor, "b h n o"]:
         q = problem.quadrature
         order, back = (None, None) if q.valid is None else pack(q.valid)
-        with torch.autocast(problem.uy.device.type, enabled=False):
+        with full_precision(problem.uy):
             signal = full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
             out = reorder(self.states(reorder(signal, order, 2)), back, 2)
         if q.scale is not None:
@@ -142,7 +143,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         return self.rest(full(u))
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.autocast(point.u.device.type, enabled=False):
+        with full_precision(point.u):
             out, after = self.move(memory["state"], full(point.mass[:, None, None] * point.u))
             memory_after = {"state": after}
             if point.scale is not None:

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Layout, OwnForm, Point, Problem
+from ...ops.backend import full_precision
+from ...ops.tiles import root_of
 from .centres import (
     Tokens,
     advance_stream,
@@ -88,7 +90,7 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
         shared = q.query_time is None and q.density is None
         value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             out = (
                 self._shared(tokens, u, q.mass)
                 if value is None
@@ -105,9 +107,9 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         multiply-adds for N·dim².
         """
         weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
-        pooled = (weights.flatten(1, 2) @ u.squeeze(1).to(weights.dtype)).unflatten(
-            1, weights.shape[1:3]
-        )
+        # One product for all heads. Written as flatten, @, unflatten it is right here and wrong in
+        # ONNX: where H = B, onnxscript's optimiser drops both reshapes and takes heads for samples.
+        pooled = torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype))
         out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
         bias = self._map(2)[1]
         if bias is not None:
@@ -123,8 +125,8 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         """What the centres are made of, in float32 at least."""
         query = self._queries(u)
         key = query if self.tied and self.scale == 1.0 else self._precise(self._heads(u, 1))
-        with torch.autocast(u.device.type, enabled=False):
-            energy = torch.linalg.vector_norm(query, dim=-1)[:, :, None]
+        with full_precision(u):
+            energy = root_of(query.square().sum(-1))[:, :, None]
             if self.probes is not None:
                 energy = energy * torch.sigmoid(self.probes.to(query.dtype) @ query.mT)
         return Tokens(query, key, energy, self.steps, self.activation, self.eps)
@@ -190,7 +192,7 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u[:, :, None]
         value, tokens = self._precise(self._with_bias(self._heads(u, 2))), self._centred(u)
-        with torch.autocast(u.device.type, enabled=False):
+        with full_precision(u):
             out, sums, totals = advance_stream(
                 tokens, value, point.mass, point.scale, memory["sums"], memory["totals"]
             )

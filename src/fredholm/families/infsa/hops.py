@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ...integral import Exact, Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
-from ...ops.backend import check_backend
+from ...ops.backend import check_backend, full_precision
 from ...ops.tiles import root_of
 from ...quadrature import Quadrature
-from .graph import NORMS, TokenGraph, activated, sum_of_hops
+from .graph import EDGE_PRODUCT, NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import row_factor
 
 NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
@@ -63,6 +63,9 @@ class OneHop(Form):
     steps = True
     triton = True
 
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (EDGE_PRODUCT,)
+
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         options: Any = self.strategy
         graph, value = graph_of(
@@ -86,6 +89,9 @@ class Hops(Form):
         "product"
     )
     triton = True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (EDGE_PRODUCT,)
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # more hops than one are another response than the kernel's
@@ -157,7 +163,7 @@ def graph_row(
     dtype = torch.promote_types(u.dtype, torch.float32)
     query, key, value = (x.to(dtype) for x in kernel.tokens(u))
     rules, view = kernel.rules(), quadrature.row(t)
-    with torch.autocast(u.device.type, enabled=False):
+    with full_precision(u):
         keys = _append(memory, "key", key)
         pairs = activated(query @ keys.mT, rules["activation"])
         pairs = pairs if view.density is None else pairs * view.density.to(dtype)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
 from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
-from ...ops.backend import check_backend
+from ...ops.backend import check_backend, full_precision, transforms
 from ...quadrature import Quadrature
-from .graph import Convergence, resolvent
+from .graph import EDGE_PRODUCT, Convergence, resolvent, resolvent_naive
 from .graph.solve import SOLVERS
 from .hops import NEEDS, HopRows, gained, graph_of, graph_row
 
@@ -76,6 +76,9 @@ class Iterations(Form):
     )
     triton = True
 
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (EDGE_PRODUCT,)
+
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         eager_only(facts)
         return "a causal graph is triangular" if facts.layout.causal else None
@@ -84,13 +87,19 @@ class Iterations(Form):
         return False  # all hops are another response than the kernel's
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        return self.solve(kernel, problem)[0]
+        if not transforms():
+            return self.solve(kernel, problem)[0]
+        # a transformed tensor has no value that could say when to stop
+        graph, value = graph_of(kernel, problem)
+        with full_precision(value):
+            out = resolvent_naive(graph, value.to(graph.query.dtype))
+        return gained(kernel, out, value)
 
     def solve(self, kernel: Kernel, problem: Problem) -> tuple[Tensor, Convergence]:
         """The response (B, H, N, d_out), and how it was reached."""
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend)
-        with torch.autocast(value.device.type, enabled=False):
+        with full_precision(value):
             out, report = resolvent(
                 graph,
                 value.to(graph.query.dtype),

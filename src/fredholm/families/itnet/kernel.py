@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity
 from ...integral.bases import SAMPLED
+from ...ops.tiles import root_of
 from .hidden_first import ACTIVATIONS, hidden_pairs
 from .hidden_first.tiled import TiledColumns, TiledTable
 
@@ -160,7 +161,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             "query_position": lambda: self._gamma(x),
             "key_position": lambda: self._gamma(y),
             "relative": lambda: self._gamma(x - y),
-            "distance": lambda: torch.linalg.vector_norm(x - y, dim=-1, keepdim=True),
+            "distance": lambda: root_of((x - y).square().sum(-1, keepdim=True)),
             "query": lambda: ux,
             "key": lambda: uy,
             "product": lambda: ux * uy,

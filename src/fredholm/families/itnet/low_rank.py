@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, PairKernel, Pooled, Problem
+from ...ops.backend import full_precision
 from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
 
@@ -158,7 +159,7 @@ class LowRankKernel(PairKernel, Pooled):
         # The sines are a good part of the cost: once, where queries are keys.
         here = self.fourier(p.x)[:, None] if p.layout.cross else there
         units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
-        with torch.autocast(p.uy.device.type, enabled=False):
+        with full_precision(p.uy):
             signal = p.uy.to(dtype) * p.quadrature.mass[:, None, :, None].to(dtype)
             moment, total = units.to(dtype).mT @ signal, signal.sum(2)
             weight, bias = self.key.weight2.to(dtype), self.key.bias2.to(dtype)

@@ -19,6 +19,7 @@ from ...integral import (
     Projections,
     register_feature_map,
 )
+from ...ops.backend import full_precision
 from ...ops.feature_map import Bank, scalar_bank, scalar_bank_naive
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
@@ -246,7 +247,7 @@ class LunaMap(FeatureMap):
     def scalars(self, x: Tensor) -> Tensor:
         """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]
 
     def scaled_bank(self, dtype: torch.dtype) -> Bank:

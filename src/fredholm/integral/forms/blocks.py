@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from ...ops.plain import recomputed
 from ..contract import Kernel
 from ..problem import Problem
 
@@ -29,7 +29,8 @@ def by_query_blocks(
     if torch.compiler.is_compiling():
         return evaluate(kernel, problem)
     n = problem.ux.shape[2]
-    row_bytes = 8 * problem.uy.shape[0] * kernel.heads * problem.uy.shape[2] * numbers_per_pair
+    pairs = max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2]  # of a row
+    row_bytes = 8 * pairs * numbers_per_pair
     block = max(1, min(n, (memory or WORKING_SET) // row_bytes))
     if block == n:
         return evaluate(kernel, problem)
@@ -37,5 +38,5 @@ def by_query_blocks(
     def rows(start: int) -> Tensor:
         return evaluate(kernel, problem.rows(list(range(start, min(n, start + block)))))
 
-    outs = [checkpoint(rows, start, use_reentrant=False) for start in range(0, n, block)]
+    outs = [recomputed(rows, start) for start in range(0, n, block)]
     return torch.cat(outs, 2)  # type: ignore[arg-type]

@@ -31,13 +31,17 @@ class HiddenBlocks(KeyForm):
 
 def _block(kernel: Any, problem: Problem) -> Tensor:
     p, signal = problem, problem.uy
-    weights = p.quadrature.weights().to(signal.dtype)
     x, y = p.x[:, None, :, None], p.y[:, None, None, :]
     hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])
-    readout, bias = kernel.readout()
+    # hidden units of positions stay in float32 at least, whatever the features are
+    dtype = torch.promote_types(hidden.dtype, signal.dtype)
+    signal, weights = signal.to(dtype), p.quadrature.weights().to(dtype)
+    readout, bias = (None if part is None else part.to(dtype) for part in kernel.readout())
     # Hidden units times signal, summed over the keys first: the readout, d_out times as wide, then
     # meets one moment per query instead of every pair.
-    moment = torch.einsum("bhqkw,bhqki->bhqwi", hidden, weights[..., None] * signal[:, :, None])
+    moment = torch.einsum(
+        "bhqkw,bhqki->bhqwi", hidden.to(dtype), weights[..., None] * signal[:, :, None]
+    )
     out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
     if bias is not None:
         weights = weights.expand(signal.shape[0], -1, -1, -1)

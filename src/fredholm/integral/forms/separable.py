@@ -4,12 +4,14 @@ keys where there is no order, chunks in causal order, a moment of fixed size poi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from ...ops.linear_attention import (
     advance_moment,
+    at_scale,
     attend_in_pieces,
     banked_attention,
     linear_attention,
@@ -35,6 +37,10 @@ class SeparableForm(Form):
         if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
             return "pairs, and an order across two domains, leave no moment that all queries share"
         return None
+
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        given = ("linear attention",) if facts.layout.causal else ()
+        return ("attention with a bank's features", *given) if isinstance(kernel, Banked) else given
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         options = self.strategy
@@ -115,8 +121,10 @@ class Chunks(SeparableForm):
 
     def attend(self, kernel: Any, problem: Problem) -> Tensor:
         p, options = problem, self.strategy
-        key, _ = key_features(kernel, p.y, p.uy, p.quadrature.valid)
+        key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
         query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
+        if shift is not None:
+            query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
         backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
         return linear_attention(query, key, value, p.quadrature, **backend)
 

@@ -28,7 +28,8 @@ class WeightBlocks(KeyForm):
 
 
 def _block(kernel: Any, problem: Problem) -> Tensor:
-    weights = problem.quadrature.weights().to(problem.uy.dtype)
-    density = (kernel.weights(problem) * weights).expand(-1, kernel.heads, -1, -1)
+    # a density may be too large for half precision, its product with the masses is not
+    density = (kernel.weights(problem) * problem.quadrature.weights()).to(problem.uy.dtype)
+    density = density.expand(-1, kernel.heads, -1, -1)
     # two products: an einsum of three would fix traced lengths
     return density @ problem.uy @ kernel.value_map().mT

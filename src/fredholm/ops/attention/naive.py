@@ -16,8 +16,9 @@ def attention_density(
     :math:`p_{ij} = e^{s_{ij}} / \sum_l w_{il} e^{s_{il}}`.
 
     :math:`\sum_j w_{ij} p_{ij} = 1` for every query that sees some mass, and p = 0 for one that
-    sees none.
+    sees none. In float32 at least.
     """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     seen = weights > 0 if visible is None else visible & (weights > 0)
     top = scores.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
     top = torch.where(top.isfinite(), top, 0.0)
@@ -37,4 +38,4 @@ def attention_naive(
     oracle of ``sdpa``.
     """
     density = attention_density(query @ key.mT, weights, visible)
-    return (density * weights) @ value
+    return (density * weights).to(value.dtype) @ value

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...quadrature import Quadrature
+from ..backend import transforms
+from ..plain import attention_differentiable_again
 
 
 def attention(
@@ -21,23 +23,47 @@ def attention(
 
     Equal masses need no bias, and causal order alone none either: both reach the fused kernels as
     they are. Otherwise the log of the weights is added to the scores; a query that sees nothing
-    gives zero. Memory O(N) on the fused kernels, plus the mask.
+    gives zero. Memory O(N) on the fused kernels, plus the mask. They have one derivative; where
+    ``torch.func`` transforms, and for second derivatives, the scores are made, O(N²).
     """
     bias = _bias(quadrature, query.dtype)
     causal = bias is None and quadrature.triangular
     if bias is None and quadrature.query_time is not None and not causal:
         bias = torch.zeros((), dtype=query.dtype, device=query.device)
     if bias is None:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=1.0)
+        return _attend(query, key, value, None, causal)
     order = quadrature.order()
     if order is not None:
         bias = torch.where(order[:, None], bias, -torch.inf)
     bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias.masked_fill(blind, 0.0), scale=1.0
-    )
+    out = _attend(query, key, value, bias.masked_fill(blind, 0.0), False)
     return out.masked_fill(blind, 0.0)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+    """Softmax attention with a bias, by torch's fused kernels where they have the derivative."""
+    if transforms():
+        return _plain(query, key, value, bias, causal)
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, is_causal=causal, scale=1.0
+    )
+    if out.requires_grad and not torch.compiler.is_compiling():
+        attention_differentiable_again(
+            out, lambda q, k, v, b: _plain(q, k, v, b, causal), query, key, value, bias
+        )
+    return out
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = query.to(dtype) @ key.to(dtype).mT
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if bias is not None:
+        scores = scores + bias
+    return (scores.softmax(-1) @ value.to(dtype)).to(value.dtype)
 
 
 def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:

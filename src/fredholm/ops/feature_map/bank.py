@@ -12,9 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
+from ..backend import full_precision
 from ..custom_op import custom_op
+from ..plain import vjp
 from ..tiles import find_activation, rectangles
-from .naive import Bank
+from .naive import Bank, scalar_bank_naive
 from .piecewise import piecewise_linear_op, segments, size_of
 
 FEW = 256  # scalars of a set
@@ -43,8 +45,8 @@ def scalar_bank(
 
     Cost:
         ReLU: O(T·L) time beside O(L·K) for the segments, which few scalars, as those of a step, do
-        without; others O(T·G·h). Memory O(T·L) and a chunk. One derivative. At a knot itself the
-        one-sided slope from the left is taken.
+        without; others O(T·G·h). Memory O(T·L) and a chunk, in second derivatives that of all
+        hidden units. At a knot itself the one-sided slope from the left is taken.
 
     Raises:
         OptionError: an unknown activation.
@@ -59,7 +61,7 @@ def scalar_bank(
     find_activation(activation)
     _check(u, bank)
     dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
-    with torch.autocast(u.device.type, enabled=False):
+    with full_precision(u):
         x, whole = u.to(dtype), Bank(*(part.to(dtype) for part in bank))
         if activation == "relu" and not _few(x, whole):
             return piecewise_linear_op(x, *segments(whole), nonneg).to(u.dtype)
@@ -159,6 +161,16 @@ def _bank_fake(*arguments: Any) -> Tensor:
     return u.new_empty(u.shape[0], u.shape[1], shift.shape[1] * shift.shape[2], u.shape[2])
 
 
+def _plain_bank(*arguments: Any) -> Tensor:
+    u, *bank, activation, nonneg = arguments
+    return scalar_bank_naive(u, Bank(*bank), activation=activation, nonneg=nonneg)
+
+
+def _plain_bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+    grad = grad if out is None else grad * (out > 0)
+    return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
+
+
 def _bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
     u, *bank, activation = arguments
     return backward(grad, out, u, Bank(*bank), activation)
@@ -183,6 +195,7 @@ scalar_bank_backward_op = custom_op(
     f"(Tensor grad, Tensor? out, {BANK}, str activation) -> Tensor[]",
     _bank_gradients,
     fake=_bank_gradients_fake,
+    plain=_plain_bank_gradients,
     flops=_bank_backward_flops,
 )
 
@@ -201,6 +214,7 @@ scalar_bank_op = custom_op(
     f"({BANK}, str activation, bool nonneg) -> Tensor",
     forward,
     fake=_bank_fake,
+    plain=_plain_bank,
     flops=_bank_flops,
     setup_context=_save_bank,
     backward=_bank_backward,

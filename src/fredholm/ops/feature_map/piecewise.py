@@ -133,6 +133,24 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
     return out
 
 
+def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+    """:func:`forward` in torch's differentiable operations."""
+    line, index = lines_at(u, knots, slope)
+    offset = intercept[None].expand(len(u), -1, -1, -1).gather(-1, index.expand_as(line))
+    out = line * u[:, :, None] + offset
+    return torch.relu(out) if nonneg else out
+
+
+def lines_at(u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The slopes of the lines that scalars read, (R, S, L, T), and their segments (R, S, 1, T)."""
+    with torch.no_grad():
+        points = u.transpose(0, 1).flatten(1).contiguous()
+        index = torch.searchsorted(knots.detach().contiguous(), points)
+        index = index.unflatten(1, (u.shape[0], u.shape[2])).transpose(0, 1)[:, :, None]
+    where = index.expand(-1, -1, slope.shape[1], -1)
+    return slope[None].expand(len(u), -1, -1, -1).gather(-1, where), index
+
+
 def backward(
     grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -176,11 +194,26 @@ def _line_gradients(
     return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
 
 
+def _plain_line_gradients(
+    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients are linear in grad, u and slope; where the ReLU cuts, and which line a scalar
+    reads, does not change with them.
+    """
+    grad = grad if out is None else grad * (out > 0)
+    line, index = lines_at(u, knots, slope)
+    both = torch.cat([grad * u[:, :, None], grad], 2)
+    target = both.new_zeros(*both.shape[:3], slope.shape[2])
+    of_lines = target.scatter_add(-1, index.expand_as(both), both).sum(0)
+    return (grad * line).sum(2), of_lines
+
+
 piecewise_linear_backward_op = custom_op(
     "piecewise_linear_backward",
     "(Tensor grad, Tensor? out, Tensor u, Tensor knots, Tensor slope) -> (Tensor, Tensor)",
     backward,
     fake=_line_gradients,
+    plain=_plain_line_gradients,
     flops=lambda grad, out, u, knots, slope: 5 * size_of(u) * slope[1],
 )
 
@@ -202,6 +235,7 @@ piecewise_linear_op = custom_op(
     "(Tensor u, Tensor knots, Tensor slope, Tensor intercept, bool nonneg) -> Tensor",
     forward,
     fake=_lines,
+    plain=plain,
     flops=lambda u, knots, slope, intercept, nonneg: 2 * size_of(u) * slope[1],
     setup_context=_save_lines,
     backward=_lines_backward,

@@ -3,6 +3,7 @@
 from .banked import banked_attention
 from .chunked import (
     Moment,
+    at_scale,
     attend_in_pieces,
     guarded,
     linear_attention,
@@ -16,6 +17,7 @@ from .running import advance_moment
 __all__ = [
     "Moment",
     "advance_moment",
+    "at_scale",
     "attend_in_pieces",
     "banked_attention",
     "guarded",

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...quadrature import Quadrature
-from ..backend import choose_backend
+from ..backend import choose_backend, full_precision
+from ..comparison import Form, Sampler
 from .limits import linear_attention_refusal
+from .sample import form_of, sample_given
 
 
 def linear_attention(
@@ -62,7 +64,10 @@ def linear_attention(
         batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
-    if choose_backend(backend, "linear attention", value.device, refusal) == "triton":
+    def form() -> tuple[Sampler, torch.dtype, Form]:
+        return sample_given, value.dtype, form_of(query.shape[3], value, quadrature, floor)
+
+    if choose_backend(backend, "linear attention", value.device, refusal, form) == "triton":
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)
@@ -70,7 +75,7 @@ def linear_attention(
         moment = Moment(quadrature, floor)
         moment.add(slice(None), key, value)
         return moment.respond(slice(None), query)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * quadrature.mass[:, None, :, None].to(dtype)
         out, _ = _prefix_sums(query, key, value, chunk)
@@ -112,7 +117,7 @@ class Moment:
     def add(self, part: slice, key: Tensor, value: Tensor, shift: Tensor | None = None) -> None:
         """Keys ``part``: their features over e^shift (B, H, n, r) and values (B, H, n, c)."""
         dtype = torch.promote_types(key.dtype, torch.float32)
-        with torch.autocast(key.device.type, enabled=False):
+        with full_precision(key):
             key, value = key.to(dtype), value.to(dtype)
             if self.mass is None:
                 key = key * self.quadrature.mass[:, None, part, None].to(dtype)
@@ -131,7 +136,7 @@ class Moment:
         there is a denominator.
         """
         dtype = torch.promote_types(query.dtype, torch.float32)
-        with torch.autocast(query.device.type, enabled=False):
+        with full_precision(query):
             query, factor = query.to(dtype), self._factor(part, dtype)
             out = query @ self.sums[0]
             if self.floor is None:
@@ -215,7 +220,7 @@ def linear_attention_step(
     point). O(r·c) time and memory.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         weighted = key.to(dtype) * mass.to(dtype)[:, None, None]
         new = weighted[..., :, None] * _with_mass(value.to(dtype), floor)[..., None, :]
         moment = new if moment is None else moment + new
@@ -248,7 +253,7 @@ def linear_attention_stretch(
         [[1.0, 1.0], [1.0, 1.0]]
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
         key = key.to(dtype) * mass[:, None, :, None].to(dtype)
         out, moment = _prefix_sums(query, key, value, chunk, moment)
@@ -268,6 +273,16 @@ def check_order(quadrature: Quadrature) -> None:
 def _with_mass(value: Tensor, floor: float | None) -> Tensor:
     """Values with a constant channel where there is a denominator: its integral."""
     return value if floor is None else F.pad(value, (0, 1), value=1.0)
+
+
+def at_scale(query: Tensor, largest: Tensor) -> Tensor:
+    """Features of queries (B, H, Nq, r) over the largest feature of the keys that each one sees (B,
+    H, Nq).
+
+    Keys share one factor, by the largest feature of all. The result does not depend on it, but the
+    denominator's floor would cut off a query whose own keys are small beside a later one.
+    """
+    return query / largest.clamp_min(1e-20).to(query.dtype)[..., None]
 
 
 def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
@@ -300,11 +315,11 @@ def _prefix_sums(
         count += 1
     else:
         chunk = min(chunk, n)
-    # unfold, because to traced code unflatten would be a claim about divisibility
-    query, key, value = (
-        F.pad(x, (0, 0, 0, count * chunk - n)).unfold(2, chunk, chunk).mT
-        for x in (query, key, value)
-    )
+    query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)) for x in (query, key, value))
+    if torch.compiler.is_compiling():  # to traced code unflatten would be a claim of divisibility
+        query, key, value = (x.unfold(2, chunk, chunk).mT for x in (query, key, value))
+    else:
+        query, key, value = (x.unflatten(2, (count, chunk)) for x in (query, key, value))
     sums = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, 0))  # row c: what chunk c follows
     sums = sums if moment is None else sums + moment[:, :, None]
     before = sums[:, :, :-1]

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..backend import full_precision
 from .chunked import guarded
 
 
@@ -20,7 +21,7 @@ def linear_density(
     is no denominator. Statistics in float32 at least, autocast or not. O(Nq·Nk).
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query):
         raw, weights = query.to(dtype) @ key.to(dtype).mT, weights.to(dtype)
         return raw if floor is None else raw / guarded((raw * weights).sum(-1, keepdim=True), floor)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .chunked import linear_attention_step, linear_attention_stretch, over_new_factor
+from .chunked import at_scale, linear_attention_step, linear_attention_stretch, over_new_factor
 
 
 def advance_moment(
@@ -43,9 +44,12 @@ def advance_moment(
     """
     moment, after = memory.get("moment"), {}
     if shift is not None:
+        largest = key.detach().amax(-1).cummax(-1).values
         if moment is not None:  # the moment so far, over the new common factor e^c
-            moment = moment * over_new_factor(memory["shift"], shift).to(moment.dtype)
-        after = {"shift": shift}
+            ratio = over_new_factor(memory["shift"], shift)
+            moment = moment * ratio.to(moment.dtype)
+            largest = torch.maximum(largest, ratio[..., 0].to(largest.dtype))
+        query, after = at_scale(query, largest), {"shift": shift}
     if query.shape[2] > 1:
         options = {"floor": floor, "chunk": chunk}
         out, moment = linear_attention_stretch(query, key, value, mass, scale, moment, **options)

@@ -18,8 +18,11 @@ from torch import Tensor
 
 from ...quadrature import Quadrature
 from ..custom_op import custom_op
+from ..feature_map.naive import Bank, scalar_bank_naive
 from ..launch import launch
+from ..plain import vjp
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
+from .chunked import linear_attention
 from .triton_backward import key_gradient, query_gradient, rates
 from .triton_forward import carry, moments, respond
 
@@ -187,6 +190,35 @@ def _shapes(x: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (*rows, x.value.shape[3]), rows
 
 
+def _plain(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The op in torch's operations; the denominators, which have no gradient, are left at zero."""
+    x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
+    query, key = x.query, x.key
+    if x.query_bank:
+        query = _features(query, Bank(*x.query_bank), options)
+        key = _features(key, Bank(*x.key_bank), options)
+    quadrature = Quadrature(mass=x.mass, scale=x.scale, triangular=options.causal)
+    floor = options.floor if options.normalised else None
+    out = linear_attention(query, key, x.value, quadrature, floor=floor, backend="torch")
+    return out, out.new_zeros(out.shape[:3])
+
+
+def _features(u: Tensor, bank: Bank, options: Options) -> Tensor:
+    """φ(u)_{l,i} = ψ_l(u_i), (B, H, N, L·M)."""
+    b, h, m, n = u.shape
+    sets = bank.weight.shape[0]
+    rows = u.reshape(b, h, m * n) if sets > 1 else u.reshape(b * h, 1, m * n)
+    y = scalar_bank_naive(rows, bank, activation=options.activation, nonneg=options.nonneg)
+    return y.reshape(b, h, bank.channels * m, n).mT
+
+
+def _plain_gradients(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
+    needs = [True] * len(_tensors(Inputs(*arguments[:7])))
+    if arguments[4] is None:
+        needs.insert(4, False)
+    return vjp(_plain, arguments, needs, [grad])
+
+
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Responses (B, H, Nq, d) and denominators before scale and floor (B, H, Nq), in float32; the
     latter without gradient.
@@ -351,6 +383,7 @@ linear_attention_triton_backward = custom_op(
     f"(Tensor grad, Tensor out, Tensor below, {TENSORS}, {OPTIONS}) -> Tensor[]",
     _backward,
     fake=_backward_fake,
+    plain=_plain_gradients,
     flops=_backward_flops,
 )
 
@@ -379,6 +412,7 @@ linear_attention_triton = custom_op(
     f"({TENSORS}, {OPTIONS}) -> (Tensor, Tensor)",
     _forward,
     fake=_fake,
+    plain=_plain,
     flops=_forward_flops,
     setup_context=_setup_context,
     backward=_gradients,

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..backend import full_precision
+
 
 def causal_convolution(
     signal: Float[Tensor, " b #h n i"], taps: Float[Tensor, "h n o i"]
@@ -25,7 +27,9 @@ def causal_convolution(
     n = signal.shape[2]
     size = _fast_length(2 * n)
     dtype = torch.promote_types(torch.promote_types(signal.dtype, taps.dtype), torch.float32)
-    with torch.autocast(signal.device.type, enabled=False):
+    with full_precision(signal):
+        if not torch.compiler.is_compiling() and signal.numel() == 0:  # FFTs refuse it
+            return torch.einsum("bhni,hmoi->bhno", signal.to(dtype), taps.to(dtype))
         # points last: transforms of contiguous rows
         u = torch.fft.rfft(signal.to(dtype).mT, size)
         kappa = torch.fft.rfft(taps.to(dtype).permute(0, 2, 3, 1), size)

@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
+from ..backend import full_precision
 from ..custom_op import custom_op
 from .chunked import scan_forward
+from .naive import scan_naive
 
 
 def scan(
@@ -30,7 +32,7 @@ def scan(
         >>> scan(torch.tensor([[[0.5]]]), torch.ones(1, 3, 1)).squeeze().tolist()
         [1.0, 1.5, 1.75]
     """
-    with torch.autocast(drive.device.type, enabled=False):
+    with full_precision(drive):
         return scan_op(decay.expand_as(drive), drive)
 
 
@@ -64,6 +66,7 @@ scan_op = custom_op(
     "(Tensor decay, Tensor drive) -> Tensor",
     _forward,
     fake=_fake,
+    plain=scan_naive,
     setup_context=_setup_context,
     backward=_backward,
 )

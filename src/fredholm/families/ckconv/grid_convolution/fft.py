@@ -19,7 +19,7 @@ from ....integral import (
     grid_displacements,
     with_offset,
 )
-from ....ops.backend import choose_backend
+from ....ops.backend import choose_backend, full_precision
 from .limits import spectrum_refusal
 from .registration import grid_convolution_op
 
@@ -93,7 +93,7 @@ def grid_convolution(
             ``"torch"``, batched matrix products, until the kernel has been measured faster.
 
     Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in +
-    d_out)) N). Differentiable once.
+    d_out)) N), in second derivatives that of the kernel's whole spectrum.
 
     Raises:
         BackendError: a requested backend that cannot run.
@@ -112,12 +112,12 @@ def grid_convolution(
     _check(signal, hidden, grid, causal)
     dtype = torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
     chosen = choose_backend(
-        "torch" if backend == "auto" else backend,
+        backend,
         "the convolution",
         signal.device,
         lambda: spectrum_refusal(dtype, hidden, readout),
     )
-    with torch.autocast(signal.device.type, enabled=False):
+    with full_precision(signal):
         if chosen == "triton":
             from ..triton.op import grid_convolution_triton
 

@@ -44,7 +44,7 @@ class _Grid:
         )  # what lies around the part stays zero
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
-            self._part(padded, shape, start)[: len(part)] = part
+            self.part(padded, shape, start)[: len(part)] = part
             out[first : first + size] = torch.fft.rfftn(padded[: len(part)], dim=self.dims).flatten(
                 2
             )
@@ -62,11 +62,11 @@ class _Grid:
             block = x[first : first + size].unflatten(-1, self.half)
             full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
             out[..., first : first + size] = (
-                self._part(full, shape, start).flatten(2).permute(1, 2, 0)
+                self.part(full, shape, start).flatten(2).permute(1, 2, 0)
             )
         return out.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def _part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
+    def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
         return full[(..., *(slice(s, s + n) for s, n in zip(start or (0,) * len(shape), shape)))]
 
     def _rows(self, x: Tensor, batch: int) -> int:
@@ -96,6 +96,8 @@ def forward(
     """The convolution with a product of spectra like
     :func:`fredholm.families.ckconv.grid_convolution.spectrum.convolve`.
     """
+    if not signal.numel():
+        return empty_result(signal, hidden, readout, grid, causal)
     sizes = _Grid(grid, causal)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
@@ -122,6 +124,9 @@ def backward(
     """Gradients where needed, with an adjoint like
     :func:`fredholm.families.ckconv.grid_convolution.spectrum.adjoint`.
     """
+    if not signal.numel():
+        empty = empty_gradients(grad, signal, hidden, readout, grid, causal, needs)
+        return [x.zero_() for x in empty]
     sizes, heads = _Grid(grid, causal), signal.shape[1]
     g = sizes.transform(grad, sizes.grid, sizes.start)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
@@ -141,6 +146,18 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
         readout.new_empty(readout.shape),
     )
     return [x for x, needed in zip(gradients, needs) if needed]
+
+
+def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+    """The convolution with the whole spectrum of the kernel at once."""
+    sizes = _Grid(grid, causal)
+    transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
+    u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
+    h = transform(hidden.mT.unflatten(-1, sizes.lags)).flatten(1)
+    kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
+    product = torch.einsum("hoif,bhif->bhof", kernel, u).unflatten(-1, sizes.half)
+    full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
+    return sizes.part(full, sizes.grid, sizes.start).flatten(3).mT
 
 
 def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
@@ -205,6 +222,7 @@ def register(name: str, product: Product, adjoint: Adjoint) -> Op:
         forward=partial(forward, product),
         backward=partial(backward, adjoint),
         fake=empty_result,
+        plain=plain,
         fake_gradients=empty_gradients,
         flops=(forward_flops, backward_flops),
     )

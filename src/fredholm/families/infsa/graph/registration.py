@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops.backend import full_precision
 from ....ops.custom_op import differentiable_op
+from ..naive import edge_product_naive
 from .tiled import Inputs, backward, forward_op
 
 TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? density"
@@ -22,8 +24,19 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
     x = Inputs(*arguments[:5])
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return backward(grad, row_grad, x, *arguments[5:])
+
+
+def plain(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The op, or its Triton form, with every edge at once."""
+    x, (causal, activation, statistic) = Inputs(*arguments[:5]), arguments[5:8]
+    dtype = torch.promote_types(x.query.dtype, torch.float32)
+    options = {"causal": causal, "activation": activation, "statistic": statistic}
+    with full_precision(x.value):
+        return edge_product_naive(
+            x.query.to(dtype), x.key.to(dtype), x.value.to(dtype), x.mass, x.density, **options
+        )
 
 
 def sizes(arguments: tuple) -> tuple[int, int, int]:
@@ -56,6 +69,7 @@ edge_product_op = differentiable_op(
     forward=forward_op,
     backward=_backward,
     fake=_fake,
+    plain=plain,
     gradients_of=("grad", "row_grad"),
     flops=(forward_flops, _backward_flops),
 )

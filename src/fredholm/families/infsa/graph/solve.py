@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ....errors import ConvergenceError
+from ....ops.plain import differentiable_again
 from .tiled import activated
 from .token_graph import TokenGraph, edge_product
 
 Map = Callable[[Tensor], Tensor]
 BLOCK = 128  # rows solved together by substitution
 ROUNDING = 16  # a residual of so many units in the last place is as small as one gets
+TENSORS = ("query", "key", "mass", "scale", "density", "decay")  # of a graph
 RESTART = 10  # vectors that GMRES keeps
 
 
@@ -42,11 +44,47 @@ def resolvent(
 
     Without order :math:`z = v + Mz` is iterated; in causal order M is triangular and z follows by
     substitution. The backward solves the transposed system, so memory does not grow with the number
-    of iterations.
+    of iterations. Second derivatives solve with the whole matrix, :func:`resolvent_naive`.
 
     Raises:
         ConvergenceError: the residual stays above ``tol``.
     """
+    if value.is_meta or not value.numel():  # no residual says when to stop
+        return resolvent_naive(graph, value), Convergence(method, 0, 0.0, 0.0)
+    reports: list[Convergence] = []
+
+    def fast(value: Tensor, *tensors: Tensor | None) -> Tensor:
+        out, report = _resolvent(_with_tensors(graph, tensors), value, tol, max_iterations, method)
+        reports.append(report)
+        return out
+
+    def plain(value: Tensor, *tensors: Tensor | None) -> Tensor:
+        return resolvent_naive(_with_tensors(graph, tensors), value)
+
+    tensors = (getattr(graph, name) for name in TENSORS)
+    out = differentiable_again(fast, plain, value, *tensors)
+    return out, reports[0]
+
+
+def resolvent_naive(graph: TokenGraph, value: Tensor) -> Tensor:
+    """The same by a direct solution with the whole matrix, O(N³) time and O(N²) memory: what other
+    derivatives than the first are taken of.
+    """
+    edges = graph.edges()
+    size = edges.square() if graph.norm == "frobenius" else edges.abs()
+    factor = graph.factor((size * graph.mass[:, None, None]).sum(-1))
+    matrix = factor[..., None] * edges * graph.mass[:, None, None]
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.solve(identity - matrix, value.to(matrix.dtype)) - value
+
+
+def _with_tensors(graph: TokenGraph, tensors: Sequence[Tensor | None]) -> TokenGraph:
+    return replace(graph, **dict(zip(TENSORS, tensors)))
+
+
+def _resolvent(
+    graph: TokenGraph, value: Tensor, tol: float, max_iterations: int, method: str
+) -> tuple[Tensor, Convergence]:
     tol = max(tol, ROUNDING * torch.finfo(value.dtype).eps)
     _, factor = graph.start(value)
     with torch.no_grad():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ....errors import OptionError, suggest
+from ....ops.backend import full_precision
 from ....ops.tiles import ACTIVATIONS as POINTWISE
 from ....ops.tiles import Activation, Scratch, Span, cut, groups, spans
 
@@ -138,7 +139,7 @@ def tiles(x: Inputs, causal: bool, plan: Plan):
 def forward_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """:func:`forward` of the op's arguments, outside autocast."""
     x = Inputs(*arguments[:5])
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return forward(x, *arguments[5:])
 
 

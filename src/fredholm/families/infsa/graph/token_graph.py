@@ -10,12 +10,15 @@ from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
 from ....ops.backend import choose_backend
+from ....ops.comparison import Form, Sampler
 from ....ops.launch import grid_refusal
 from ....ops.tiles import root_of
 from ....quadrature import Quadrature
 from .registration import edge_product_op
+from .sample import sample
 from .tiled import activated, find_activation
 
+EDGE_PRODUCT = "the edge product"
 NORMS = {"frobenius": "squares", "rows": "sums"}
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
@@ -266,15 +269,16 @@ def edge_product(
     given = [x for x in (query, key, value, mass, density) if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     parts = [None if x is None else x.to(dtype) for x in (query, key, value, mass, density)]
-    if (
-        choose_backend(
-            backend,
-            "the edge product",
-            value.device,
-            lambda: triton_refusal(dtype, query, value),
-        )
-        == "triton"
-    ):
+
+    def form() -> tuple[Sampler, torch.dtype, Form]:
+        options = ("activation", activation), ("statistic", statistic), ("causal", causal)
+        sizes = ("e", query.shape[3]), ("d", value.shape[3])
+        return sample, half or torch.float32, (*options, ("density", density is not None), *sizes)
+
+    def refusal() -> str | None:
+        return triton_refusal(dtype, query, value)
+
+    if choose_backend(backend, EDGE_PRODUCT, value.device, refusal, form) == "triton":
         from ..triton.op import edge_product_triton
 
         low = [x if half is None else x.to(half) for x in (query, key, value)]

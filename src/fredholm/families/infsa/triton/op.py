@@ -17,7 +17,7 @@ from torch import Tensor
 from ....ops.custom_op import differentiable_op
 from ....ops.launch import launch
 from ....ops.tuning import Tiles, case_name, choose_tiles, power_of_two
-from ..graph.registration import TENSORS, forward_flops, sizes
+from ..graph.registration import TENSORS, forward_flops, plain, sizes
 from ..graph.tiled import Inputs
 from .backward import backward_density, backward_keys, backward_queries
 from .forward import forward as forward_kernel
@@ -214,6 +214,7 @@ edge_product_triton = differentiable_op(
     forward=_forward,
     backward=_backward,
     fake=_fake,
+    plain=plain,
     gradients_of=("grad", "row_grad"),
     flops=(forward_flops, _backward_flops),
 )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops.backend import full_precision
 from ....ops.tiles import (
     Activation,
     Scratch,
@@ -37,7 +38,7 @@ def forward_op(*arguments: Any) -> Tensor:
     """:func:`forward` of the op's arguments, outside autocast."""
     *tensors, activation, memory = arguments
     x = gather(tensors)
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return forward(x, activation, memory)
 
 

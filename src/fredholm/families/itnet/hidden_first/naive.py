@@ -91,8 +91,8 @@ def mlp_kernel_naive(
     function = find_activation(activation).function
     core = {"query": query, "key": key, "value": value, "readout": readout}
     x = Tensors(**complete(core | {"query_bias": query_bias} | terms))
-    parts = [part for term in FIRST_LAYER if (part := term(x)) is not None]
-    hidden = function(reduce(torch.add, parts))
+    parts = [term(x) for term in FIRST_LAYER]
+    hidden = function(reduce(torch.add, (part for part in parts if part is not None)))
     for weight, bias in mid:
         hidden = function(F.linear(hidden, weight, bias))
     if x.density is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops.backend import full_precision
 from ....ops.custom_op import differentiable_op
 from .backward import backward
 from .forward import forward_op, gather
@@ -25,8 +26,26 @@ def fake(*arguments: Any) -> Tensor:
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     *tensors, activation, memory, needs = arguments
     x = gather(tensors)
-    with torch.autocast(x.value.device.type, enabled=False):
+    with full_precision(x.value):
         return backward(grad, x, activation, memory, needs)
+
+
+def plain(*arguments: Any) -> Tensor:
+    """The op, or its Triton form, with the hidden units of every pair at once."""
+    from .naive import mlp_kernel_naive  # which checks its arguments as this op's caller does
+
+    *tensors, activation, _ = arguments
+    x = gather(tensors)
+    dtype = torch.promote_types(x.value.dtype, torch.float32)
+    parts: dict[str, Any] = {}
+    for name, fact in PAIR_TENSORS.items():
+        part: Any = getattr(x, name)
+        number = part is not None and part.is_floating_point() and fact.kind != "time"
+        parts[name] = part.to(dtype) if number else part
+    mid = list(zip(x.mid[::2], x.mid[1::2]))
+    with full_precision(x.value):
+        out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
+    return out.to(x.value.dtype)
 
 
 # --- FLOPs, from the shapes of the tensors --------------------------------------------------------
@@ -70,6 +89,7 @@ mlp_kernel_op = differentiable_op(
     forward=forward_op,
     backward=_backward,
     fake=fake,
+    plain=plain,
     flops=(
         lambda *shapes: forward_flops(*shapes[:-2]),
         lambda grad, *shapes: backward_flops(*shapes[:-3], needs=shapes[-1]),

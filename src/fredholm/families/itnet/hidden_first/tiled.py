@@ -31,10 +31,12 @@ from ....integral import (
 from ....ops.backend import choose_backend
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
-from .limits import refusal
+from .limits import operand_dtype, refusal
 from .registration import mlp_kernel_op
+from .sample import form_of, sample
 from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 
+MLP_KERNEL = "the integral of an MLP kernel"
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
 
@@ -49,6 +51,9 @@ class TiledColumns(KeyForm):
     name = "tiled hidden units, appended columns"
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (MLP_KERNEL,)
 
     def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
         return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
@@ -68,6 +73,9 @@ class TiledTable(Form):
     name = "tiled hidden units, displacement table"
     reason = "the first layer splits, and the displacements of a regular grid fit a table"
     triton = True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (MLP_KERNEL,)
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         return None if facts.layout.grid is not None else "the points share no regular grid"
@@ -176,8 +184,9 @@ def mlp_kernel(
     Cost:
         Time O(B·H·Nq·Nk·w·(e + d)), memory O(N) (B·H·N·(e + d + w) and a few tiles), forward and
         backward, which computes the tiles again. Gradients reach every float tensor except the
-        times; the distance has gradient 0 at 0. One derivative: the backward is not differentiable
-        itself. A ``value`` of zero hides a key only while the key's other numbers are finite.
+        times; the distance has gradient 0 at 0. Other derivatives than the first hold the
+        hidden units of every pair, O(B·H·Nq·Nk·w) memory. A ``value`` of zero hides a key only
+        while the key's other numbers are finite.
 
     Raises:
         ShapeError: where shapes do not fit or one tensor of a term is missing.
@@ -201,7 +210,13 @@ def mlp_kernel(
     tensors = complete(core | {"query_bias": query_bias} | terms)
     check(tensors, mid)
     device = value.device
-    chosen = choose_backend(backend, "mlp_kernel", device, lambda: refusal(tensors, mid))
+    chosen = choose_backend(
+        backend,
+        MLP_KERNEL,
+        device,
+        lambda: refusal(tensors, mid),
+        lambda: (sample, operand_dtype(tensors), form_of(tensors, activation)),
+    )
     if chosen == "triton":
         from ..triton.op import mlp_kernel_triton
 

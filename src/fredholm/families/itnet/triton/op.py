@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ....errors import DerivativeError
+from ....ops.backend import full_precision
 from ....ops.custom_op import differentiable_op
 from ..hidden_first.forward import gather
 from ..hidden_first.limits import operand_dtype
-from ..hidden_first.registration import backward_flops, fake, forward_flops
+from ..hidden_first.registration import backward_flops, fake, forward_flops, plain
 from ..hidden_first.terms import PAIR_TENSORS, SCHEMA
 from .gradient import backward
 from .launch import forward
@@ -50,7 +51,7 @@ def _device(x: Tensor) -> Any:
 def _forward(*arguments: Any) -> Tensor:
     *tensors, activation, memory = arguments
     x = gather(tensors)
-    with _device(x.value), torch.autocast(x.value.device.type, enabled=False):
+    with _device(x.value), full_precision(x.value):
         return forward(x, activation, memory)
 
 
@@ -63,7 +64,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
                 f"fredholm::mlp_kernel_triton has no gradient of {name}: take backend='torch', or "
                 "detach it"
             )
-    with _device(x.value), torch.autocast(x.value.device.type, enabled=False):
+    with _device(x.value), full_precision(x.value):
         return backward(grad, x, activation, memory, needs)
 
 
@@ -74,6 +75,7 @@ mlp_kernel_triton_op = differentiable_op(
     forward=_forward,
     backward=_backward,
     fake=fake,
+    plain=plain,
     flops=(
         lambda *shapes: forward_flops(*shapes[:-2], []),
         lambda grad, *shapes: backward_flops(*shapes[:-3], [], needs=shapes[-1]),

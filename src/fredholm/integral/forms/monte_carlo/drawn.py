@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ....ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
+from ....ops.plain import recomputed
 from ...capabilities import OwnForm, SplitHidden
 from ...contract import Form, Kernel, Memory, with_offset
 from ...problem import Facts, Problem, grid_displacements
@@ -130,7 +130,7 @@ class DrawnKeys(Form):
         for start in range(0, n, block):
             rows = torch.arange(start, min(n, start + block), device=p.uy.device)
             part = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
-            outs.append(checkpoint(run, kernel, p.rows(rows), part, keys, use_reentrant=False))
+            outs.append(recomputed(run, kernel, p.rows(rows), part, keys))
         return with_offset(torch.cat(outs, 2), kernel, p)
 
     def proposal_loss(

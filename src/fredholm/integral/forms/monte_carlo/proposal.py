@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ....errors import OptionError
+from ....ops.backend import full_precision
 from ...contract import Kernel
 from ...fourier import FourierFeatures
 
@@ -70,7 +71,7 @@ class Proposal(nn.Module):
         """Shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys. In
         float32 at least.
         """
-        with torch.autocast(ux.device.type, enabled=False):
+        with full_precision(ux):
             return self._scores(0, x, ux).softmax(-1), self._scores(1, y, uy).mT
 
     def _scores(self, end: int, x: Tensor, u: Tensor) -> Tensor:

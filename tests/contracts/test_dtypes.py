@@ -1,0 +1,100 @@
+"""One rule of dtypes for all operators: features have the parameters' dtype, outputs the features';
+autocast decides for both. Tensors without values, and batches without elements, are tensors too.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from fredholm.errors import ShapeError
+
+from ..tolerances import assert_close
+from .cases import BATCH, POINTS
+from .test_contract import signal
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+@pytest.fixture
+def operator(case):
+    return case.operator()
+
+
+def unbatched(case):
+    return next(d for d in case.domains().values() if d.batch is None)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision(case, operator, dtype):
+    """Parameters, features and outputs in half precision, positions and masses in float32: what the
+    same numbers give in float64, but for rounding.
+    """
+    low = copy.deepcopy(operator).to(dtype)
+    same, u = copy.deepcopy(low).double(), signal(case).detach().to(dtype)
+    domain = case.domains()[case.plain]
+    out = low(u, domain.to(torch.float32))
+    assert out.dtype == dtype
+    assert_close(out.double(), same(u.double(), domain), "output", dtype)
+    out.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in low.parameters())
+    if "causal" not in case.domains():
+        return
+    line = case.domains()["causal"]
+    first, state = low.prefill(u[:, :3], low.init_state(BATCH, line.to(torch.float32)))
+    last, _ = low.step(u[:, 3], state)
+    steps = torch.cat([first, last[:, None]], 1)
+    assert steps.dtype == dtype
+    assert_close(steps.double(), same(u.double(), line)[:, :4], "steps", dtype)
+
+
+def test_other_dtypes_are_refused(case, operator):
+    domain, u = case.domains()[case.plain], signal(case).detach()
+    single, floats = copy.deepcopy(operator).float(), domain.to(torch.float32)
+    for wrong in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(ShapeError, match=rf"floating-point numbers, got {wrong}"):
+            single(u.to(wrong), floats)
+    if not any(p.is_floating_point() for p in single.parameters()):
+        return
+    for wrong in (torch.float64, *HALF):
+        with pytest.raises(ShapeError, match=rf"u is {wrong} and the operator's parameters are "):
+            single(u.to(wrong), floats)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ShapeError, match=r"u is torch.float64"),
+    ):
+        single(u, floats)
+
+
+def test_autocast_decides(case, operator):
+    domain = case.domains()[case.plain].to(torch.float32)
+    single, u = copy.deepcopy(operator).float(), signal(case).detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert single(u.float(), domain).dtype == torch.bfloat16
+        assert single(u.bfloat16(), domain).dtype == torch.bfloat16
+        assert operator(u, case.domains()[case.plain]).dtype == torch.float64
+
+
+def test_tensors_without_values(case):
+    """Built and called on the meta device."""
+    with torch.device("meta"):
+        operator = case.operator().float()
+    u = torch.empty(BATCH, POINTS, case.dim, device="meta")
+    for where in dict.fromkeys((case.plain, *case.domains())):
+        out = operator(u, case.domains()[where].to("meta").to(torch.float32))
+        assert out.is_meta
+        assert out.shape[:2] == u.shape[:2]
+    out.sum().backward()
+
+
+def test_batches_without_elements(case, operator):
+    u = signal(case)[:0]
+    for domain in (d for d in case.domains().values() if d.batch is None):
+        out = operator(u, domain)
+        assert out.shape == (0, POINTS, operator.out_dim)
+    gradients = torch.autograd.grad(
+        out.sum(), list(operator.parameters()), allow_unused=True, materialize_grads=True
+    )
+    assert not any(g.any() for g in gradients)
