@@ -4,11 +4,21 @@ to linear attention.
 
 from ..integral import as_operator, convertible, register_converter
 from .encoder import correspondence, encoder_domain, from_encoder, to_encoder
-from .linearize import ConversionReport, load_linearized, replace_attention, save_linearized
+from .linearize import (
+    CacheSize,
+    ConversionReport,
+    cache_size,
+    load_linearized,
+    replace_attention,
+    save_linearized,
+    smaller_from,
+)
 
 __all__ = [
+    "CacheSize",
     "ConversionReport",
     "as_operator",
+    "cache_size",
     "convertible",
     "correspondence",
     "encoder_domain",
@@ -17,5 +27,6 @@ __all__ = [
     "register_converter",
     "replace_attention",
     "save_linearized",
+    "smaller_from",
     "to_encoder",
 ]

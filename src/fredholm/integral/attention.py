@@ -157,10 +157,13 @@ class FeatureMap(nn.Module):
         positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
         pointwise: φ of a point is a function of that point alone, so that points may come in
             pieces.
+        per_head: heads may have maps of their own; False where all share one, which is then also
+            one for keys that several heads share.
     """
 
     positive = True
     pointwise = True
+    per_head = True
 
     def __init__(self, width: int, heads: int = 1, *, features: int):
         super().__init__()
@@ -303,6 +306,15 @@ def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
         return feature_map.pointwise
     # a function that is at hand was registered when its module was imported
     return any(feature_map is known for known in FEATURE_MAPS.registered())
+
+
+def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
+    """Whether heads may have maps of their own: what a :class:`FeatureMap` says, false of named
+    functions.
+    """
+    if isinstance(feature_map, FeatureMap):
+        return feature_map.per_head and feature_map.heads > 1
+    return not any(feature_map is known for known in FEATURE_MAPS.registered())
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

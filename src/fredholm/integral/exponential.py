@@ -54,19 +54,16 @@ class ExponentialMap(FeatureMap):
 
         ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
         order all keys of a call share c too, which changes nothing but what underflows: features
-        more than e^87 below the call's largest are zero.
+        more than e^87 below the call's largest are zero. Before the first key that is not padding c
+        is -∞, and features are zero.
         """
         exponents = self._exponents(x)
         real = exponents.detach()  # c is a factor of both sums, so that no gradient goes through it
         if valid is not None:
             real = real.masked_fill(~valid[:, None, :, None], -torch.inf)
         shift = real.amax((-2, -1))
-        shift = (
-            torch.where(shift > -torch.inf, shift, 0.0)
-            if least is None
-            else torch.maximum(shift, least)
-        )
-        exponents = exponents - shift[..., None, None]
+        shift = shift if least is None else torch.maximum(shift, least)
+        exponents = exponents - torch.where(shift > -torch.inf, shift, 0.0)[..., None, None]
         if valid is not None:  # padding may lie above c, where its exponential overflows
             exponents = torch.where(valid[:, None, :, None], exponents, -torch.inf)
         return exponents.exp(), shift

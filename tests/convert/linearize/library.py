@@ -99,6 +99,29 @@ MODELS = {
     ),
 }  # fmt: skip
 
+GROUPED = {**SIZES, **TOKENS, **ENDS, "num_key_value_heads": 2}
+DECODERS = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {**ENDS, "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4,
+         "n_positions": 64},
+    ),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**GROUPED, "sliding_window": None}),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", GROUPED),
+    "gpt neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**SIZES, **TOKENS, **ENDS}),
+}  # fmt: skip
+
+
+def decoder(name: str):
+    """A language model by its name in DECODERS."""
+    import transformers
+
+    model, config, chosen = DECODERS[name]
+    return spread(getattr(transformers, model)(getattr(transformers, config)(**chosen)))
+
 
 def library(name: str, **options):
     """A model by its name in MODELS, its weights such that attention is far from uniform."""

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import build_feature_map, is_pointwise, key_features, query_features
-from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density, wants_pieces
+from ...ops.linear_attention import (
+    at_scale,
+    attend_in_pieces,
+    linear_attention,
+    linear_density,
+    wants_pieces,
+)
 from ...quadrature import Quadrature
 from .divergence import Noted, divergence
 
@@ -102,17 +108,12 @@ class Heads(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> Float[Tensor, "b h q d"]:
-        if query.shape[1] != self.heads or query.shape[-1] != self.width:
-            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
-            raise ConversionError(
-                f"these maps are for {self.heads} heads of width {self.width}, the model gives "
-                f"{got}"
-            )
-        key, value = (self._share(x) for x in (key, value))
-        scale = float(self.width**-0.5 if scale is None else scale)
+        self.check(query)
+        key, value = (self.share(x) for x in (key, value))
+        scale = self.factor(scale)
         if self.mode == "linear":
             return self._respond(
-                query, _clean(key, seen.valid), _clean(value, seen.valid), seen, scale
+                query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
             )
         if self.mode == "softmax":
             return softmax_attention(query, key, value, seen, scale, dropout)
@@ -144,7 +145,23 @@ class Heads(nn.Module):
         some = (bias > -torch.inf).any(-1, keepdim=True)
         return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
 
-    def _share(self, x: Tensor) -> Tensor:
+    def check(self, query: Tensor) -> None:
+        """ConversionError for queries that the maps are not for."""
+        if query.shape[1] != self.heads or query.shape[-1] != self.width:
+            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
+            raise ConversionError(
+                f"these maps are for {self.heads} heads of width {self.width}, the model gives "
+                f"{got}"
+            )
+
+    def factor(self, scale: float | None) -> float:
+        """What multiplies the products of queries and keys; one over the root of the width by
+        default.
+        """
+        return float(self.width**-0.5 if scale is None else scale)
+
+    def share(self, x: Tensor) -> Tensor:
+        """Keys or values of fewer heads than queries, each repeated for its group."""
         if x.shape[1] == self.heads:
             return x
         if self.heads % x.shape[1]:
@@ -228,11 +245,12 @@ class LinearHeads(Heads):
         self, query: Tensor, key: Tensor, seen: Seen, scale: float
     ) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
-        left, (right, _) = (
-            self.query_features(query, scale),
-            self.key_features(key, scale, seen.valid),
-        )
+        left = self.query_features(query, scale)
+        right, shift = self.key_features(key, scale, seen.valid)
         weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
+        if shift is not None:
+            size = right.detach().amax(-1)[:, :, None]
+            left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
         return linear_density(left, right, weights, self.floor) * weights
 
     def _respond(
@@ -246,10 +264,10 @@ class LinearHeads(Heads):
             is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None
         )
         if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
-            left, (right, _) = (
-                self.query_features(query, scale),
-                self.key_features(key, scale, seen.valid),
-            )
+            left = self.query_features(query, scale)
+            right, shift = self.key_features(key, scale, seen.valid)
+            if seen.causal and shift is not None:
+                left = at_scale(left, right.detach().amax(-1).cummax(-1).values)
             return linear_attention(left, right, value, quadrature, floor=self.floor).to(
                 value.dtype
             )
@@ -270,7 +288,7 @@ class LinearHeads(Heads):
         return f"{shape}, feature_map={self.name}, tied={self.key_map is None}"
 
 
-def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
+def clean(x: Tensor, valid: Tensor | None) -> Tensor:
     """Zero at padding, which may hold anything."""
     return (
         x

@@ -22,6 +22,7 @@ from .masks import additive, problem_of, visible_pairs
 NAME = "fredholm_linear"
 MIXED = "fredholm_linear_mixed"  # of models that keep softmax somewhere: masks of any kind are made
 SLOT = "linear_heads"  # the attribute of an attention module that holds its Heads
+STATE = "linear_state"  # the argument by which a layer of a cache comes: see cache.py
 SOFTMAX = "softmax_attention"  # the attribute that holds the function of one that has none
 EAGER = "eager_attention_forward"  # what modules of the library compute where nothing is chosen
 # Arguments by which models ask for more than a softmax of scaled products; harmless where they are
@@ -118,12 +119,19 @@ def attend(
         raise ConversionError(
             f"{type(module).__name__} asks for {asked}, which linear attention does not have"
         )
-    seen = _seen(attention_mask, causal, query.shape[2], key.shape[2])
-    out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
+    state = options.get(STATE)
+    if state is None:
+        seen = _seen(attention_mask, causal, query, key)
+        out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
+    else:
+        out = state.advance(heads, query, key, value, attention_mask, scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
-def _seen(mask: Tensor | None, causal: bool, queries: int, keys: int) -> Seen:
+def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:
+    queries, keys = query.shape[2], key.shape[2]
+    if causal and 1 < queries < keys:  # a stretch of tokens over a cache of keys
+        mask = visible_pairs(mask, causal, query, key)
     if mask is not None and mask.dim() == 4:
         return Seen(pairs=mask)
     # one query over more keys is a step of a decoder, which sees all that its cache holds
@@ -203,7 +211,8 @@ def _kept(
             f"{NAME!r} is set by replace_attention, and not by set_attn_implementation"
         )
     fused = softmax.__name__ != EAGER
-    if mask is not None or not fused:  # the fused one knows the order by itself
+    # The fused one knows the order by itself, where queries and keys are the same tokens.
+    if mask is not None or not fused or query.shape[2] != key.shape[2]:
         mask = visible_pairs(mask, causal, query, key)
     return softmax(module, query, key, value, mask if fused else additive(mask, query), **options)
 

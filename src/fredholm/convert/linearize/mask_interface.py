@@ -52,10 +52,11 @@ def any_mask(
     **options: Any,
 ) -> Tensor | None:
     """The same for a model that keeps some of its softmax: every other mask as pairs, boolean."""
-    causal = _plain(mask_function)
-    fits = attention_mask is None or attention_mask.shape[-1] == kv_length
-    if fits and causal is not None and (not causal or q_length == kv_length):
-        return attention_mask
+    causal, stop = _plain(mask_function), kv_offset + kv_length
+    fits = attention_mask is None or attention_mask.shape[-1] == stop
+    if fits and (causal is False or (causal and q_offset + q_length == stop)):
+        # A state of fixed size sees none of the keys before.
+        return attention_mask if attention_mask is None else attention_mask[:, kv_offset:]
     return masking_utils.sdpa_mask(
         batch_size,
         q_length,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...errors import ConversionError
+
 FORBIDDEN = -1e4  # an additive mask below this hides a pair
 WINDOW = "a mask that is neither causal nor none (a sliding window, chunks, packed sequences)"
 
@@ -17,8 +19,9 @@ def visible_pairs(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor)
         return mask
     pairs = None if mask is None else mask.bool()[:, None, None]
     queries, keys = query.shape[2], key.shape[2]
-    if causal and queries == keys:
-        order = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
+    if causal and 1 < queries <= keys:  # the queries are the last of the keys
+        order = torch.ones(queries, keys, dtype=torch.bool, device=query.device)
+        order = order.tril(keys - queries)
         pairs = order if pairs is None else pairs & order
         return pairs.expand(query.shape[0], 1, queries, keys)
     return pairs
@@ -30,6 +33,23 @@ def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
         return mask
     least = torch.finfo(like.dtype).min
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)
+
+
+def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
+    """Which of the last tokens are no padding; None for all.
+
+    Raises:
+        ConversionError: a mask of pairs.
+    """
+    if mask is None:
+        return None
+    if mask.dim() == 4:
+        raise ConversionError(
+            f"a mask of pairs, {tuple(mask.shape)}, reaches back to tokens of which a state of "
+            "fixed size keeps no keys; give the padding of all tokens so far, (B, N), or pass "
+            "use_cache=False"
+        )
+    return mask[:, -count:].bool()
 
 
 def problem_of(mask: Tensor | None) -> str:

@@ -26,6 +26,7 @@ from .interface import (
     register,
     uses_interface,
 )
+from .positions import limit_positions
 from .replaced import Layer, Replaced
 
 
@@ -198,6 +199,7 @@ def attach(
     them.
     """
     from .auto import become_linear, facts_of
+    from .cache import keep_state
 
     register()
     keep_softmax(model)
@@ -212,11 +214,14 @@ def attach(
             part = LinearHeads(call.heads, call.width, feature_map=to, options=options, tied=tied)
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
+        if call.causal:
+            keep_state(module)
         new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
         kind, sizes = type(module).__name__, (call.heads, call.groups, call.width)
         facts = (call.name, kind, *sizes, call.causal, call.dropout)
         layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
         parts[call.name] = part
+    limit_positions(model)
     softmax = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
     model.set_attn_implementation(MIXED if softmax else NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]

@@ -236,6 +236,10 @@ class LunaMap(FeatureMap):
         return self.gate is None and self.pointwise
 
     @property
+    def per_head(self) -> bool:  # type: ignore[override]
+        return self.weight.shape[0] > 1
+
+    @property
     def pointwise(self) -> bool:  # type: ignore[override]
         """Not where a cap looks at the call's features."""
         return self.cap is None or (self.cap == "running" and not self.training)

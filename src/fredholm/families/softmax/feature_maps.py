@@ -39,6 +39,7 @@ class RandomFeatures(FeatureMap):
     """
 
     frequencies: Tensor
+    per_head = False
     waves = 1  # features per frequency
 
     def __init__(

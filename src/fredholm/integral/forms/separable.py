@@ -7,16 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...ops.linear_attention import (
+    advance_moment,
     at_scale,
     attend_in_pieces,
     banked_attention,
     linear_attention,
-    linear_attention_step,
-    linear_attention_stretch,
     wants_pieces,
 )
 from ...quadrature import Quadrature
@@ -157,32 +155,14 @@ class RunningMoment(SeparableForm):
         """The next n points, the last n of what ``quadrature`` is about."""
         n = u.shape[2]
         valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
-        mass, moment, after = quadrature.mass[:, -n:], memory.get("moment"), {}
         features, shift = key_features(kernel, x, u, valid, memory.get("shift"))
-        query = query_features(kernel, x, u)
-        if shift is not None:
-            largest = features.detach().amax(-1).cummax(-1).values
-            if moment is not None:  # the moment so far, over the new common factor e^c
-                ratio = (memory["shift"] - shift).exp()
-                moment = moment * ratio[..., None, None].to(moment.dtype)
-                largest = torch.maximum(largest, ratio[..., None].to(largest.dtype))
-            query = at_scale(query, largest)
-            after = {"shift": shift}
-        points = query, features, kernel.values(x, u)
-        if n == 1:  # without chunks, whose padding would cost as much again
-            query, key, value = (part[:, :, 0] for part in points)
-            scale = None if quadrature.scale is None else quadrature.scale[..., 0]
-            single = query, key, value, mass[:, 0], scale, moment
-            out, moment = linear_attention_step(*single, floor=kernel.floor)
-            out = out[:, :, None]
-        else:
-            options = {"floor": kernel.floor, "chunk": self.strategy.chunk}
-            out, moment = linear_attention_stretch(
-                *points, mass, quadrature.scale, moment, **options
-            )
+        points = query_features(kernel, x, u), features, kernel.values(x, u)
+        measure = quadrature.mass[:, -n:], quadrature.scale
+        options = {"floor": kernel.floor, "chunk": self.strategy.chunk}
+        out, memory = advance_moment(*points, shift, *measure, memory, **options)
         problem = Problem(x, x, u, u, quadrature, Layout(cross=True, stepping=True))
         out = with_offset(expanded(kernel, problem, out), kernel, problem)
-        return out, {"moment": moment, **after}
+        return out, memory
 
 
 # --- features, stabilised where the kernel can ----------------------------------------------------

@@ -12,9 +12,11 @@ from .chunked import (
     wants_pieces,
 )
 from .naive import linear_attention_naive, linear_density
+from .running import advance_moment
 
 __all__ = [
     "Moment",
+    "advance_moment",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",

@@ -126,7 +126,7 @@ class Moment:
             if self.floor is not None:
                 new.append(key.sum(-2)[..., None])
             if self.sums and shift is not None and self.shift is not None:
-                factor = (self.shift - shift).exp().to(dtype)[..., None, None]
+                factor = over_new_factor(self.shift, shift).to(dtype)
                 self.sums = [x * factor for x in self.sums]
             self.sums = [x + y for x, y in zip(self.sums, new)] if self.sums else new
         self.shift = shift
@@ -154,6 +154,16 @@ class Moment:
         if self.mass is None:
             return scale
         return self.mass.to(dtype) if scale is None else self.mass.to(dtype) * scale
+
+
+def over_new_factor(
+    before: Float[Tensor, "b h"], after: Float[Tensor, "b h"]
+) -> Float[Tensor, "b h 1 1"]:
+    """What sums of features over e^before are times as sums over e^after; -∞ stands for no keys,
+    whose sums are zero.
+    """
+    ratio = torch.where(before > -torch.inf, (before - after).exp(), 0.0)
+    return ratio[..., None, None]
 
 
 def wants_pieces(like: Tensor, longest: int, piece: int) -> bool:
@@ -202,10 +212,10 @@ def linear_attention_step(
     value: Float[Tensor, "#b #h c"],
     mass: Float[Tensor, "#b"],
     scale: Float[Tensor, "#b #h"] | None,
-    moment: Float[Tensor, "b h r _"] | None,
+    moment: Float[Tensor, "#b #h r _"] | None,
     *,
     floor: float | None,
-) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h r _"]]:
+) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "#b #h r _"]]:
     """One point in causal order: its response and the moment after it (None before the first
     point). O(r·c) time and memory.
     """
@@ -224,11 +234,11 @@ def linear_attention_stretch(
     value: Float[Tensor, "#b #h n c"],
     mass: Float[Tensor, "#b n"],
     scale: Float[Tensor, "#b #h n"] | None,
-    moment: Float[Tensor, "b h r _"] | None,
+    moment: Float[Tensor, "#b #h r _"] | None,
     *,
     floor: float | None,
     chunk: int = 64,
-) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h r _"]]:
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "#b #h r _"]]:
     """n points in causal order at once: their responses and the moment after the last; ``moment``
     is that of the points before, None where there are none.
 

@@ -1,0 +1,202 @@
+"""A cache of fixed size inside transformers' own: what a converted layer keeps between calls.
+
+This file imports transformers, and is imported when a model of the library is given.
+
+Models and ``generate`` make a ``DynamicCache``, with a layer for each attention. Before a converted
+attention runs, its layer becomes a :class:`LinearState`, and is handed to the attention function as
+one more argument. A layer that keeps its softmax keeps its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    EncoderDecoderCache,
+    LinearAttentionLayer,
+)
+
+from ...errors import ConversionError
+from ...integral import Memory
+from .heads import LinearHeads
+from .interface import SLOT, STATE
+from .masks import new_tokens
+from .state import advance, has_state
+
+NAMES = ("moment", "shift", "real")  # the recurrent states of a layer, by their index
+
+
+class LinearState(LinearAttentionLayer, CacheLayerMixin):
+    """A layer of a cache that holds the state of linear attention: the same bytes after any number
+    of tokens.
+
+    Attributes:
+        length: tokens so far, padding included; so the library's masks and positions count them.
+    """
+
+    is_compileable = False  # the first stretch makes the state
+
+    def __init__(self) -> None:
+        CacheLayerMixin.__init__(self)
+        LinearAttentionLayer.__init__(self, number_of_states=len(NAMES))
+        self.length, self.pending = 0, 0
+
+    # what a layer of keys does, with none kept
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The new keys and values as they come: the attention function adds them to the state."""
+        self.pending = key_states.shape[2]
+        return key_states, value_states
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    # the state
+
+    def memory(self) -> Memory:
+        """The state by its names; empty before the first token."""
+        found = {name: self.recurrent_states[i] for i, name in enumerate(NAMES)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def advance(
+        self,
+        heads: LinearHeads,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """What the next tokens receive, (B, H, n, d), after which the state is theirs.
+
+        Args:
+            mask: of padding, (B, N), of these tokens at its end; None where there is none.
+
+        Raises:
+            ConversionError: another batch than that of the state, or a mask of pairs.
+        """
+        self.pending = 0
+        valid = new_tokens(mask, key.shape[2])
+        known = self.recurrent_states[NAMES.index("real")]
+        if known is not None and known.shape[0] != query.shape[0]:
+            raise ConversionError(
+                f"the cache holds {known.shape[0]} sequences, and the call has {query.shape[0]}; "
+                "pass a new cache"
+            )
+        out, memory = advance(heads, query, key, value, valid, self.memory(), scale=scale)
+        self.device, self.dtype = query.device, memory["moment"].dtype
+        for i, name in enumerate(NAMES):
+            self.recurrent_states[i] = memory.get(name)
+            self.is_recurrent_states_initialized[i] = name in memory
+            self.has_previous_state[i] = True
+        self.length, self.is_initialized = self.length + query.shape[2], True
+        return out
+
+    # what is done to a cache as a whole
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.__init__()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """ConversionError: no token can be taken out of a sum over tokens."""
+        raise ConversionError(
+            "linear attention keeps a sum over all tokens, out of which none can be cropped "
+            f"(asked for {tokens_to_remove}); generate without an assistant model, or copy the "
+            "cache before the tokens that may have to go"
+        )
+
+    def activate_past_recording(self) -> None:
+        """ConversionError: as :meth:`crop`, for which the past would be recorded."""
+        self.crop(0)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every sequence so many times."""
+        self._map(lambda x: x.repeat_interleave(repeats, 0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Some of the sequences."""
+        self._map(lambda x: x[indices.to(x.device)])
+
+    def _map(self, change: Any) -> None:
+        self.recurrent_states = {
+            i: None if x is None else change(x) for i, x in self.recurrent_states.items()
+        }
+
+
+# --- in the place of a layer of keys --------------------------------------------------------------
+
+
+def keep_state(module: nn.Module) -> None:
+    """Let a converted attention module keep a state wherever it is called with a cache.
+
+    A module of somebody's own that passes no arguments on to the attention function keeps keys.
+    """
+    kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        module.register_forward_pre_hook(with_state, with_kwargs=True)
+
+
+def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Before a converted attention module runs: its layer of the cache as one more argument.
+
+    In training, where models make a cache that nobody reads, keys stay keys.
+
+    Raises:
+        ConversionError: a cache that cannot hold a state, by name and reason.
+    """
+    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if cache is None:
+        return None
+    heads, index = getattr(module, SLOT), module.layer_idx
+    known = cache.layers[index] if index < len(cache.layers) else None
+    linear = heads.mode == "linear"
+    if not isinstance(known, LinearState):
+        if not linear or heads.training or not has_state(heads):
+            return None
+        known = _placed(cache, index, type(module).__name__)
+    elif not linear:
+        raise ConversionError(
+            f"layer {index} of this cache holds the state of linear attention, and the mode is "
+            f"{heads.mode!r}, which needs keys; pass a new cache"
+        )
+    elif known.pending:
+        raise ConversionError(
+            f"{type(module).__name__} gave its keys to the cache, and not its state to the "
+            "attention function; pass use_cache=False"
+        )
+    return args, kwargs | {STATE: known}
+
+
+def _placed(cache: Cache, index: int, kind: str) -> LinearState:
+    """A state in the place of an empty layer of keys."""
+    while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
+        cache.layers.append(cache.layer_class_to_replicate())  # type: ignore[arg-type]
+    layer = cache.layers[index]
+    why = ""
+    if cache.offloading:
+        why = "is offloaded layer by layer"
+    elif type(layer) is not DynamicLayer:
+        why = f"has a {type(layer).__name__} there"
+    elif layer.get_seq_length() > 0:
+        why = f"holds the keys of {layer.get_seq_length()} tokens, from softmax or training,"
+    if why:
+        raise ConversionError(
+            f"{kind}, layer {index}, keeps a state of fixed size in place of keys; this "
+            f"{type(cache).__name__} {why} and cannot hold it. Leave the cache out, or pass a new "
+            "transformers.DynamicCache()"
+        )
+    cache.layers[index] = state = LinearState()
+    return state

@@ -1,0 +1,107 @@
+"""The state of a converted causal layer: what it keeps of the tokens before, whose size does not
+depend on their number.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ...errors import ConversionError
+from ...integral import Memory, is_per_head, is_pointwise
+from ...ops.linear_attention import advance_moment
+from ...quadrature import reciprocal
+from .heads import Heads, LinearHeads, clean
+
+
+def has_state(heads: Heads) -> bool:
+    """Whether a layer can keep a state of fixed size: linear attention, and features of a key that
+    depend on no other.
+    """
+    if not isinstance(heads, LinearHeads):
+        return False
+    maps = (heads.feature_map, heads.key_map)
+    return all(is_pointwise(one) for one in maps if one is not None)
+
+
+def shares_keys(heads: LinearHeads) -> bool:
+    """Whether heads that share a key also share its features: one state for all of them."""
+    return not is_per_head(heads.feature_map if heads.key_map is None else heads.key_map)
+
+
+def advance(
+    heads: LinearHeads,
+    query: Float[Tensor, "b h n e"],
+    key: Float[Tensor, "b g n e"],
+    value: Float[Tensor, "b g n d"],
+    valid: Bool[Tensor, "b n"] | None,
+    memory: Memory,
+    *,
+    scale: float | None = None,
+) -> tuple[Float[Tensor, "b h n d"], Memory]:
+    r"""The next n tokens of a causal sequence: what they receive, and the state after them.
+
+    The state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j so far, their
+    number, and c where the map is exponential: of every head of keys where maps are shared, else of
+    every head of queries.
+
+    Args:
+        heads: the converted layer's.
+        valid: tokens that are no padding; None for all.
+        memory: the state before; empty before the first token.
+
+    Shape: ``moment`` (B, G, r, d + 1), ``real`` (B,), ``shift`` (B, G); G is H where each head has
+    a map of its own.
+
+    Cost: O(n·H·r·d) time, whatever came before.
+
+    Raises:
+        ConversionError: heads that the layer's maps are not for.
+
+    Example:
+        >>> heads, x = LinearHeads(2, 4, feature_map="elu"), torch.randn(1, 2, 3, 4)
+        >>> _, memory = advance(heads, x, x, x, None, {})
+        >>> out, memory = advance(heads, x, x, x, None, memory)
+        >>> tuple(memory["moment"].shape), memory["real"].tolist()
+        ((1, 2, 4, 5), [6])
+    """
+    heads.check(query)
+    if not shares_keys(heads):
+        key, value = heads.share(key), heads.share(value)
+    elif query.shape[1] % key.shape[1]:
+        raise ConversionError(
+            f"{key.shape[1]} heads of keys do not divide {query.shape[1]} heads of queries"
+        )
+    b, h, n, _ = query.shape
+    groups = key.shape[1]
+    scale = heads.factor(scale)
+    key, value = clean(key, valid), clean(value, valid)
+    dtype = torch.promote_types(key.dtype, torch.float32)  # the state's may be another
+    sums = {name: memory[name].to(dtype) for name in ("moment", "shift") if name in memory}
+    features, shift = heads.key_features(key, scale, valid, sums.get("shift"))
+    mass = torch.ones(b, n, dtype=features.dtype, device=key.device)
+    mass = mass if valid is None else mass * valid
+    counted = (
+        mass.long().cumsum(-1) + memory.get("real", mass.new_zeros(b, dtype=torch.long))[:, None]
+    )
+
+    def folded(x: Tensor) -> Tensor:  # (B·G, H/G | 1, ...): heads of a group share one state
+        return x.reshape(b * groups, x.shape[1] // groups, *x.shape[2:])
+
+    def per_group(x: Tensor) -> Tensor:
+        return x.repeat_interleave(groups, 0)
+
+    before = {name: folded(x) for name, x in sums.items()}
+    out, after = advance_moment(
+        folded(heads.query_features(query, scale)),
+        folded(features),
+        folded(value),
+        None if shift is None else folded(shift),
+        per_group(mass),
+        per_group(reciprocal(counted.to(features.dtype)))[:, None],
+        before,
+        floor=heads.floor,
+    )
+    after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
+    return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
