@@ -160,6 +160,8 @@ def _kept_buffers(source: nn.Module) -> Iterator[None]:
     finally:
         for part, name, buffer, value in kept:
             part._buffers[name] = buffer
-            if buffer is not None and not torch.equal(buffer, value):
+            if buffer is None or value is None:
+                continue
+            if not torch.equal(buffer, value):
                 with torch.no_grad(), torch.inference_mode(buffer.is_inference()):
                     buffer.copy_(value)

@@ -104,14 +104,15 @@ class EncoderEvolution(PretrainedMixin, Evolution):
 
 def _knot(dim: int, knot: dict[str, Any], activation: nn.Module | None) -> list[Term]:
     """The terms of one layer, without the parameters that it does not have."""
-    if knot["activation"] is None and activation is None:
+    named: str | nn.Module | None = knot["activation"] or activation
+    if named is None:
         raise OptionError("a knot whose activation has no name needs a module: activations=[...]")
     terms = encoder_terms(
         dim,
         knot["heads"],
         knot["hidden"],
         norm=knot["norm"],
-        activation=knot["activation"] or activation,
+        activation=named,
     )
     parts = nn.ModuleList(terms)
     for name in knot["missing"]:

@@ -40,8 +40,9 @@ def plain(*arguments: Any) -> Tensor:
     parts: dict[str, Any] = {}
     for name, fact in PAIR_TENSORS.items():
         part: Any = getattr(x, name)
-        number = part is not None and part.is_floating_point() and fact.kind != "time"
-        parts[name] = part.to(dtype) if number else part
+        if part is not None and part.is_floating_point() and fact.kind != "time":
+            part = part.to(dtype)
+        parts[name] = part
     mid = list(zip(x.mid[::2], x.mid[1::2]))
     with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
