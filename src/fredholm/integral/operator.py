@@ -413,7 +413,6 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         check_fit(u, domain, "u", "domain")
-        check_pairs(domain, u.shape[0], self.heads)
         if query is not None and query_domain is None:
             self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
             query_domain = Domain.line(
@@ -424,6 +423,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
+        check_pairs(domain, u.shape[0], self.heads)
         self._check_dtype(u, "u")
         if query_domain is None:
             return Call(u, domain, u, None, layout)
