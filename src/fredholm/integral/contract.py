@@ -184,10 +184,13 @@ class Form:
         """
         return ()
 
-    def plan(self, kernel: Kernel, facts: Facts, device: torch.device) -> Plan:
-        """The form in words, for tensors on ``device``."""
+    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
+        """Triton or PyTorch for tensors on ``device``, and why; empty where there is no choice."""
         requested = getattr(self.strategy, "backend", "torch")
-        backend = describe_backend(requested, self.compared(kernel, facts), device)
+        return describe_backend(requested, self.compared(kernel, facts), device)
+
+    def plan(self, backend: str = "") -> Plan:
+        """The form in words."""
         return Plan(repr(self.strategy), self.name, self.reason, backend)
 
     # --- a whole problem --------------------------------------------------------------------------

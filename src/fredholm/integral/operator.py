@@ -259,7 +259,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        return form.plan(self.kernel, facts, domain.positions.device)
+        return form.plan(form.backend(self.kernel, facts, domain.positions.device))
 
     @property
     def strategy(self) -> Strategy | str:
