@@ -167,7 +167,7 @@ def test_activations_are_the_definition(activation):
         ({"rank": 0, "output": "compact"}, "rank must be at least 1"),
         ({"frequencies": 0}, "positive sizes"),
         ({"sigma": -1.0}, "positive sizes and scale"),
-        ({"position_dim": 0}, "position_dim is at least 1, got 0"),
+        ({"position_dim": 0}, "position_dim must be at least 1, got 0"),
     ],
 )
 def test_options_are_refused(options, message):
