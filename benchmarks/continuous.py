@@ -80,9 +80,7 @@ def drop_tokens(index: Tensor, numbers: Tensor, share: float, seed: int) -> Tens
     return torch.where(hit & (numbers != 0), UNKNOWN, numbers)
 
 
-def noisy(
-    model: Model, numbers: Tensor, level: float, generator: torch.Generator
-) -> Tensor:
+def noisy(model: Model, numbers: Tensor, level: float, generator: torch.Generator) -> Tensor:
     """Logits after Gaussian noise on u(0), of ``level`` times its root mean square over the real
     tokens.
     """
@@ -92,9 +90,7 @@ def noisy(
     return model.head(read_out(*model.body(u + noise, domain), model.pool))
 
 
-def measure_noise(
-    model: Model, parts: list[tuple[Tensor, Tensor, Tensor]]
-) -> dict[str, Any]:
+def measure_noise(model: Model, parts: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Any]:
     """Accuracy under both kinds of noise, at each level."""
     generator = torch.Generator().manual_seed(0)
     return {

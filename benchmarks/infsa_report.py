@@ -232,7 +232,8 @@ def page(found: dict[str, Any], speed: dict[str, Any]) -> str:
     """The whole page."""
     rows, settings = found["runs"], found["settings"]
     changes = {
-        task: ", ".join(f"`{migrate_override(text)}`" for text in texts) for task, texts in settings["small"].items()
+        task: ", ".join(f"`{migrate_override(text)}`" for text in texts)
+        for task, texts in settings["small"].items()
     }
     one = pick(rows, "canvas", "linear")[0]
     samples = one["alignment"][0]["samples"]

@@ -136,15 +136,13 @@ def check_model() -> float:
     float64; refused if it differs.
     """
     torch.manual_seed(0)
-    model = create_model(
-        "infvit_linear_4", body={"dim": 96, "heads": 8, "depth": 2, "chunk": 3}
-    )
+    model = create_model("infvit_linear_4", body={"dim": 96, "heads": 8, "depth": 2, "chunk": 3})
     nn.init.normal_(model.head.weight)
     image = torch.randn(1, 3, 64, 48)
     with torch.no_grad():
         answer = model(image)
         model.double()
-        for operator in model.operators:
+        for operator in model.body.operators:
             operator.forward = operator.dense
         error = difference(answer, model(image.double()))
     if not error < 1e-4:
