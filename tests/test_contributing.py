@@ -178,3 +178,20 @@ def test_an_op_has_shapes_gradient_and_flops(written):
 def line(causal: bool) -> Domain:
     valid = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     return Domain.line(6, causal=causal, valid=valid, dtype=torch.float64)
+
+
+def test_a_page_of_claims_is_one_file_of_ten_lines(tmp_path, monkeypatch):
+    import benchmarks
+    from benchmarks.kit.subject import find_subject
+    from fredholm.training import load_recipe
+
+    text = block("file: my_claims.py")
+    own = [line for line in text.splitlines() if line.strip() and not line.startswith("from ")]
+    assert len(own) <= 10
+    (tmp_path / "my_claims.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
+    subject = find_subject("my_claims")
+    assert [path.name for path in subject.pages] == ["my_claims.md"]
+    assert "| 81.4 over 80.8 | not run |  | open |" in subject.call(":page")
+    for run in subject.find("SECTIONS")["digits"].plan(1):
+        load_recipe(run["recipe"], run["overrides"])

@@ -3,7 +3,7 @@ measured.
 
 A kernel's table is the JSON file ``tiles.json`` beside it, from a case to a choice of sizes:
 ``{"forward sm90 d64 w128": {"rows": 128, ...}}``. The case names the direction, the device's
-compute capability and the sizes that matter to the kernel; ``benchmarks/gpu.py --tune`` measures
+compute capability and the sizes that matter to the kernel; ``python -m benchmarks run gpu tune`` measures
 candidates and writes it. Nothing is tuned while a model runs: a call finds its case in the table or
 follows the kernel's own rule, so that equal calls run equal kernels.
 """
