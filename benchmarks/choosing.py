@@ -26,9 +26,7 @@ from .performance.costs import COSTS
 
 SPEED = "compare-speed.json"
 SUBJECT = Subject(
-    __name__,
-    runs={"take": ":take", "html": ":write_html"},
-    pages={DOCS / "choosing.md": ":page"},
+    __name__, runs={"take": ":take", "html": ":write_html"}, pages={DOCS / "choosing.md": ":page"}
 )
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
 LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4

@@ -24,11 +24,7 @@ def time(options: Options) -> None:
 
 
 def operators(
-    names: list[str] | None = None,
-    batch: int = 2,
-    points: int = 196,
-    dim: int = 64,
-    heads: int = 2,
+    names: list[str] | None = None, batch: int = 2, points: int = 196, dim: int = 64, heads: int = 2
 ) -> Iterator[Case]:
     """Forward and forward + backward of each operator on a line."""
     for name in names or list_operators():

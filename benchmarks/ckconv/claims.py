@@ -190,12 +190,7 @@ CLAIMS = [
     Claim("resolution changes cost little (PLAID)", "Table 5", spared("plaid", HALF)),
     Claim("missing data costs little (PLAID, 70% lost)", "Table 4", spared("plaid", LOST)),
     Claim(
-        "only sine fits all kernels",
-        "Figs. 4, 7",
-        sine_ahead,
-        shown=best_worst,
-        scale=1,
-        digits=6,
+        "only sine fits all kernels", "Figs. 4, 7", sine_ahead, shown=best_worst, scale=1, digits=6
     ),
     Claim(
         "copy memory solved at every length",

@@ -115,11 +115,7 @@ CLAIMS = [
         digits=1,
     ),
     Claim(
-        "so is pure InfSA",
-        "+3.6",
-        better("pure", "softmax", "accuracy"),
-        primary=True,
-        digits=1,
+        "so is pure InfSA", "+3.6", better("pure", "softmax", "accuracy"), primary=True, digits=1
     ),
     Claim(
         "MoRF: linear above softmax",
@@ -178,9 +174,7 @@ CLAIMS = [
     Claim("inference at 331,776 tokens", shown=extreme),
     Claim("13 times faster than softmax at 4,096 tokens", "on a GPU", shown=faster),
     Claim(
-        "ImageNet-1K, and V2",
-        "84.7 / 85.1%, 79.8%",
-        untestable="needs ImageNet and a GPU for days",
+        "ImageNet-1K, and V2", "84.7 / 85.1%, 79.8%", untestable="needs ImageNet and a GPU for days"
     ),
     Claim("energy per image", "0.87 J", untestable="needs their GPU"),
 ]
