@@ -61,6 +61,8 @@ def run(words: list[str]) -> int:
     if unknown or not parts:
         needs = f"one of {', '.join(parts)}" if parts else f"another subject than {subject.name}"
         raise SystemExit(f"{args.what} {subject.name} {' '.join(unknown)}: needs {needs}")
+    if args.what == "run" and subject.claims:
+        options.primary = tuple(c.text for c in subject.find(subject.claims) if c.primary)
     for part in args.parts or parts:
         subject.call(parts[part], options)
     return 0

@@ -19,7 +19,9 @@ from .kit.statistics import Rows, paired
 from .kit.subject import Options, Subject
 
 TABLE = Table("lra.json", ("task", "attention", "seed"))
-SUBJECT = Subject(__name__, runs={"rows": ":run"}, pages={PAGES / "lra.md": ":page"})
+SUBJECT = Subject(
+    __name__, runs={"rows": ":run"}, pages={PAGES / "lra.md": ":page"}, claims=":CLAIMS"
+)
 ATTENTIONS = {
     "softmax": "softmax",
     "luna": "luna",
@@ -95,7 +97,6 @@ CLAIMS = [
     for task in TASKS
     for other, published in (("softmax", PUBLISHED["softmax"]), ("hedgehog", PUBLISHED["Hedgehog"]))
 ]
-NOTE = "The primary claims were named after the runs below, before any later ones."
 
 
 def task_table(runs: Rows, task: str) -> str:
@@ -124,7 +125,7 @@ def page(found: dict[str, Any] | None = None) -> str:
         "training is minutes, no learning rate was tuned: these rows say that everything runs and "
         "what a small budget gives, not\n"
         "what the Arena would.",
-        claims_section(CLAIMS, runs, NOTE).rstrip(),
+        claims_section(CLAIMS, runs, found).rstrip(),
     ]
     for task, (title, recipe, own) in TASKS.items():
         changes = " ".join(f'"{change}"' if " " in change else change for change in own)

@@ -181,8 +181,9 @@ def line(causal: bool) -> Domain:
 
 
 def test_a_page_of_claims_is_one_file_of_ten_lines(tmp_path, monkeypatch):
-    import benchmarks
     from benchmarks.kit.subject import find_subject
+
+    import benchmarks
     from fredholm.training import load_recipe
 
     text = block("file: my_claims.py")

@@ -13,6 +13,7 @@ SUBJECT = Subject(
     draw="page:draw",
     cases="speed:timed",
     ratios="speed:committed",
+    claims="claims:CLAIMS",
 )
 
 

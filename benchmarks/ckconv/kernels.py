@@ -109,6 +109,6 @@ def run(options: Options) -> None:
         found: Row = {"error": error}
         if given["seed"] == 0:  # for the picture
             found["drawn"] = [round(v, 3) for v in drawn[:, 0].tolist()]
-        return found
+        return {"rows": [found]}
 
     fill(TABLE, rows, work, cell, options)

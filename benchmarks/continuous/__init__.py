@@ -10,4 +10,5 @@ SUBJECT = Subject(
     runs={"reviews": "evidence:run"},
     pages={PAGES / "continuous-transformer.md": "page:page"},
     draw="pictures:draw",
+    claims="claims:CLAIMS",
 )

@@ -66,7 +66,6 @@ def better(a: str, b: str, steps_a: int = OWN, steps_b: int = OWN) -> Sample:
     return sample
 
 
-NOTE = "The primary claims were named after the runs above, before any later ones."
 CLAIMS = [
     Claim(
         f"depth is a numerical parameter: {MOST} steps instead of {OWN} cost the pre-norm model little",

@@ -9,7 +9,7 @@ from typing import Any
 from ..kit.claims import claims_section
 from ..kit.machine import machine_line
 from ..kit.page import head, load, spread, table
-from .claims import CLAIMS, NOTE, Found, remarks
+from .claims import CLAIMS, Found, remarks
 
 FILE = "continuous-transformer.json"
 LABELS = {
@@ -170,6 +170,6 @@ def page() -> str:
         samples=levels["samples"],
         error=error_table(runs, levels["steps"]),
         noise=noise_table(runs, levels),
-        claims=claims_section(CLAIMS, runs, NOTE) + "\n" + remarks(runs),
+        claims=claims_section(CLAIMS, runs, found) + "\n" + remarks(runs),
         machine=machine_line(found["machine"]),
     )

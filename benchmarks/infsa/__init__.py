@@ -20,4 +20,5 @@ SUBJECT = Subject(
     pages={PAGES / "infsa.md": "page:page"},
     cases="speed:timed",
     ratios="speed:committed",
+    claims="claims:CLAIMS",
 )

@@ -11,6 +11,7 @@ SUBJECT = Subject(
     runs={"sections": ":run"},
     pages={PAGES / "itnet.md": "page:page"},
     draw="modes:draw_committed",
+    claims="claims:CLAIMS",
 )
 
 

@@ -19,7 +19,6 @@ ABOUT = """Small models on a processor, not the paper's sizes: what is compared 
 level. Every row is a mean over seeds, on the test split; *to the first row* is the difference over the seeds that both
 have. That something gains nothing, or little, means at most one point.
 """
-NOTE = "The primary claims were named after the runs below, before any later ones."
 NAMES = {"accuracy": "test accuracy (%)", "loss": "test loss", "bits": "bits a token"}
 
 
@@ -140,7 +139,7 @@ def page() -> str:
     """The whole page."""
     found = current(sections("itnet.json"))
     parts = [head("Results: ITNet", "itnet", "itnet.json") + ABOUT]
-    parts.append(claims_section(CLAIMS, found, NOTE))
+    parts.append(claims_section(CLAIMS, found, load("itnet.json")))
     for name, section in SECTIONS.items():
         if found[name]:
             command = f"`python -m benchmarks run itnet --only {name}`"

@@ -140,9 +140,30 @@ def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
     return REPRODUCED if beyond else CONTRADICTED
 
 
-def claims_section(claims: Sequence[Claim], found: Any, note: str = "") -> str:
-    """The tables of a page: primary claims with their verdicts, then all others."""
+def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
+    """Which primary claims were named before the runs: ``before``, as the file of results has kept
+    them; None: a file from before the rule.
+
+    Example:
+        >>> named([Claim("a", sample=list, primary=True)], ["a"])
+        'The primary claims were named before the runs.'
+    """
+    if before is None:
+        return "The primary claims were named after the runs shown here, before any later ones."
+    late = [claim.text for claim in claims if claim.primary and claim.text not in before]
+    if late:
+        return f"Named after the runs: {'; '.join(late)}."
+    return "The primary claims were named before the runs."
+
+
+def claims_section(
+    claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
+) -> str:
+    """The tables of a page: primary claims with their verdicts, then all others. ``file``: the file
+    of results, for the claims that it was begun with.
+    """
     judged = judge(claims, found)
+    note = " ".join(filter(None, (note, named(claims, (file or {}).get("primary")))))
     first = [
         (j.claim.text, j.claim.paper, j.here, "" if j.p is None else f"{j.p:.3f}", j.verdict)
         for j in judged
@@ -153,7 +174,7 @@ def claims_section(claims: Sequence[Claim], found: Any, note: str = "") -> str:
         for j in judged
         if not j.claim.primary
     ]
-    parts = ["## The paper's claims", RULE + (f" {note}" if note else "")]
+    parts = ["## The paper's claims", f"{RULE} {note}"]
     if first:
         parts.append(table(("primary claim", "paper", "here", "p", "verdict"), first))
     if rest:

@@ -94,6 +94,8 @@ def fill(
         SystemExit: some failed; the same command tries them again.
     """
     grid, end, failed = Grid(work, say), time.monotonic() + 60 * options.minutes, []
+    if load(table.file, options.results) is None:  # claims are named before the first run
+        about["primary"] = list(options.primary)
     for row in rows:
         if table.has(row, options.results):
             continue

@@ -29,6 +29,7 @@ class Options:
         runs, results: folders of trained runs and of the files of results.
         changes: further overrides of every recipe, for a trial.
         small: sizes that show that it runs, not how fast.
+        primary: the subject's primary claims, which a new file of results keeps.
     """
 
     only: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class Options:
     results: Path = RESULTS
     changes: tuple[str, ...] = ()
     small: bool = False
-    more: dict[str, Any] = field(default_factory=dict)
+    primary: tuple[str, ...] = ()
 
     def chosen(self, known: Iterable[str]) -> list[str]:
         """Those of ``only``, or all.
@@ -67,6 +68,7 @@ class Subject:
         draw: a function that draws the pages' pictures.
         cases: a function of :class:`Options` that gives the rows of timed cases again,
         ratios: and one that gives the committed ones, for ``check``.
+        claims: the list of its claims.
     """
 
     package: str
@@ -76,6 +78,7 @@ class Subject:
     draw: str = ""
     cases: str = ""
     ratios: str = ""
+    claims: str = ""
 
     @property
     def name(self) -> str:

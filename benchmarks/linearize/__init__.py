@@ -10,4 +10,5 @@ SUBJECT = Subject(
     times={"minilm": "speed:time"},
     runs={"conversions": "conversions:run"},
     pages={PAGES / "luna.md": "page:page"},
+    claims="page:CLAIMS",
 )

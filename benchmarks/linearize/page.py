@@ -82,7 +82,7 @@ CLAIMS = [
         for task in TASKS
     ),
 ]
-NOTE = "The primary claims are those of the tasks with several seeds; they were named after these runs."
+NOTE = "The primary claims are those of the tasks with several seeds."
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def page(found: dict[str, Any] | None = None) -> str:
         fast = [SPEED, speed(found["speed"]), command]
     parts = [
         head("Results: pretrained models made linear", "linearize", "linearize.json") + ABOUT,
-        claims_section(CLAIMS, runs, NOTE).rstrip(),
+        claims_section(CLAIMS, runs, found, NOTE).rstrip(),
         "## Conversions",
         conversions(runs),
         settings(found),

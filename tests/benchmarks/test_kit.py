@@ -18,6 +18,7 @@ from benchmarks.kit.claims import (
     claims_section,
     columns,
     judge,
+    named,
 )
 from benchmarks.kit.clock import Case, Entry
 from benchmarks.kit.grid import Section, Table, fill, run_sections, section_table
@@ -203,6 +204,14 @@ def test_exploratory_and_untestable_claims_have_no_p():
             Claim("c", **wrong)
 
 
+def test_claims_that_were_named_late_are_said():
+    claims = [claim(0.1), Claim("d", sample=lambda found: [], primary=True), Claim("e")]
+    assert named(claims, ["c", "d"]) == "The primary claims were named before the runs."
+    assert named(claims, ["c"]) == "Named after the runs: d."
+    assert "named after the runs" in named(claims, None)
+    assert named(claims, ["c"]) in claims_section(claims, {}, {"primary": ["c"]})
+
+
 def test_samples_of_sections():
     found = {"digits": [row | {"x": 0.2, "y": 0.5} for row in runs(a=[0.5, 0.7], b=[0.4, 0.5])]}
     assert better("digits", "a", "b")(found) == pytest.approx([0.1, 0.2])
@@ -236,12 +245,15 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
 
     monkeypatch.setattr(grid, "train_cell", train)
     monkeypatch.setattr(grid, "evaluate", lambda place, **more: {"accuracy": 0.5, "loss": 1.0})
-    options = Options(runs=tmp_path / "runs", results=tmp_path)
+    options = Options(runs=tmp_path / "runs", results=tmp_path, primary=("a beats b",))
     with pytest.raises(SystemExit, match="failed: a, 1"):
         run_sections({"tiny": TINY}, "out.json", options)
     assert done == ["tiny-a-0", "tiny-b-0", "tiny-a-1", "tiny-b-1"]
+    assert page.load("out.json", tmp_path)["primary"] == ["a beats b"], "named before the first run"
+    options.primary = ("another", "added later")
     run_sections({"tiny": TINY}, "out.json", options)
     assert done[4:] == ["tiny-a-1"]
+    assert page.load("out.json", tmp_path)["primary"] == ["a beats b"]
     rows = section_table("out.json", "tiny").rows(tmp_path)
     assert [(row["variant"], row["seed"]) for row in rows] == [
         ("a", 0),

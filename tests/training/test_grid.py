@@ -60,6 +60,15 @@ def test_a_failure_is_said_and_tried_again(tmp_path, counted):
     assert done == [-1, 1, -1]
 
 
+def test_a_result_that_looks_like_a_failure_is_refused(tmp_path):
+    def work(cell, report):
+        return {"error": 0.1}
+
+    cell = Cell({"x": 1}, tmp_path / "one")
+    assert "choose another name" in results(Grid(work), [cell])[0]["error"]
+    assert Grid(work).read(cell) is None
+
+
 def test_an_interruption_ends_the_grid_and_the_next_call_goes_on(tmp_path, counted):
     grid, done = counted
 

@@ -107,6 +107,10 @@ class Grid:
                 found = self.read(cell)  # by another process, while this one waited its turn
                 if found is None:
                     found = _plain(self.work(cell, self.report))
+                    if "error" in found:
+                        raise ValueError(
+                            "a result named 'error': failures are; choose another name"
+                        )
                     kept = {"settings": cell.settings, "result": found}
                     write_json(self._folder(cell) / "result.json", kept)
                 return found
