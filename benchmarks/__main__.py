@@ -1,11 +1,10 @@
-"""``python -m benchmarks time|run|page|check|fuzz|zoo [NAME [PART ...]]``
+"""``python -m benchmarks time|run|page|check|fuzz [NAME [PART ...]]``
 
 time   measure speed or memory, answers checked first, into benchmarks/results
 run    train or compute the evidence that a subject's claims are judged by; goes on where it stopped
 page   write the pages and pictures of the documentation from the committed results
 check  time again, and fail where a ratio fell by more than 15% against the committed one
 fuzz   random domains and options against the definitions (its own options: fuzz --help)
-zoo    pretrained models, converted
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from fredholm.errors import FredholmError
 
 from .kit.subject import Options, Subject, find_subject, subject_names
 
-ELSEWHERE = {"fuzz": "benchmarks.fuzz", "zoo": "benchmarks.zoo"}  # with options of their own
-
 
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
@@ -34,9 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(words: list[str]) -> int:
     """Do what the command line says; its exit code."""
-    if words and words[0] in ELSEWHERE:
-        module = importlib.import_module(ELSEWHERE[words[0]])
-        return (module.main(words[1:]) if words[0] == "fuzz" else module.main()) or 0
+    if words and words[0] == "fuzz":  # with options of its own
+        return importlib.import_module("benchmarks.fuzz").main(words[1:])
     args = parse(words)
     for file in args.imports:
         from fredholm.operators import import_file
@@ -75,7 +71,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         epilog=f"names: {', '.join(subject_names())}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=["time", "run", "page", "check", *ELSEWHERE])
+    parser.add_argument("what", choices=["time", "run", "page", "check", "fuzz"])
     parser.add_argument("name", nargs="?", choices=subject_names(), metavar="NAME")
     parser.add_argument("parts", nargs="*", metavar="PART", help="of a subject; default: all")
     parser.add_argument("--only", nargs="+", default=[], help="sections, variants, operators")

@@ -120,8 +120,8 @@ def render(result: dict[str, Any] | None) -> str:
     """Everything between the marks."""
     if result is None:
         none = (
-            "No GPU has run these kernels yet, so there are no numbers here: the kernels are held "
-            "to their definitions through\n"
+            "No GPU has run these kernels yet, so there are no numbers here: the kernels are tested "
+            "against their definitions through\n"
             "Triton's interpreter, and compile for Hopper. All targets are open."
         )
         return "\n".join([none, "", targets([])])

@@ -8,14 +8,13 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .page import RESULTS
-
-NOT_SUBJECTS = {"kit", "fuzz", "zoo", "__main__"}
 
 
 @dataclass
@@ -98,8 +97,13 @@ def subject_names() -> list[str]:
     """All subjects, by the names of their files."""
     import benchmarks
 
-    found = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-    return [name for name in found if name not in NOT_SUBJECTS]
+    names = []
+    for module in pkgutil.iter_modules(benchmarks.__path__):
+        folder = Path(module.module_finder.path) / module.name  # type: ignore[union-attr]
+        file = folder / "__init__.py" if module.ispkg else folder.with_suffix(".py")
+        if re.search("^SUBJECT = ", file.read_text(encoding="utf-8"), re.MULTILINE):
+            names.append(module.name)
+    return names
 
 
 def find_subject(name: str) -> Subject:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel
 from fredholm.operators import IntegralOperator
 
 from .measure import Configuration
+from .state_space import uncast
 
 B, N, M, DIM, HEADS = 2, 5, 4, 8, 2
 FAMILY = "attention"
@@ -83,7 +85,9 @@ class RotaryAttention(nn.Module):
         return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
 
 
-@register_converter(f"{__name__}.RotaryAttention")
+@register_converter(
+    f"{__name__}.RotaryAttention", call=lambda m, u, domain: m(u, domain.positions[:, 0])
+)
 def rotary_attention(module: Any) -> IntegralOperator:
     layers = (module.query, module.key, module.value)
     kernel = SoftmaxKernel(
@@ -107,7 +111,7 @@ class LinearAttention(nn.Module):
         return self.out(((weight / weight.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
 
 
-@register_converter(f"{__name__}.LinearAttention")
+@register_converter(f"{__name__}.LinearAttention", domain=lambda m: Domain.line(6, causal=m.causal))
 def linear_attention(module: Any) -> IntegralOperator:
     layers = (module.query, module.key, module.value)
     kernel = LinearAttentionKernel(DIM, HEADS, projections=layers, feature_map=module.feature_map)
@@ -208,29 +212,43 @@ def hugging_face(model: str, kind: str, **options: Any) -> Callable[..., nn.Modu
     def build() -> nn.Module:
         package = importlib.import_module(f"transformers.models.{model}")
         code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
-        config = next(
-            getattr(package, name) for name in dir(package) if name.lower() == f"{model}config"
-        )
+        wanted = options.get("config", model) + "config"
+        config = next(getattr(package, name) for name in dir(package) if name.lower() == wanted)
         arguments = {name: options[name] for name in ("is_causal", "layer_idx") if name in options}
         sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "attn_implementation": "sdpa"}
-        rest = {name: value for name, value in options.items() if name not in arguments}
+        rest = {n: v for n, v in options.items() if n not in arguments and n != "config"}
         return getattr(code, kind)(config(**sizes | rest), **arguments)
 
     return build
+
+
+def hugging_face_part(model: str, kind: str, *sizes: int, **options: Any) -> nn.Module:
+    """A layer that takes its sizes one by one, with a configuration for its backend."""
+    package = importlib.import_module(f"transformers.models.{model}")
+    code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    config = next(
+        getattr(package, name) for name in dir(package) if name.lower() == f"{model}config"
+    )
+    return getattr(code, kind)(*sizes, config=config(attn_implementation="sdpa"), **options)
 
 
 def first(module: nn.Module, u: Tensor) -> Tensor:
     return module(u)[0]
 
 
-def llama(module: nn.Module, u: Tensor) -> Tensor:
-    """Llama's layer is given cosines and sines by its model; here in the precision of u."""
-    width = DIM // HEADS
+def llama(module: Any, u: Tensor) -> Tensor:
+    """Llama's layer is given cosines, sines and a mask by its model; here in the precision of u."""
+    width = module.head_dim
     angle = torch.arange(u.shape[1], dtype=u.dtype)[:, None] * 1e4 ** -(
         torch.arange(0, width, 2, dtype=u.dtype) / width
     )
     angle = torch.cat([angle, angle], -1)[None]
-    return module(u, (angle.cos(), angle.sin()))[0]
+    seen = torch.ones(u.shape[1], u.shape[1], dtype=torch.bool).tril()
+    window = getattr(module.config, "sliding_window", None)
+    if window is not None:
+        seen = seen.triu(1 - window)
+    mask = torch.zeros_like(seen, dtype=u.dtype).masked_fill(~seen, -torch.inf)
+    return module(u, (angle.cos(), angle.sin()), attention_mask=mask[None, None])[0]
 
 
 HF = "transformers"
@@ -320,6 +338,43 @@ CONFIGURATIONS = [
         "GPT-2, scaled by layer",
         hugging_face("gpt2", "GPT2Attention", scale_attn_by_inverse_layer_idx=True, layer_idx=2),
         reference=first,
+        requires=HF,
+    ),
+    *(
+        configuration(name, hugging_face(*source, **options), reference=first, requires=HF)
+        for name, source, options in (
+            ("RoBERTa", ("roberta", "RobertaSelfAttention"), {}),
+            ("ELECTRA", ("electra", "ElectraSelfAttention"), {}),
+            ("DistilBERT", ("distilbert", "DistilBertSelfAttention"), {}),
+            ("DeiT", ("deit", "DeiTAttention"), {}),
+            ("CLIP, vision", ("clip", "CLIPAttention"), {"config": "clipvision"}),
+        )
+    ),
+    configuration(
+        "BART, of a decoder",
+        lambda: hugging_face_part("bart", "BartAttention", DIM, HEADS, is_causal=True),
+        reference=first,
+        requires=HF,
+    ),
+    *(
+        configuration(
+            label,
+            hugging_face(*source, num_key_value_heads=1, layer_idx=0, head_dim=4, **options),
+            reference=llama,
+            requires=HF,
+        )
+        for label, source, options in (
+            ("Mistral", ("mistral", "MistralAttention"), {"sliding_window": None}),
+            ("Mistral, window of 3", ("mistral", "MistralAttention"), {"sliding_window": 3}),
+            ("Qwen2", ("qwen2", "Qwen2Attention"), {}),
+            ("Gemma", ("gemma", "GemmaAttention"), {}),
+        )
+    ),
+    configuration(
+        "Qwen3, normalised queries and keys",
+        hugging_face("qwen3", "Qwen3Attention", num_key_value_heads=1, layer_idx=0, head_dim=4),
+        reference=lambda m, u: uncast(partial(llama, m), u),
+        apply=lambda call, u: uncast(call, u),
         requires=HF,
     ),
     configuration(

@@ -107,7 +107,31 @@ def _family(name: str, kind: str, **fixed: Any) -> list[Configuration]:
     ]
 
 
+def cell(kind: str, **options: Any) -> Configuration:
+    """A cell, point after point."""
+
+    def reference(layer: Any, u: Tensor) -> Tensor:
+        state, out = None, []
+        for point in u.unbind(1):
+            state = layer(point, state)
+            out.append(state if isinstance(state, Tensor) else state[0])
+        return torch.stack(out, 1)
+
+    label = ", ".join([kind, *(f"{name}={value}" for name, value in options.items())])
+    return Configuration(
+        family="recurrence",
+        label=label,
+        build=lambda: getattr(nn, kind)(DIM, WIDTH, **options),
+        inputs=lambda: (torch.randn(BATCH, POINTS, DIM),),
+        reference=reference,
+    )
+
+
 CONFIGURATIONS = [
+    cell("RNNCell"),
+    cell("RNNCell", nonlinearity="relu", bias=False),
+    cell("LSTMCell"),
+    cell("GRUCell"),
     *_family("RNN tanh", "RNN"),
     *_family("RNN relu", "RNN", nonlinearity="relu"),
     *_family("LSTM", "LSTM"),

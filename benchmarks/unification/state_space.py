@@ -150,7 +150,9 @@ def _system(module: LoopedSystem) -> IntegralOperator:
     return linear_system(m.a, m.b, m.c, m.d, **options)
 
 
-@register_converter(f"{__name__}.LoopedTimes")
+@register_converter(
+    f"{__name__}.LoopedTimes", domain=lambda m: times(torch.zeros(1, dtype=torch.float32))
+)
 def _times(module: LoopedTimes) -> IntegralOperator:
     m = module
     return linear_system(m.a, m.b, m.c, m.d, initial_state=m.initial, continuous=True)
@@ -173,12 +175,14 @@ def _selective(module: LoopedSelective) -> IntegralOperator:
 
 
 class WithoutCasts(TorchFunctionMode):
-    """``x.float()`` leaves x as it is: the mixers cast parts of a float64 scan to float32, and an
-    error of 1e-10 cannot be seen through that. In float32 nothing changes.
+    """``x.float()`` and ``x.to(torch.float32)`` leave x as it is: mixers cast parts of a float64 scan
+    to float32, some norms all of theirs, and an error of 1e-10 cannot be seen through that. In
+    float32 nothing changes.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is Tensor.float and args[0].is_floating_point():
+        casts = func is Tensor.float or (func is Tensor.to and args[1:] == (torch.float32,))
+        if casts and args[0].is_floating_point():
             return args[0]
         return func(*args, **(kwargs or {}))
 

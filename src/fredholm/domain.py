@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import register_dataclass
 
+from .arguments import Device, checked, refuse_kind
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
 from .validation import check_shapes, check_values, positive
@@ -29,7 +30,7 @@ MEASURES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Domain:
     r"""A sampled domain: points, the mass of each, which are real, and who sees whom.
 
@@ -71,14 +72,18 @@ class Domain:
     # --- construction -----------------------------------------------------------------------------
 
     @classmethod
+    @checked(DomainError)
     def line(
         cls,
         n: int,
         *,
         length: float | None = None,
         causal: bool = False,
-        measure="uniform",
-        **options,
+        measure: str | Tensor = "uniform",
+        valid: Tensor | None = None,
+        pairs: Tensor | None = None,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Domain:
         """n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a prefix
         keeps its positions.
@@ -91,15 +96,24 @@ class Domain:
         if length is not None and not length > 0:
             raise DomainError(f"line(length=...) needs a positive scale, got {length}")
         step = 1.0 / (n if length is None else length)
-        device, dtype = (
-            options.pop("device", None),
-            options.pop("dtype", None) or torch.get_default_dtype(),
-        )
+        dtype = dtype or torch.get_default_dtype()
         positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
-        return cls._build(positions, measure, step, causal=causal, shape=(n,), **options)
+        return cls._build(
+            positions, measure, step, causal=causal, shape=(n,), valid=valid, pairs=pairs
+        )
 
     @classmethod
-    def grid(cls, *shape: int, causal: bool = False, measure="uniform", **options) -> Domain:
+    @checked(DomainError)
+    def grid(
+        cls,
+        *shape: int,
+        causal: bool = False,
+        measure: str | Tensor = "uniform",
+        valid: Tensor | None = None,
+        pairs: Tensor | None = None,
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Domain:
         """Cell centres of a regular grid on the unit cube, row-major: ``grid(h, w)`` for an image.
 
         Example:
@@ -108,10 +122,7 @@ class Domain:
         """
         for n in shape or (0,):
             positive(n, f"grid{shape}")
-        device, dtype = (
-            options.pop("device", None),
-            options.pop("dtype", None) or torch.get_default_dtype(),
-        )
+        dtype = dtype or torch.get_default_dtype()
         axes = [(torch.arange(n, device=device, dtype=dtype) + 0.5) / n for n in shape]
         positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
         return cls._build(
@@ -120,12 +131,20 @@ class Domain:
             1.0 / positions.shape[0],
             causal=causal,
             shape=tuple(shape),
-            **options,
+            valid=valid,
+            pairs=pairs,
         )
 
     @classmethod
+    @checked(DomainError)
     def points(
-        cls, positions: Tensor, *, measure="uniform", valid: Tensor | None = None, **options
+        cls,
+        positions: Tensor,
+        *,
+        causal: bool = False,
+        measure: str | Tensor = "uniform",
+        valid: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Domain:
         """Any points: ``positions`` (N, p) or (B, N, p); ``measure`` a name or a tensor of masses
         taken as they are.
@@ -134,9 +153,10 @@ class Domain:
             >>> Domain.points(torch.rand(2, 5, 3)).size
             5
         """
-        return cls._build(positions, measure, None, valid=valid, **options)
+        return cls._build(positions, measure, None, causal=causal, valid=valid, pairs=pairs)
 
     @classmethod
+    @checked(DomainError)
     def timestamps(
         cls,
         t: Tensor,
@@ -144,7 +164,7 @@ class Domain:
         step: float = 1.0,
         causal: bool = True,
         valid: Tensor | None = None,
-        **options,
+        pairs: Tensor | None = None,
     ) -> Domain:
         r"""Irregular samples at times ``t`` (N,) or (B, N), sorted; measure = *spacing*, the
         inverse sample density.
@@ -163,16 +183,17 @@ class Domain:
             raise DomainError(
                 f"timestamps need a tensor (N,) or (B, N) with N >= 1, got {tuple(t.shape)}"
             )
-        if step <= 0:
+        if not step > 0:
             raise DomainError(f"timestamps(step=...) needs a positive time unit, got {step}")
         real = torch.ones_like(t, dtype=torch.bool) if valid is None else valid
         check_shapes(t[..., None], None, valid)
         time = torch.where(real, t, 0.0)
         mass = torch.where(real, _cells(time / step, real, causal), 0.0)
-        domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, **options)
+        domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, pairs=pairs)
         return replace(domain, kind="spacing")
 
     @classmethod
+    @checked(DomainError)
     def graph(
         cls,
         edge_index: Tensor,
@@ -180,7 +201,9 @@ class Domain:
         *,
         positions: Tensor | None = None,
         self_loops: bool = True,
-        **options,
+        causal: bool = False,
+        measure: str | Tensor = "uniform",
+        valid: Tensor | None = None,
     ) -> Domain:
         """n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a target
         sees.
@@ -207,6 +230,7 @@ class Domain:
             )
         if positions is None:
             positions = torch.zeros(n, 1, device=edge_index.device)
+        check_shapes(positions)
         edges = torch.zeros(n, n, dtype=positions.dtype, device=edge_index.device)
         one = torch.ones((), dtype=edges.dtype, device=edges.device)
         edges.index_put_((edge_index[1], edge_index[0]), one, accumulate=True)
@@ -214,9 +238,10 @@ class Domain:
             edges.fill_diagonal_(1.0)
         # A message passes once per edge, so that a repeated edge is a pair of larger density.
         pairs = edges.log() if bool((edges > 1).any()) else edges > 0
-        return cls.points(positions, pairs=pairs, **options)
+        return cls.points(positions, causal=causal, measure=measure, valid=valid, pairs=pairs)
 
     @classmethod
+    @checked(DomainError)
     def join(cls, a: Domain, b: Domain, *, balance: tuple[float, float] | None = None) -> Domain:
         """The union of two domains in one space, points of ``a`` first. ``balance`` gives the total
         mass of each side.
@@ -225,10 +250,13 @@ class Domain:
         uniform domain; measures that are renormalised do not mix without it.
 
         Example:
-            >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
+            >>> grid, points = Domain.grid(1, 3), Domain.points(torch.rand(1, 2))
+            >>> both = Domain.join(grid, points, balance=(0.5, 0.5))
             >>> both.quadrature().weights().squeeze().tolist()[-1]
             0.5
         """
+        if balance is not None and min(balance) < 0:
+            raise DomainError(f"the masses of balance are not negative, got {tuple(balance)}")
         if a.dim != b.dim:
             raise DomainError(
                 f"join needs one space, got positions of dimension {a.dim} and {b.dim}"
@@ -268,6 +296,7 @@ class Domain:
         return cls(torch.cat([x, y], -2), torch.cat([m, n], -1), valid, kind=kind)
 
     @classmethod
+    @checked(DomainError)
     def collate(cls, domains: Sequence[Domain]) -> Domain:
         """Domains of different sizes as one batch, padded to the longest, with ``valid`` marking
         the real points.
@@ -340,10 +369,37 @@ class Domain:
 
     @property
     def batch(self) -> int | None:
-        """Batch size of whatever is batched, or None where every batch element shares the domain."""
+        """Batch size of whatever is batched, or None where every batch element shares
+        the domain.
+        """
         batched = ((self.positions, 3), (self.measure, 2), (self.valid, 2))
         sizes = [x.shape[0] for x, dims in batched if x is not None and x.dim() == dims]
         return max(sizes) if sizes else None
+
+    def _rules(self) -> tuple[bool, bool]:
+        """Whether masses are equal, and whether they are renormalised."""
+        if self.kind not in MEASURES:
+            raise DomainError(f"unknown measure {self.kind!r}{suggest(str(self.kind), MEASURES)}")
+        return MEASURES[self.kind]
+
+    def __repr__(self) -> str:
+        """Sizes and facts, no positions.
+
+        Example:
+            >>> Domain.grid(2, 3)
+            Domain(6 points in 2 dimensions, grid 2 × 3, uniform measure, float32, cpu)
+        """
+        facts = [f"{self.size} points in {self.dim} dimension{'s' if self.dim != 1 else ''}"]
+        if self.batch is not None:
+            facts.insert(0, f"batch of {self.batch}")
+        if self.shape is not None:
+            kind = "grid" if len(self.shape) > 1 else "line"
+            facts.append(f"{kind} {' × '.join(map(str, self.shape))}")
+        facts.append(f"{self.kind} measure")
+        present = {"causal": self.causal, "padding": self.valid, "pairs": self.pairs}
+        facts += [name for name, x in present.items() if x is not None and x is not False]
+        dtype = str(self.positions.dtype).removeprefix("torch.")
+        return f"Domain({', '.join([*facts, dtype, str(self.positions.device)])})"
 
     def _valid_or_true(self, batch: int) -> Tensor:
         if self.valid is None:
@@ -358,11 +414,16 @@ class Domain:
         New masses on a domain of equal ones make it ``probability`` (renormalised as before) or
         ``weighted``.
         """
-        equal, renormalised = MEASURES[self.kind]
+        fields = [f.name for f in dataclasses.fields(self)]
+        for name in changes:
+            if name not in fields:
+                raise DomainError(f"a domain has no field {name!r}{suggest(name, fields)}")
+        equal, renormalised = self._rules()
         if "measure" in changes and equal:
             changes.setdefault("kind", "probability" if renormalised else "weighted")
         return replace(self, **changes)
 
+    @checked(DomainError)
     def with_masses(self, measure: Tensor, *, normalised: bool = False) -> Domain:
         """The same points with other masses, taken as they are or renormalised over what a query
         sees.
@@ -411,7 +472,9 @@ class Domain:
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """
-        equal, renormalised = MEASURES[self.kind]
+        if query_domain is not None and not isinstance(query_domain, Domain):
+            raise DomainError(refuse_kind("query_domain", query_domain, "a Domain"))
+        equal, renormalised = self._rules()
         dtype = dtype or self.measure.dtype
         mass = self.measure.to(dtype).reshape(-1, self.size)
         if self.valid is not None:

@@ -26,6 +26,18 @@ class OptionError(FredholmError, ValueError):
     """An option has an unknown name or an impossible value."""
 
 
+class UnknownOptionError(OptionError):
+    """An argument has a name that nothing takes.
+
+    Attributes:
+        name: the name.
+    """
+
+    def __init__(self, message: str, *, name: str):
+        super().__init__(message)
+        self.name = name
+
+
 class StrategyError(FredholmError, TypeError):
     """A strategy was asked to integrate a kernel it cannot serve."""
 
@@ -57,7 +69,9 @@ class DataError(FredholmError, RuntimeError):
 
 
 class ConversionError(FredholmError, TypeError):
-    """A layer or model cannot be converted: it is unknown, or has an option that is not understood."""
+    """A layer or model cannot be converted: it is unknown, or has an option that is
+    not understood.
+    """
 
 
 class CheckpointError(FredholmError, RuntimeError):

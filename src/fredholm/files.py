@@ -35,6 +35,20 @@ _FIXES = {
 }
 
 
+def cache_folder() -> Path:
+    """The folder of what is kept from one run to the next and may be deleted: $FREDHOLM_CACHE, else
+    ``fredholm`` in $XDG_CACHE_HOME, else in ~/.cache.
+
+    Example:
+        >>> cache_folder().is_absolute()
+        True
+    """
+    chosen = os.environ.get("FREDHOLM_CACHE")
+    if not chosen:
+        chosen = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "fredholm")
+    return Path(chosen).expanduser().absolute()
+
+
 def storage_error(error: OSError, path: str | Path | None = None) -> StorageError:
     """The operating system's error in one line: which file, what is wrong, and how to go on.
 

@@ -6,7 +6,8 @@ from .families.ckconv.position_network import PositionNetwork
 from .families.classical.continuous_time import ContinuousStateSpaceKernel
 from .families.classical.convolution import StencilKernel
 from .families.classical.diagonal_state_space import DiagonalStateSpaceKernel
-from .families.classical.graph import AdditiveAttentionKernel, AdjacencyKernel
+from .families.classical.graph import AdjacencyKernel
+from .families.classical.graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from .families.classical.linear import PointwiseKernel
 from .families.classical.mamba import MambaKernel
 from .families.classical.nonlinear_system import AffineSystemKernel
@@ -19,8 +20,7 @@ from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
 from .families.itnet.low_rank import LowRankKernel
-from .families.luna.feature_map import LunaMap
-from .families.luna.kernel import LunaKernel
+from .families.luna.kernel import LunaKernel, LunaMap
 from .families.softmax.feature_maps import (
     FourierRandomFeatures,
     HedgehogFeatures,
@@ -91,6 +91,7 @@ __all__ = [
     "ContinuousConvolutionKernel",
     "ContinuousStateSpaceKernel",
     "DiagonalStateSpaceKernel",
+    "DynamicAttentionKernel",
     "Expanded",
     "FeatureMap",
     "FiniteHorizonKernel",

@@ -1,4 +1,6 @@
-"""What is known by name: one table for operators, strategies, feature maps, models and converters."""
+"""What is known by name: one table for operators, strategies, feature maps, models
+and converters.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
+from .arguments import refuse_kind
 from .errors import OptionError, suggest
 
 Entry = TypeVar("Entry")
@@ -56,6 +59,8 @@ class Registry(Mapping[str, Entry]):
         return decorate
 
     def __getitem__(self, name: str) -> Entry:
+        if not isinstance(name, str):
+            raise OptionError(refuse_kind(self.what, name, "a name"))
         if name not in self:
             known = suggest(str(name), self._entries)
             raise OptionError(f"unknown {self.what} {name!r}{known}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 from benchmarks.__main__ import main
 from benchmarks.itnet import modes as itnet_modes
@@ -58,6 +59,7 @@ def test_rows_of_other_settings_are_not_shown():
     assert itnet_report.current({"text": [row, stale, gone]})["text"] == [row]
 
 
+@pytest.mark.slow
 def test_modes_are_measured_and_drawn(tmp_path):
     words = ["time", "itnet", "modes", "--small", "--only", "LR-64", "--results", str(tmp_path)]
     assert main(words) == 0

@@ -87,7 +87,9 @@ def test_large_keys_and_queries(feature_map, causal):
 
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_padding_does_not_count_for_the_largest_exponent(feature_map):
-    """At padding keys are the bias, here a huge one: it must not push the real keys out of range."""
+    """At padding keys are the bias, here a huge one: it must not push the real keys
+    out of range.
+    """
     op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map)
     with torch.no_grad():
         op.kernel.key.weight.mul_(20)
@@ -172,3 +174,22 @@ def test_converted_heads_in_pieces(name, monkeypatch):
         assert_close(part(query, key, value, seen), whole, dtype=torch.float32)
     with pytest.raises(OptionError, match="a piece has at least one point, got 0"):
         Linear(piece=0)
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_a_small_key_is_not_cut_off_by_a_later_large_one(feature_map):
+    """The floor of the denominator knows no future: keys e^40 larger at the end of a causal line
+    change nothing before them, all at once, in stretches or in steps.
+    """
+    torch.manual_seed(0)
+    op = LinearAttention(DIM, HEADS, feature_map=feature_map).double()
+    u = torch.randn(1, 6, DIM, dtype=torch.float64)
+    u[:, 4:] *= 15
+    line = Domain.line(6, causal=True, dtype=torch.float64)
+    with torch.no_grad():
+        whole = op(u, line)
+        assert_close(whole[:, :4], op(u[:, :4], line[:4]), "before the large keys")
+        assert_close(op.dense(u, line), whole, "definition")
+        first, state = op.prefill(u[:, :5], op.init_state(1, line))
+        last, _ = op.step(u[:, 5], state)
+        assert_close(torch.cat([first, last[:, None]], 1), whole, "stretch and step")

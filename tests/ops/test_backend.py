@@ -19,13 +19,19 @@ def machine(monkeypatch, *, installed=True, interpreter=False, capability=(9, 0)
     monkeypatch.setattr(backend, "_capability", lambda index: capability)
 
 
-def test_auto_takes_the_kernel_on_cuda_where_it_serves_the_case(monkeypatch):
+def test_auto_takes_the_kernel_on_cuda_where_it_covers_the_case_and_agrees(monkeypatch):
     machine(monkeypatch)
-    assert choose_backend("auto", "op", CUDA, lambda: None) == "triton"
-    assert choose_backend("auto", "op", CUDA, lambda: "no") == "torch"
-    assert choose_backend("torch", "op", CUDA, lambda: None) == "torch"
+    answers = {"right": True, "wrong": False}
+    monkeypatch.setattr(backend, "agrees", lambda op, *_: answers[op])
+    call = lambda: (None, torch.float32, ())  # noqa: E731
+    assert choose_backend("auto", "right", CUDA, lambda: None, call) == "triton"
+    assert choose_backend("auto", "wrong", CUDA, lambda: None, call) == "torch"
+    assert choose_backend("auto", "right", CUDA, lambda: None) == "torch"  # nothing to compare
+    assert choose_backend("auto", "right", CUDA, lambda: "no", call) == "torch"
+    assert choose_backend("torch", "right", CUDA, lambda: None, call) == "torch"
+    assert choose_backend("triton", "wrong", CUDA, lambda: None, call) == "triton"
     machine(monkeypatch, capability=(7, 5))
-    assert choose_backend("auto", "op", CUDA, lambda: None) == "torch"
+    assert choose_backend("auto", "right", CUDA, lambda: None, call) == "torch"
 
 
 def test_auto_stays_with_torch_off_cuda_even_under_the_interpreter(monkeypatch):

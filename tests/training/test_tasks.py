@@ -10,7 +10,7 @@ import torch
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
 from fredholm.training.evaluation import summarise_task
-from fredholm.training.tasks import NOT_ASKED, Task
+from fredholm.training.tasks import IGNORED, Task
 
 from ..tolerances import assert_close
 
@@ -24,9 +24,9 @@ SMALL = (
 
 
 def test_points_at_which_nothing_is_asked_do_not_count():
-    task, labels = Task("steps"), torch.tensor([[0, NOT_ASKED], [1, 2]])
+    task, labels = Task("steps"), torch.tensor([[0, IGNORED], [1, 2]])
     logits = torch.randn(2, 2, 3)
-    expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=NOT_ASKED)
+    expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=IGNORED)
     assert_close(task.loss(logits, labels), expected)
     loss, correct, count = task.sums(logits, labels)
     assert count == 3

@@ -1,4 +1,6 @@
-"""Point clouds as a torch data set, their random changes, and triangle meshes to sample them from."""
+"""Point clouds as a torch data set, their random changes, and triangle meshes to
+sample them from.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class PointDataset(LabelledDataset):
         DataError: a cloud without any point, infinite coordinates, or labels outside the classes.
 
     Example:
-        >>> data = PointDataset("tiny", "train", torch.rand(4, 9, 3), torch.zeros(4).long(), ("a", "b"), points=5)
+        >>> clouds, labels = torch.rand(4, 9, 3), torch.zeros(4).long()
+        >>> data = PointDataset("tiny", "train", clouds, labels, ("a", "b"), points=5)
         >>> data.batch([0, 1])[0].shape
         torch.Size([2, 5, 3])
     """
@@ -84,7 +87,8 @@ class PointDataset(LabelledDataset):
         return clouds[:, : self.points], labels
 
     def __repr__(self) -> str:
-        return f"PointDataset({self.name!r}, {self.split!r}, {len(self)} clouds of {self.points} points, {len(self.classes)} classes)"
+        size = f"{len(self)} clouds of {self.points} points"
+        return f"PointDataset({self.name!r}, {self.split!r}, {size}, {len(self.classes)} classes)"
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ class FieldDataset(LabelledDataset):
         return (inputs if transform is None else transform(inputs)), answers / self.scale
 
     def __repr__(self) -> str:
-        return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {'x'.join(map(str, self.fields.shape[1:]))})"
+        size = "x".join(map(str, self.fields.shape[1:]))
+        return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {size})"
 
 
 def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:

@@ -37,7 +37,8 @@ class NextTokens(LabelledDataset):
 
     Example:
         >>> vocabulary = Vocabulary.of_characters(["abc"])
-        >>> data = NextTokens("tiny", "train", torch.tensor(vocabulary.encode("abcab")), vocabulary, 2)
+        >>> tokens = torch.tensor(vocabulary.encode("abcab"))
+        >>> data = NextTokens("tiny", "train", tokens, vocabulary, 2)
         >>> data.batch([0, 1])
         (tensor([[2, 3],
                 [4, 2]]), tensor([[3, 4],
@@ -107,7 +108,8 @@ class HiddenTokens(LabelledDataset):
 
     Example:
         >>> vocabulary = Vocabulary.of_words(["a b c d"], min_count=1)
-        >>> texts = TextDataset("tiny", "val", ["a b c d", "d c"], torch.zeros(2).long(), ("one",), vocabulary, 4)
+        >>> lines, labels = ["a b c d", "d c"], torch.zeros(2).long()
+        >>> texts = TextDataset("tiny", "val", lines, labels, ("one",), vocabulary, 4)
         >>> inputs, asked = HiddenTokens(texts, 0.5).batch([0, 1])
         >>> inputs.shape, bool((asked[inputs == 1] > 1).all())
         (torch.Size([2, 4]), True)

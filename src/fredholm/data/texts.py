@@ -135,7 +135,8 @@ class TextDataset(LabelledDataset):
 
     Example:
         >>> vocabulary = Vocabulary.of_words(["a fine film", "dull"], min_count=1)
-        >>> data = TextDataset("tiny", "train", ["a fine film", "dull"], torch.tensor([1, 0]), ("bad", "good"), vocabulary, 2)
+        >>> lines, labels = ["a fine film", "dull"], torch.tensor([1, 0])
+        >>> data = TextDataset("tiny", "train", lines, labels, ("bad", "good"), vocabulary, 2)
         >>> data.batch([0, 1])[0].tolist(), data.truncated
         ([[2, 5], [3, 0]], 1)
     """
@@ -161,7 +162,8 @@ class TextDataset(LabelledDataset):
             )
         self.task = task
         if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
-            found = f"{len(texts)} texts, {len(labels)} labels, targets {None if targets is None else tuple(targets.shape)}"
+            shape = None if targets is None else tuple(targets.shape)
+            found = f"{len(texts)} texts, {len(labels)} labels, targets {shape}"
             raise ShapeError(
                 f"{name}: received {found}; needs one label (and target) for each text"
             )
@@ -197,10 +199,13 @@ class TextDataset(LabelledDataset):
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Int[Tensor, "b n"], Tensor]:
-        """Token numbers and labels (or targets) of ``indices``; ``transform`` changes the numbers."""
+        """Token numbers and labels (or targets) of ``indices``; ``transform`` changes
+        the numbers.
+        """
         numbers, labels = self.raw(indices)
         return (numbers if transform is None else transform(numbers)), labels
 
     def __repr__(self) -> str:
         tokens = f"at most {self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
-        return f"TextDataset({self.name!r}, {self.split!r}, {len(self)} texts, {tokens}, {len(self.classes)} classes)"
+        what = f"{self.name!r}, {self.split!r}, {len(self)} texts, {tokens}"
+        return f"TextDataset({what}, {len(self.classes)} classes)"

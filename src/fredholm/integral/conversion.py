@@ -5,32 +5,79 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..domain import Domain
 from ..errors import ConversionError, OptionError, suggest
 from ..registry import Registry
+from .code_path import check_path, differing, overrides
 from .operator import IntegralOperator
+from .probe import BATCH
+from .probe import probe as run_probe
+from .sharing import Sharing
 
-Converter = Callable[..., IntegralOperator]
-Function = TypeVar("Function", bound=Converter)
+Function = TypeVar("Function", bound=Callable[..., IntegralOperator])
+
+
+def call_on_points(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
+    """How a layer is called unless its converter says otherwise."""
+    return layer(u)
+
+
+@dataclass(frozen=True, eq=False)
+class Converter:
+    """What is known about a class of layers: how one becomes an operator, and how it is called.
+
+    Attributes:
+        convert: ``f(layer, **options) -> IntegralOperator``.
+        call: ``f(layer, u, domain, **options)``, the layer on a signal u (B, N, dim) of the points
+            of ``domain``, as (B, Nq, out_dim). None in its place of a tensor says that the layer
+            cannot be called here, or that the options ask for another function than the layer's.
+            Of the options it is given those that it names.
+        domain: ``f(layer) -> Domain``, where both are compared; by default a small domain of the
+            kernel's.
+    """
+
+    convert: Callable[..., IntegralOperator]
+    call: Callable[..., Tensor | None] = call_on_points
+    domain: Callable[[Any], Domain] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """The same definition, which a file that is imported again gives once more."""
+        if not isinstance(other, Converter):
+            return NotImplemented
+        return self.convert.__qualname__ == other.convert.__qualname__
+
+    def __hash__(self) -> int:
+        return hash(self.convert.__qualname__)
+
 
 CONVERTERS: Registry[Converter] = Registry("converter")
 """Converters by the qualified names of the classes they convert."""
 
 
-def register_converter(*sources: str) -> Callable[[Function], Function]:
-    """Decorator: ``f(module, **options) -> IntegralOperator`` converts layers of these classes.
+def register_converter(
+    *sources: str,
+    call: Callable[..., Tensor | None] = call_on_points,
+    domain: Callable[[Any], Domain] | None = None,
+) -> Callable[[Function], Function]:
+    """Decorator: ``f(layer, **options) -> IntegralOperator`` converts layers of these classes.
 
     Args:
         sources: fully qualified class names, ``"torch.nn.modules.conv.Conv1d"``; the package need
             not be installed.
+        call: how the layer is called on points, where it is not ``layer(u)``; see
+            :class:`Converter`.
+        domain: where layer and operator are compared, where the kernel does not know it (a graph).
     """
 
     def register(function: Function) -> Function:
         for source in sources:
-            CONVERTERS.add(source, function)
+            CONVERTERS.add(source, Converter(function, call, domain))
         return function
 
     return register
@@ -47,7 +94,11 @@ def convertible() -> list[str]:
 
 
 def as_operator(
-    module: nn.Module, *, parameters: Literal["shared", "copied"] = "shared", **options: Any
+    module: nn.Module,
+    *,
+    parameters: Literal["shared", "copied"] = "shared",
+    probe: bool = True,
+    **options: Any,
 ) -> IntegralOperator:
     r"""A classical layer as an integral operator with the same output, the same gradients and an
     explicit kernel.
@@ -57,7 +108,12 @@ def as_operator(
     Args:
         module: a layer with its weights; :func:`convertible` lists the classes.
         parameters: ``"shared"`` keeps the module's own parameters, so that training either trains
-            both; ``"copied"`` takes a deep copy first.
+            both; a parameter that the module replaces (``load_state_dict(..., assign=True)``) is
+            taken over at the next call, any other replacement is an error then. ``"copied"`` takes
+            a deep copy first.
+        probe: compare output and input gradient of module and operator on a small random signal, in
+            the module's mode; random state, buffers and gradients stay as they are. A module
+            without values, on the meta device, is not compared.
         options: of the layer's family, such as ``initial_state`` of a recurrence; see
             ``docs/unification.md``.
 
@@ -66,7 +122,7 @@ def as_operator(
 
     Raises:
         ConversionError: an unknown class, or an option of the layer that the conversion does not
-            understand, by name.
+            understand, by name; a layer that answers otherwise than its class says.
         OptionError: an option that the family does not have.
 
     Reference: ITNet Theorems 1-3, Appendices C-E; CKConv App. A.3.
@@ -80,123 +136,67 @@ def as_operator(
     if parameters not in ("shared", "copied"):
         raise OptionError(f"parameters is 'shared' or 'copied', got {parameters!r}")
     check_path(module)
-    convert = _converter(module)
-    known = [
-        p.name for p in inspect.signature(convert).parameters.values() if p.kind is p.KEYWORD_ONLY
-    ]
+    converter = find_converter(module)
+    known = _options(converter.convert)
     for name in options:
         if name not in known:
             what = f"the conversion of {type(module).__name__} has no option {name!r}"
             raise OptionError(what + (suggest(name, known) if known else "; it has none"))
     if parameters == "copied":
         module = copy.deepcopy(module)
-    operator = convert(module, **options)
+    operator = converter.convert(module, **options).train(module.training)
     _account(module, operator)
     operator.layer = type(module).__name__
-    return operator.train(module.training)
+    if parameters == "shared":
+        operator.sharing = Sharing(module, operator)
+    if probe:
+        compare(module, operator, **options)
+    return operator
 
 
-# --- the code path that is read -------------------------------------------------------------------
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-# What a subclass may define without changing what its layer computes.
-HARMLESS = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
-# Whose classes are read as they are; what derives from them elsewhere is somebody's own code.
-LIBRARIES = ("torch.", "transformers.", "torch_geometric.", "timm.", "mambapy.", "fredholm.")
+def _options(function: Callable[..., Any]) -> list[str]:
+    """Names of a function's options: its keyword-only arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
-def check_path(module: nn.Module) -> None:
-    """ConversionError unless every module in ``module`` computes what its class says: what is
-    converted is the code that was read, and nothing else.
-
-    Refused by name: a ``forward`` or another method replaced on an instance (accelerate, PEFT,
-    quantisers), hooks of any kind, parametrised weights, and classes outside the libraries that
-    override what they inherit.
+def compare(module: nn.Module, operator: IntegralOperator, **options: Any) -> float | None:
+    """How far an operator is from the layer that it was made from with these options, on a small
+    signal: see :func:`fredholm.integral.probe.probe`.
     """
-    if not isinstance(module, nn.Module):
-        raise ConversionError(f"as_operator takes a torch.nn.Module, got {type(module).__name__}")
-    for path, part in module.named_modules():
-        where = type(part).__name__ + (f" at {path!r}" if path else "")
-        _check_instance(part, where)
-        overridden = overrides(type(part))
-        if path and overridden:
-            raise ConversionError(
-                f"{where} overrides {', '.join(overridden)} of the class it derives from, so its "
-                "response is not known"
-            )
+    converter = find_converter(module)
+    given = {name: options[name] for name in _options(converter.call) if name in options}
+
+    def place(u: Tensor) -> Domain:
+        dtype = torch.promote_types(u.dtype, torch.float32)
+        return domain.to(u.device, dtype)
+
+    domain = (
+        operator.kernel.small_domain() if converter.domain is None else converter.domain(module)
+    )
+    return run_probe(
+        module,
+        lambda u: converter.call(module, u, place(u), **given),
+        lambda u: operator(u, place(u)),
+        (BATCH, domain.size, operator.dim),
+        advice="if the layer is called in another way than layer(u), say how: "
+        "register_converter(..., call=f) with f(layer, u, domain); probe=False leaves this out",
+    )
 
 
-def _check_instance(part: nn.Module, where: str) -> None:
-    """What may differ between one module and its class."""
-    replaced = [
-        name
-        for name, value in vars(part).items()
-        if callable(value)
-        and callable(getattr(type(part), name, None))
-        and not isinstance(value, nn.Module)
-    ]
-    if replaced:
-        raise ConversionError(
-            f"{where} has its {', '.join(replaced)} replaced on the instance (as accelerate, PEFT "
-            "and quantisers do), which an operator would not run; convert the module before it is "
-            "wrapped, or unwrap it first"
-        )
-    if any(getattr(part, name, None) for name in HOOKS):
-        raise ConversionError(
-            f"{where} has hooks, which an operator would not run; remove them first"
-        )
-    if nn.utils.parametrize.is_parametrized(part):
-        raise ConversionError(
-            f"{where} has parametrised weights (weight norm, spectral norm, LoRA, ...); "
-            "call torch.nn.utils.parametrize.remove_parametrizations on a copy first"
-        )
+# --- which converter, and what it must keep --------------------------------------------------------
 
 
-def overrides(kind: type) -> list[str]:
-    """Methods that a class outside the libraries defines over those of the library's class that it
-    derives from.
-
-    Example:
-        >>> class Loud(nn.Linear):
-        ...     __module__ = "mine"
-        ...     def forward(self, u):
-        ...         return 2 * super().forward(u)
-        >>> overrides(Loud), overrides(nn.Linear)
-        (['forward'], [])
-    """
-    changed: set[str] = set()
-    for base in kind.__mro__:
-        if base.__module__.startswith(LIBRARIES) or base.__module__ == "torch":
-            inherited = base
-            break
-        changed |= {name for name, value in vars(base).items() if callable(value)}
-    else:
-        return []
-    if inherited is nn.Module:  # not derived from a layer: nothing is overridden
-        return []
-    known = {name for name in changed - HARMLESS if hasattr(inherited, name)}
-    return sorted(known - {"__module__", "__doc__", "__class__"})
-
-
-def _converter(module: nn.Module) -> Converter:
-    """The function for a module's class, or a ConversionError that says what stands in the way."""
+def find_converter(module: nn.Module) -> Converter:
+    """The converter of a module's class, or a ConversionError that says what stands in the way."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if name.startswith(("torch.jit.", "torch._dynamo.")):
-        raise ConversionError(f"{name} is a compiled module; convert the module it was made from")
-    if "quantized" in kind.__module__ or ".ao." in kind.__module__:
-        raise ConversionError(f"{name} is quantised; convert the float module it was made from")
     converter = CONVERTERS.get(name)
     if converter is not None:
         return converter
     for base in kind.__mro__[1:]:
         if f"{base.__module__}.{base.__qualname__}" in CONVERTERS:
-            changed = overrides(kind) or _differing(kind, base)
+            changed = overrides(kind) or differing(kind, base)
             if not changed:
                 return CONVERTERS[f"{base.__module__}.{base.__qualname__}"]
             raise ConversionError(
@@ -205,13 +205,6 @@ def _converter(module: nn.Module) -> Converter:
             )
     short = {source.rsplit(".", 1)[-1] for source in CONVERTERS}
     raise ConversionError(f"{name} is not understood{suggest(kind.__name__, short)}")
-
-
-def _differing(kind: type, base: type) -> list[str]:
-    """Methods of ``base`` that ``kind``, of the same library, defines anew."""
-    between = kind.__mro__[: kind.__mro__.index(base)]
-    changed = {n for one in between for n, value in vars(one).items() if callable(value)}
-    return sorted(n for n in changed - HARMLESS if hasattr(base, n) and n != "__class__")
 
 
 def _account(module: nn.Module, operator: nn.Module) -> None:

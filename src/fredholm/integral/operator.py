@@ -10,14 +10,32 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
+from .contract import Kernel
 from .forms import Form, Memory, choose
-from .kernel import Kernel, head_width, merge_heads, split_heads
-from .problem import Call, Facts, Layout, Problem, batched, check_fit, clean, positions
+from .problem import (
+    Call,
+    Facts,
+    Layout,
+    Problem,
+    batched,
+    check_domains,
+    check_features,
+    check_fit,
+    check_pairs,
+    check_rows,
+    clean,
+    head_width,
+    merge_heads,
+    positions,
+    split_heads,
+)
+from .sharing import Sharing
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -33,6 +51,7 @@ class CausalState:
         seen: how many points came.
         keys: the form's memory of them, tensors with the batch on dimension 0.
         form: the algorithm that the state began with and keeps.
+        batch: how many sequences it is about.
     """
 
     domain: Domain
@@ -40,9 +59,10 @@ class CausalState:
     seen: int
     keys: Memory
     form: Form
+    batch: int
 
 
-class IntegralOperator(nn.Module):
+class IntegralOperator(nn.Module, metaclass=Checked):
     r"""A kernel bound to a strategy:
     :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
 
@@ -113,6 +133,7 @@ class IntegralOperator(nn.Module):
             self.projection = nn.Linear(width, self.out_dim) if projection else None
         self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
         self.layer: str | None = None  # the class of the layer that this operator was made from
+        self.sharing: Sharing | None = None  # the parameters it has in common with that layer
         self._reset_parameters(projection is True)
 
     def reset_parameters(self) -> None:
@@ -176,33 +197,63 @@ class IntegralOperator(nn.Module):
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
         return self.kernel.matrix(problem.rows(rows))
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the kernel is a scalar weight times a value map, so that ``weights`` exist."""
+        return isinstance(self.kernel, WeightedValue)
 
     def weights(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
     ) -> Tensor:
-        """How much a query takes from a key, (B, H, Nq, Nk): for pictures.
+        """The scalar weight of each pair times the key's measure, (B, H, Nq, Nk); of softmax: the
+        attention probabilities.
 
-        Scalar-weight kernels: weight times measure (softmax: the attention probabilities). Others:
-        ‖K‖_F times measure.
+        Raises:
+            OptionError: the kernel is a matrix a pair and has no scalar weight; ``influence`` has
+                a number a pair for every kernel.
+        """
+        kernel = self.kernel
+        if not isinstance(kernel, WeightedValue):
+            raise OptionError(
+                f"{type(kernel).__name__} is a matrix for each pair of points and has no scalar "
+                "weights; influence(u, domain) has the norm of that matrix times the measure"
+            )
+        problem, _, _ = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
+        problem = problem.rows(rows)
+        return kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
+
+    def influence(
+        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+    ) -> Tensor:
+        """How much of a key reaches a query, ‖K‖_F times the key's measure, (B, H, Nq, Nk): one
+        number, never negative, for every kernel.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)
         if isinstance(self.kernel, WeightedValue):
-            return self.kernel.weights(problem) * quadrature
+            # The value map is the same for all pairs: no need for the matrix of each.
+            scale = torch.linalg.matrix_norm(self.kernel.value_map())[:, None, None]
+            return self.kernel.weights(problem).abs() * scale * quadrature
         return kernel_norm(self.kernel.matrix(problem), quadrature)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
         given = query_domain is not None
+        check_domains(domain=domain, **({"query_domain": query_domain} if given else {}))
         if query_domain is None:
             query_domain = self.kernel.output_domain(domain)
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
-        return choose(self._strategy, self.kernel, facts).plan()
+        form = choose(self._strategy, self.kernel, facts)
+        return form.plan(self.kernel, facts, domain.positions.device)
 
     @property
     def strategy(self) -> Strategy | str:
@@ -221,15 +272,17 @@ class IntegralOperator(nn.Module):
         """State before the first point of a causal ``domain``, which fixes positions, measure and
         masks of all points to come.
         """
+        check_domains(domain=domain)
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
+        check_pairs(domain, batch, self.heads)
         layout = Layout.of(domain, stepping=True)
         self._check(layout)
         facts = Facts.of(layout, domain.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        return CausalState(domain, domain.quadrature(), 0, {}, form)
+        return CausalState(domain, domain.quadrature(), 0, {}, form, batch)
 
     def step(
         self, u_t: Float[Tensor, "b d"], state: CausalState
@@ -240,9 +293,10 @@ class IntegralOperator(nn.Module):
         O(1) time and memory where the state has a fixed size (a moment, a transition); otherwise
         keys are computed once and cached, O(t) at point t.
         """
+        check_features(u_t=u_t)
         if u_t.dim() != 2 or u_t.shape[-1] != self.dim:
             raise ShapeError(f"u_t must have shape (B, {self.dim}), got {tuple(u_t.shape)}")
-        out, state = self._advance(u_t[:, None], state, state.form.step)
+        out, state = self._advance(u_t[:, None], state, _form(state).step)
         return out[:, 0], state
 
     def prefill(
@@ -259,14 +313,21 @@ class IntegralOperator(nn.Module):
             >>> torch.allclose(op.step(u[:, 4], state)[0], op(u, line)[:, 4], atol=1e-6)
             True
         """
+        check_features(u=u)
         if u.dim() != 3 or u.shape[-1] != self.dim or u.shape[1] == 0:
             need = f"(B, n, {self.dim}) with n of at least 1"
             raise ShapeError(f"u must have shape {need}, got {tuple(u.shape)}")
-        return self._advance(u, state, state.form.prefill)
+        return self._advance(u, state, _form(state).prefill)
 
     def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
         """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
+        self._follow()
         t, n, domain = state.seen, u.shape[1], state.domain
+        if u.shape[0] != state.batch:
+            raise ShapeError(
+                f"the features have batch size {u.shape[0]}, the state {state.batch}; begin with "
+                f"init_state({u.shape[0]}, domain)"
+            )
         if t + n > domain.size:
             raise DomainError(
                 f"the state's domain has {domain.size} points and "
@@ -284,6 +345,14 @@ class IntegralOperator(nn.Module):
 
     # --- parts ------------------------------------------------------------------------------------
 
+    def _follow(self) -> None:
+        """Take over what the layer that this operator was made from has replaced.
+
+        Traced code keeps the parameters that it was traced with.
+        """
+        if self.sharing is not None and not torch.compiler.is_compiling():
+            self.sharing.follow()
+
     def _check(self, layout: Layout) -> None:
         """DomainError for a domain on which the kernel, or the layer it was made from, means
         nothing.
@@ -299,13 +368,20 @@ class IntegralOperator(nn.Module):
 
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
+        self._follow()
+        check_features(u=u, query=u if query is None else query)
+        for name, x in (("domain", domain), ("query_domain", query_domain)):
+            if x is not None:
+                check_domains(**{name: x})
         if u.dim() != 3 or u.shape[-1] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
             dtype = torch.promote_types(u.dtype, torch.float32)
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
         check_fit(u, domain, "u", "domain")
+        check_pairs(domain, u.shape[0], self.heads)
         if query is not None and query_domain is None:
+            self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
             query_domain = Domain.line(
                 query.shape[1], device=query.device, dtype=domain.positions.dtype
             )
@@ -327,9 +403,7 @@ class IntegralOperator(nn.Module):
                 need = f"(B, {target.size}, {self.dim})"
                 raise ShapeError(f"{what} reads features at the queries: pass query={need}")
         else:
-            if query.shape[-1] != self.dim:
-                need = f"(B, {target.size}, {self.dim})"
-                raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
+            self._check_width(query, target.size)
             check_fit(query, target, "query", "query_domain")
             if query.shape[0] != u.shape[0]:
                 raise ShapeError(
@@ -339,6 +413,11 @@ class IntegralOperator(nn.Module):
             raise ShapeError(
                 f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
             )
+
+    def _check_width(self, query: Tensor, queries: int | str) -> None:
+        if query.dim() != 3 or query.shape[-1] != self.dim:
+            need = f"(B, {queries}, {self.dim})"
+            raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
 
     def _read(self, call: Call) -> tuple[Problem, Tensor | None, Tensor | None]:
         """The integral in tensors, padding cleaned and heads split; the queries' features or None,
@@ -388,3 +467,10 @@ class IntegralOperator(nn.Module):
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
         )
+
+
+def _form(state: object) -> Form:
+    """The form of a causal state, or a ShapeError where there is none."""
+    if not isinstance(state, CausalState):
+        raise ShapeError(refuse_kind("state", state, "what init_state or the step before returned"))
+    return state.form

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..arguments import describe, refuse_kind
 from ..domain import Domain
-from ..errors import ShapeError
+from ..errors import DomainError, OptionError, ShapeError
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -216,6 +217,59 @@ def clean(x: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return x
     return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def check_features(**tensors: object) -> None:
+    """ShapeError where features are no tensors."""
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise ShapeError(refuse_kind(name, x, "a tensor of features"))
+
+
+def check_domains(**domains: object) -> None:
+    """DomainError where domains are no domains."""
+    for name, x in domains.items():
+        if not isinstance(x, Domain):
+            raise DomainError(refuse_kind(name, x, "a Domain"))
+
+
+def check_pairs(domain: Domain, batch: int, heads: int) -> None:
+    """ShapeError where a domain's pairs are for other batch entries or heads."""
+    if domain.pairs is None or domain.pairs.dim() == 2:
+        return
+    shape = tuple(domain.pairs.shape)
+    for size, need, what in zip(shape[:-2], (batch, heads), ("batch entries", "heads")):
+        if size not in (1, need):
+            raise ShapeError(f"pairs {shape} are for {size} {what}, there are {need}")
+
+
+def check_rows(rows: Rows, queries: int) -> None:
+    """ShapeError unless ``rows`` names some of the queries."""
+    if rows is None:
+        return
+    whole = isinstance(rows, Tensor) and rows.dim() == 1 and not rows.is_floating_point()
+    given = rows.tolist() if whole and isinstance(rows, Tensor) else rows
+    plain = isinstance(given, (list, tuple)) and all(type(row) is int for row in given)
+    if not plain or any(not 0 <= row < queries for row in given):
+        got = f"{given}" if plain else describe(rows)
+        raise ShapeError(f"rows is a list of queries, each from 0 to {queries - 1}; got {got}")
+
+
+def head_width(dim: int, heads: int) -> int:
+    """dim / heads, or an OptionError."""
+    if heads < 1 or dim % heads:
+        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
+    return dim // heads
+
+
+def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
+    """(B, N, H·c) to (B, H, N, c)."""
+    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
+    """(B, H, N, c) to (B, N, H·c)."""
+    return u.transpose(1, 2).flatten(2)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import OptionError, suggest
+from ..arguments import options_of, parameters_of, unknown
+from ..errors import OptionError, UnknownOptionError
 from ..registry import Registry
 
 OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
@@ -57,14 +58,13 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
     factory = operator_factory(name)
     try:
         return factory(dim, heads, **options)
-    except TypeError as error:
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if unknown is None or unknown[1] not in options:
+    except UnknownOptionError as slip:
+        raise unknown(f"operator {name!r}", slip.name, options_of(factory)) from slip
+    except TypeError as error:  # of a factory that is a function
+        slip = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if slip is None or slip[1] not in options:
             raise
-        known = operator_options(name)
-        raise OptionError(
-            f"operator {name!r} has no option {unknown[1]!r}{suggest(unknown[1], known)}"
-        ) from error
+        raise unknown(f"operator {name!r}", slip[1], options_of(factory)) from error
 
 
 def operator_options(name: str) -> list[str]:
@@ -80,28 +80,8 @@ def operator_options(name: str) -> list[str]:
 
 def operator_parameters(name: str) -> list[inspect.Parameter]:
     """The parameters behind :func:`operator_options`, with their annotations and defaults."""
-    factory = operator_factory(name)
-    kernel = getattr(factory, "kernel_class", None)
-    parameters = [
-        p
-        for place in (factory, *_passed_on(kernel))
-        for p in inspect.signature(place).parameters.values()
-    ]
+    parameters = parameters_of(operator_factory(name))
     return [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-
-
-def _passed_on(kernel: type | None) -> list[Any]:
-    """The constructors that a kernel's options reach: up to the first that takes no others."""
-    reached = []
-    for base in () if kernel is None else kernel.__mro__:
-        if "__init__" in vars(base):
-            reached.append(base.__init__)
-            if all(
-                p.kind is not p.VAR_KEYWORD
-                for p in inspect.signature(base.__init__).parameters.values()
-            ):
-                break
-    return reached
 
 
 def import_file(path: str | Path):

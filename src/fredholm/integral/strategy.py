@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..arguments import Checked, refuse_kind
 from ..errors import OptionError, suggest
 from ..ops.backend import check_backend
 from ..registry import Registry
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(metaclass=Checked):
     """A way of computing ∫ K u dμ. Subclasses are frozen dataclasses without parameters.
 
     Attributes:
@@ -150,14 +151,18 @@ class Plan:
         strategy: the strategy with its options.
         path: the form's name.
         reason: why this form.
+        backend: on a GPU, whether Triton kernels or PyTorch's operations run, and why; otherwise
+            empty.
     """
 
     strategy: str
     path: str
     reason: str
+    backend: str = ""
 
     def __str__(self) -> str:
-        return f"{self.strategy} by {self.path}: {self.reason}"
+        line = f"{self.strategy} by {self.path}: {self.reason}"
+        return f"{line}; backend: {self.backend}" if self.backend else line
 
 
 STRATEGIES: Registry[type[Strategy]] = Registry("strategy")
@@ -189,6 +194,8 @@ def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | st
             known = suggest(strategy, ("auto", *STRATEGIES))
             raise OptionError(f"unknown strategy {strategy!r}{known}, or pass a Strategy object")
         return STRATEGIES[strategy]()
+    if not isinstance(strategy, Mapping):
+        raise OptionError(refuse_kind("strategy", strategy, "a name, a mapping or a Strategy"))
     options = dict(strategy)
     name = options.pop("name", None)
     if name not in STRATEGIES:

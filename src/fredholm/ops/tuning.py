@@ -1,11 +1,10 @@
-"""Tile sizes of Triton kernels: a table of what measured fastest, and a rule where nothing was
-measured.
+"""Tile sizes of Triton kernels: the kernel's own rule, and before it a table of what measured
+fastest, where there is one.
 
-A kernel's table is the JSON file ``tiles.json`` beside it, from a case to a choice of sizes:
-``{"forward sm90 d64 w128": {"rows": 128, ...}}``. The case names the direction, the device's
-compute capability and the sizes that matter to the kernel; ``python -m benchmarks run gpu tune`` measures
-candidates and writes it. Nothing is tuned while a model runs: a call finds its case in the table or
-follows the kernel's own rule, so that equal calls run equal kernels.
+No table comes with the package: no GPU has timed the kernels. ``python -m benchmarks run gpu tune``
+measures candidates and writes one, the JSON file ``tiles.json`` beside the kernel, from a case
+(direction, compute capability, sizes that matter) to a choice of sizes: ``{"forward sm90 d64 w128":
+{"rows": 128, ...}}``. Nothing is tuned while a model runs, so that equal calls run equal kernels.
 """
 
 from __future__ import annotations

@@ -226,18 +226,19 @@ def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Numbers of a model of tokens, batch by batch: how many were asked for, loss in nats and bits
+    """Numbers of a model of tokens, batch by batch: how many have a label, loss in nats and bits
     a token, perplexity, accuracy.
 
     Example:
-        >>> found = summarise_tokens(Task("tokens"), [(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))])
+        >>> batch = torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]])
+        >>> found = summarise_tokens(Task("tokens"), [batch])
         >>> found["n"], round(found["bits"], 6)
         (2, 2.0)
     """
     total, right, count = 0.0, 0, 0
     for outputs, labels in batches:
-        loss, correct, asked = task.sums(outputs, labels)
-        total, right, count = total + float(loss), right + int(correct), count + asked
+        loss, correct, labelled = task.sums(outputs, labels)
+        total, right, count = total + float(loss), right + int(correct), count + labelled
     loss = total / count
     return {
         "n": count,
@@ -249,7 +250,7 @@ def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> di
 
 
 def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict[str, Any]:
-    """Numbers of a task: those of :func:`summarise`, over all points that were asked; of a
+    """Numbers of a task: those of :func:`summarise`, over all labelled points; of a
     regression its errors.
     """
     outputs, labels = task.pairs(outputs, labels)

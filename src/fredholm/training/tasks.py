@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from ..errors import ShapeError
 
 NUMBERS = ("regression", "field")  # tasks without classes, known by their loss
-NOT_ASKED = -100  # the label of a point at which nothing is asked
+IGNORED = -100  # the label of a point that no loss counts
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Task:
 
     Example:
         >>> task = Task("regression")
-        >>> task.loss(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])).item(), task.metrics([4.0, 0.0, 2.0])
+        >>> out, target = torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])
+        >>> task.loss(out, target).item(), task.metrics([4.0, 0.0, 2.0])
         (2.0, {'val_loss': 2.0})
     """
 
@@ -79,8 +80,8 @@ class Task:
                     f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
                     "set head='every' (CKCNN) or pool='every' (ITNet)"
                 )
-            asked = labels != NOT_ASKED
-            return outputs[asked], labels[asked]
+            counted = labels != IGNORED
+            return outputs[counted], labels[counted]
         return outputs, labels
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fredholm.families.classical.graph import AdditiveAttentionKernel
+from fredholm.families.classical.graph_attention import (
+    AdditiveAttentionKernel,
+    DynamicAttentionKernel,
+)
 from fredholm.operators import IntegralOperator
 
 from ..cases import DIM, HEADS, OperatorCase
@@ -25,4 +28,18 @@ class GraphCase(OperatorCase):
         ).double()
 
 
-CASES = [GraphCase("graph")]
+class DynamicCase(OperatorCase):
+    plain = "graph"
+
+    def operator(self) -> nn.Module:
+        torch.manual_seed(1)
+        value, query, score = torch.randn(6, DIM), torch.randn(6, DIM), torch.randn(HEADS, 3)
+        kernel = DynamicAttentionKernel(
+            value, query, score, heads=HEADS, value_bias=nn.Parameter(torch.randn(6))
+        )
+        return IntegralOperator(
+            DIM, HEADS, kernel=kernel, out_dim=6, residual=False, projection=False
+        ).double()
+
+
+CASES = [GraphCase("graph"), DynamicCase("dynamic graph")]

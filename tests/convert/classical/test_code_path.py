@@ -115,6 +115,47 @@ def test_a_linear_layer_of_another_class_inside():
         as_operator(layer)
 
 
+def test_graph_layers_that_override_a_message():
+    geometric = pytest.importorskip("torch_geometric.nn")
+
+    class Louder(geometric.GCNConv):
+        def message(self, x_j, edge_weight):
+            return 2 * super().message(x_j, edge_weight)
+
+    class Updated(geometric.GATConv):
+        def update(self, inputs):
+            return inputs + 1
+
+    class Sent(geometric.GCNConv):
+        def propagate(self, *args, **kwargs):
+            return 2 * super().propagate(*args, **kwargs)
+
+    class Same(geometric.GCNConv):
+        pass
+
+    for kind, name in ((Louder, "message"), (Updated, "update"), (Sent, "propagate")):
+        with pytest.raises(ConversionError, match=f"overrides .*{name}.* of G"):
+            as_operator(kind(3, 2))
+    as_operator(Same(3, 2))
+
+
+def test_a_graph_layer_with_another_map_inside():
+    geometric = pytest.importorskip("torch_geometric.nn")
+    layer = geometric.GATv2Conv(3, 2)
+    layer.lin_l = nn.Sequential(layer.lin_l)
+    with pytest.raises(ConversionError, match=r"lin_l=torch\.nn\.modules\.container\.Sequential"):
+        as_operator(layer)
+    layer = geometric.GCNConv(3, 2)
+    layer.lin.register_forward_hook(lambda *a: None)
+    with pytest.raises(ConversionError, match="Linear at 'lin' has hooks"):
+        as_operator(layer)
+
+
+def test_layers_without_weights_yet():
+    with pytest.raises(ConversionError, match="LazyConv1d has seen no input yet"):
+        as_operator(nn.LazyConv1d(3, 2))
+
+
 # --- the measure ----------------------------------------------------------------------------------
 
 
@@ -123,13 +164,17 @@ def test_a_linear_layer_of_another_class_inside():
     [
         (nn.Conv1d(2, 2, 3, padding=1), Domain.line(6)),
         (nn.Conv2d(2, 2, 3, padding=1), Domain.grid(2, 3)),
+        (nn.Conv3d(2, 2, 1), Domain.grid(1, 2, 3)),
+        (nn.ConvTranspose1d(2, 2, 3, padding=1), Domain.line(6)),
         (nn.AvgPool1d(3, 1, 1), Domain.line(6)),
+        (nn.AdaptiveAvgPool1d(6), Domain.line(6)),
+        (nn.MaxPool2d(1), Domain.grid(2, 3)),
         (nn.Linear(2, 2), Domain.points(torch.rand(6, 2))),
     ],
-    ids=["convolution", "image", "pooling", "linear"],
+    ids=["convolution", "image", "volume", "transposed", "pooling", "parts", "maximum", "linear"],
 )
 def test_a_sum_refuses_a_measure_that_divides_it(layer, domain):
-    options = {"dim": 2} if isinstance(layer, nn.AvgPool1d) else {}
+    options = {"dim": 2} if "Pool" in type(layer).__name__ else {}
     operator, u = as_operator(layer, **options), torch.randn(1, 6, 2)
     for call in (lambda: operator(u, domain), lambda: operator.plan(domain)):
         with pytest.raises(DomainError, match=r"mass of one each.*measure='counting'"):
@@ -138,11 +183,41 @@ def test_a_sum_refuses_a_measure_that_divides_it(layer, domain):
     assert_close(operator(u, domain), operator.dense(u, domain), dtype=torch.float32)
 
 
+EDGES = torch.tensor([[0, 0, 1, 2, 2, 3, 3], [1, 1, 2, 3, 0, 3, 3]])
+
+
+def test_a_sum_over_neighbours_refuses_a_measure_that_divides_it():
+    geometric = pytest.importorskip("torch_geometric.nn")
+    u, graph = torch.randn(1, 4, 3), Domain.graph(EDGES, 4)
+    for layer in (
+        geometric.GCNConv(3, 2),
+        geometric.GCNConv(3, 2, normalize=False),
+        geometric.SAGEConv(3, 2, aggr="sum"),
+    ):
+        with pytest.raises(DomainError, match=r"mass of one each.*measure='counting'"):
+            as_operator(layer)(u, graph)
+    for layer in (geometric.SAGEConv(3, 2), geometric.GATConv(3, 2), geometric.GATv2Conv(3, 2)):
+        loops = not isinstance(layer, geometric.SAGEConv)
+        given = Domain.graph(EDGES, 4, self_loops=loops)  # means do not mind
+        assert_close(as_operator(layer)(u, given)[0], layer(u[0], EDGES), str(layer))
+
+
 def test_edges_that_come_twice_count_twice():
     geometric = pytest.importorskip("torch_geometric.nn")
-    edges = torch.tensor([[0, 0, 1, 2, 2, 3, 3], [1, 1, 2, 3, 0, 3, 3]])
-    u = torch.randn(4, 3).double()
-    for layer in (geometric.GCNConv(3, 2), geometric.GATConv(3, 2, heads=2)):
+    edges, u = EDGES, torch.randn(4, 3).double()
+    for layer in (
+        geometric.GCNConv(3, 2),
+        geometric.GATConv(3, 2, heads=2),
+        geometric.GATv2Conv(3, 2, heads=2),
+        geometric.SAGEConv(3, 2),
+        geometric.SAGEConv(3, 2, aggr="sum"),
+    ):
         layer = layer.double().eval()
-        domain = Domain.graph(edges, 4, positions=torch.zeros(4, 1).double(), measure="counting")
+        domain = Domain.graph(
+            edges,
+            4,
+            positions=torch.zeros(4, 1).double(),
+            measure="counting",
+            self_loops=getattr(layer, "add_self_loops", False),
+        )
         assert_close(as_operator(layer)(u[None], domain)[0], layer(u, edges), str(layer))

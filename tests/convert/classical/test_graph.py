@@ -9,7 +9,8 @@ from torch import nn
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.families.classical.graph import AdditiveAttentionKernel, AdjacencyKernel
+from fredholm.families.classical.graph import AdjacencyKernel
+from fredholm.families.classical.graph_attention import AdditiveAttentionKernel
 from fredholm.operators import Exact, IntegralOperator
 
 from ...tolerances import assert_close

@@ -144,6 +144,38 @@ def test_llama_turns_as_its_model_does():
     )
 
 
+def test_mistral_sees_its_window_only():
+    source = ("mistral", "MistralAttention")
+    layer = hugging_face(*source, num_key_value_heads=1, layer_idx=0, head_dim=4, sliding_window=2)
+    operator, u = as_operator(layer().eval()), signal()
+    weights = operator.weights(u)[0, 0]
+    assert torch.equal(weights > 0, torch.ones(N, N).tril().triu(-1) > 0)
+    with pytest.raises(DomainError, match="sees 2 points back, and the domain hides none"):
+        operator(u, Domain.line(N, causal=True))
+    short = u[:, :2]
+    assert_close(operator(short, Domain.line(2, length=1.0, causal=True)), operator(short))
+
+
+def test_attention_that_its_class_says_more_about():
+    with pytest.raises(ConversionError, match="Gemma2Attention is not understood; did you mean"):
+        as_operator(hugging_face("gemma2", "Gemma2Attention", layer_idx=0, head_dim=4)().eval())
+    layer = hugging_face("qwen3", "Qwen3Attention", layer_idx=0, head_dim=4)().eval()
+    layer.q_norm = nn.Identity()
+    with pytest.raises(ConversionError, match="q_norm=Identity"):
+        as_operator(layer)
+
+
+def test_the_probe_sees_a_patched_library(monkeypatch):
+    """What transformers' kernels and others do: the function of the module is another one."""
+    from transformers.models.llama import modeling_llama
+
+    layer = hugging_face(*LLAMA, num_key_value_heads=1, layer_idx=0)().eval()
+    as_operator(layer)
+    monkeypatch.setattr(modeling_llama, "rotate_half", lambda x: 0.0 * x)
+    with pytest.raises(ConversionError, match=r"LlamaAttention .*off by"):
+        as_operator(layer)
+
+
 def test_bert_layer_inside_its_model():
     from transformers import BertConfig, BertModel
 
@@ -170,6 +202,9 @@ def test_bert_layer_inside_its_model():
 
 
 def test_the_library_does_not_import_transformers():
-    code = "import sys, fredholm.convert; sys.exit(int(any(m in sys.modules for m in ('transformers', 'timm'))))"
+    code = (
+        "import sys, fredholm.convert; "
+        "sys.exit(int(any(m in sys.modules for m in ('transformers', 'timm'))))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "transformers.models.bert.modeling_bert.BertSelfAttention" in convertible()

@@ -97,5 +97,5 @@ def test_decoders_and_active_dropout_are_refused():
         from_encoder(bert(is_decoder=True).encoder)
     with pytest.raises(ConversionError, match="training mode with dropout"):
         from_encoder(bert().train().encoder)
-    with pytest.raises(ConversionError, match="ViTModel is not an encoder layer"):
-        from_encoder(vit())
+    with pytest.raises(ConversionError, match="ViTEmbeddings is not an encoder layer"):
+        from_encoder(vit().embeddings)

@@ -218,8 +218,8 @@ def _other(layer, **changes):
     ("source", "match"),
     [
         (lambda layer: Renamed(D, 2, 16), "Renamed is a subclass of TransformerEncoderLayer"),
-        (_parametrised, "linear1 has parametrised weights"),
-        (_hooked, "linear2 has hooks"),
+        (_parametrised, "'linear1' has parametrised weights"),
+        (_hooked, "'linear2' has hooks"),
         (lambda layer: _other(layer, norm1=nn.RMSNorm(D)), "norm1 is a .*RMSNorm, only LayerNorm"),
         (
             lambda layer: _other(layer, linear1=nn.Identity()),

@@ -1,11 +1,11 @@
-"""What a known encoder layer computes: its facts, and where each of its parameters goes in one knot
-of an evolution.
+"""What an encoder layer computes: its facts, where each of its parameters goes in one knot of an
+evolution, and what readers of layers check.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import ConversionError, suggest
+from ...errors import ConversionError
 
+# timm's layer normalisation computes what torch's does; it is named, timm need not be there.
+TIMM_NORM = "timm.layers.norm.LayerNorm"
 # The layers of one encoder block by role; a role's parameters are ``weight`` and perhaps ``bias``.
 ROLES = ("query", "key", "value", "out", "norm1", "expand", "contract", "norm2")
 
@@ -83,154 +85,11 @@ def targets(norm: str) -> dict[str, str]:
     return attention | norms | {"expand": f"{network}.layers.0", "contract": f"{network}.layers.1"}
 
 
-# --- readers, one a class -------------------------------------------------------------------------
-
-
-def _torch_layer(layer: Any) -> Layer:
-    attention = layer.self_attn
-    _exactly(layer, "self_attn", nn.MultiheadAttention)
-    _exactly(
-        layer, "self_attn.out_proj", nn.modules.linear.NonDynamicallyQuantizableLinear, nn.Linear
-    )
-    for name in ("linear1", "linear2"):
-        _exactly(layer, name, nn.Linear)
-    for name in ("norm1", "norm2"):
-        _exactly(layer, name, nn.LayerNorm)
-    if not attention._qkv_same_embed_dim or attention.bias_k is not None or attention.add_zero_attn:
-        raise ConversionError(
-            "TransformerEncoderLayer with kdim, vdim, bias_kv or add_zero_attn is not understood"
-        )
-    slots = {
-        role: Slot("self_attn.in_proj_weight", "self_attn.in_proj_bias", third)
-        for third, role in enumerate(("query", "key", "value"))
-    }
-    places = {
-        "out": "self_attn.out_proj",
-        "expand": "linear1",
-        "contract": "linear2",
-        "norm1": "norm1",
-        "norm2": "norm2",
-    }
-    rates = (attention.dropout, layer.dropout.p, layer.dropout1.p, layer.dropout2.p)
-    _deterministic(layer, rates)
-    return Layer(
-        source=layer,
-        dim=attention.embed_dim,
-        heads=attention.num_heads,
-        hidden=layer.linear1.out_features,
-        activation=_activation(layer.activation, layer),
-        norm="pre" if layer.norm_first else "post",
-        eps=(layer.norm1.eps, layer.norm2.eps),
-        slots=slots | {role: _plain(name) for role, name in places.items()},
-    )
-
-
-def _vit_layer(layer: Any) -> Layer:
-    attention, network = layer.attention, layer.mlp
-    _deterministic(layer, (attention.attention_dropout, layer.dropout.p))
-    places = {
-        "query": "attention.q_proj",
-        "key": "attention.k_proj",
-        "value": "attention.v_proj",
-        "out": "attention.o_proj",
-        "norm1": "layernorm_before",
-        "norm2": "layernorm_after",
-        "expand": "mlp.fc1",
-        "contract": "mlp.fc2",
-    }
-    return _hugging_face(layer, places, attention.num_attention_heads, network.activation_fn, "pre")
-
-
-def _bert_layer(layer: Any) -> Layer:
-    if layer.is_decoder or layer.add_cross_attention:
-        raise ConversionError(
-            "BertLayer as a decoder or with cross-attention is not understood; convert an encoder "
-            "layer"
-        )
-    attention = layer.attention.self
-    _deterministic(
-        layer, (attention.dropout.p, layer.attention.output.dropout.p, layer.output.dropout.p)
-    )
-    places = {
-        "query": "attention.self.query",
-        "key": "attention.self.key",
-        "value": "attention.self.value",
-        "out": "attention.output.dense",
-        "norm1": "attention.output.LayerNorm",
-        "expand": "intermediate.dense",
-        "contract": "output.dense",
-        "norm2": "output.LayerNorm",
-    }
-    activation = layer.intermediate.intermediate_act_fn
-    return _hugging_face(layer, places, attention.num_attention_heads, activation, "post")
-
-
-def _hugging_face(
-    layer: nn.Module, places: dict[str, str], heads: int, activation, norm: str
-) -> Layer:
-    for role, name in places.items():
-        _exactly(layer, name, nn.LayerNorm if role.startswith("norm") else nn.Linear)
-    found: dict[str, Any] = {role: layer.get_submodule(name) for role, name in places.items()}
-    query = found["query"]
-    if query.out_features != query.in_features:
-        widths = f"{query.in_features} to {query.out_features}"
-        raise ConversionError(
-            f"{type(layer).__name__} with heads that do not split the width ({widths}) is not "
-            "understood"
-        )
-    return Layer(
-        source=layer,
-        dim=query.in_features,
-        heads=heads,
-        hidden=found["expand"].out_features,
-        activation=_activation(activation, layer),
-        norm=norm,
-        eps=(found["norm1"].eps, found["norm2"].eps),
-        slots={role: _plain(name) for role, name in places.items()},
-    )
-
-
-READERS: dict[str, Callable[[Any], Layer]] = {
-    "torch.nn.modules.transformer.TransformerEncoderLayer": _torch_layer,
-    "transformers.models.vit.modeling_vit.ViTLayer": _vit_layer,
-    "transformers.models.bert.modeling_bert.BertLayer": _bert_layer,
-}
-
-
-def read_layer(layer: nn.Module) -> Layer:
-    """The facts of a layer of a known class; a ConversionError for anything that is not understood."""
-    kind = type(layer)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if name not in READERS:
-        for base in kind.__mro__[1:]:
-            if f"{base.__module__}.{base.__qualname__}" in READERS:
-                raise ConversionError(
-                    f"{name} is a subclass of {base.__name__} whose response is not known"
-                )
-        short = [known.rsplit(".", 1)[-1] for known in READERS]
-        raise ConversionError(
-            f"{name} is not an encoder layer that is understood{suggest(kind.__name__, short)}"
-        )
-    for part_name, part in layer.named_modules():
-        where = f"{kind.__name__}.{part_name}" if part_name else kind.__name__
-        if nn.utils.parametrize.is_parametrized(part):
-            raise ConversionError(
-                f"{where} has parametrised weights; call remove_parametrizations on a copy first"
-            )
-        if any(
-            getattr(part, hooks)
-            for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-        ):
-            raise ConversionError(
-                f"{where} has hooks, which an evolution would not run; remove them first"
-            )
-    return READERS[name](layer)
-
-
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _plain(name: str) -> Slot:
+def plain(name: str) -> Slot:
+    """A layer's weight and bias."""
     return Slot(f"{name}.weight", f"{name}.bias")
 
 
@@ -239,17 +98,19 @@ def _lookup(module: nn.Module, name: str) -> Tensor | None:
     return getattr(module.get_submodule(path), leaf)
 
 
-def _exactly(layer: nn.Module, name: str, *kinds: type) -> None:
+def exactly(layer: nn.Module, name: str, first: type, *others: type | str) -> None:
+    """ConversionError unless an inner layer is of one of these classes, or qualified names."""
     part = layer.get_submodule(name)
-    if type(part) not in kinds:
-        got, need = f"{type(part).__module__}.{type(part).__qualname__}", kinds[0].__name__
+    got, need = f"{type(part).__module__}.{type(part).__qualname__}", first.__name__
+    if type(part) is not first and type(part) not in others and got not in others:
         raise ConversionError(
             f"{type(layer).__name__}.{name} is a {got}, only {need} is understood (not quantised, "
             "not replaced)"
         )
 
 
-def _deterministic(layer: nn.Module, rates: tuple[float, ...]) -> None:
+def deterministic(layer: nn.Module, rates: tuple[float, ...]) -> None:
+    """ConversionError where dropout is active."""
     if layer.training and any(rates):
         what = f"{type(layer).__name__} is in training mode with dropout {max(rates):g}"
         raise ConversionError(
@@ -275,7 +136,7 @@ _CLASSES = {
 }
 
 
-def _activation(activation: Any, layer: nn.Module) -> str | nn.Module:
+def read_activation(activation: Any, layer: nn.Module) -> str | nn.Module:
     """A name, or a copy of a pointwise module."""
     if not isinstance(activation, nn.Module):
         if activation in _FUNCTIONS:
@@ -294,3 +155,17 @@ def _activation(activation: Any, layer: nn.Module) -> str | nn.Module:
             "understood"
         )
     return _CLASSES.get(kind.__name__) or copy.deepcopy(activation)
+
+
+def norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
+    """What a layer normalisation of the same kind takes."""
+    if norm is None:
+        return None
+    kind = f"{type(norm).__module__}.{type(norm).__qualname__}"
+    if type(norm) is not nn.LayerNorm and kind != TIMM_NORM:
+        raise ConversionError(
+            f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood"
+        )
+    known: Any = norm
+    affine, bias = known.weight is not None, known.bias is not None
+    return {"eps": known.eps, "elementwise_affine": affine, "bias": bias}

@@ -20,7 +20,8 @@ from ..splits import stratified
 
 STORED = 2048
 SCAN_CLASSES = (
-    "bag", "bin", "box", "cabinet", "chair", "desk", "display", "door", "shelf", "table", "bed", "pillow", "sink", "sofa", "toilet"
+    "bag", "bin", "box", "cabinet", "chair", "desk", "display", "door", "shelf", "table", "bed",
+    "pillow", "sink", "sofa", "toilet"
 )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ of ITNet say that convolution, attention and recurrence are integral transforms;
 
 - ``linear.py``: one linear map at every point.
 - ``convolution.py``, ``pooling.py``, ``spectral.py``: stencils, windows, Fourier multipliers.
-- ``graph.py``: graph convolution and graph attention.
-- ``recurrence.py``: RNN, LSTM, GRU, exact along the trajectory; its algebra is in ``trajectory/``.
+- ``graph.py``, ``graph_attention.py``: sums, means and attention over neighbours.
+- ``recurrence.py``: RNN, LSTM, GRU, exact along the trajectory; its algebra is in ``trajectory/``;
+  ``recurrent_cell.py``: their cells.
 - ``state_space.py``, ``diagonal_state_space.py``: linear systems in discrete time;
   ``time_invariant.py`` is what they share.
 - ``continuous_time.py``, ``nonlinear_system.py``: systems in real time.
@@ -23,7 +24,8 @@ from .baselines import Convolution, Recurrence
 from .continuous_time import ContinuousStateSpaceKernel
 from .convolution import StencilKernel
 from .diagonal_state_space import DiagonalStateSpaceKernel, diagonal_system
-from .graph import AdditiveAttentionKernel, AdjacencyKernel
+from .graph import AdjacencyKernel
+from .graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from .linear import PointwiseKernel
 from .mamba import MambaKernel
 from .nonlinear_system import AffineSystemKernel, affine_system
@@ -51,6 +53,7 @@ __all__ = [
     "ContinuousStateSpaceKernel",
     "Convolution",
     "DiagonalStateSpaceKernel",
+    "DynamicAttentionKernel",
     "MambaKernel",
     "MaxPoolKernel",
     "PeriodicKernel",

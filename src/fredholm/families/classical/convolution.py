@@ -27,6 +27,7 @@ from ...integral import (
     write_points,
 )
 from ...integral.conversion import refuse, register_converter
+from ...integral.lattice import call_on_grid
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
 SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -240,7 +241,9 @@ def _each(value, axes: int) -> tuple:
     return tuple(value)
 
 
-@register_converter(*(f"torch.nn.modules.conv.Conv{axes}d" for axes in (1, 2, 3)))
+@register_converter(
+    *(f"torch.nn.modules.conv.Conv{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
 def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     """A convolution with any channels, groups, stride, dilation and padding; heads are its groups.
 
@@ -266,7 +269,9 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     return _bind(module, kernel)
 
 
-@register_converter(*(f"torch.nn.modules.conv.ConvTranspose{axes}d" for axes in (1, 2, 3)))
+@register_converter(
+    *(f"torch.nn.modules.conv.ConvTranspose{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
 def transposed_convolution(
     module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
 ) -> IntegralOperator:

@@ -1,7 +1,7 @@
-"""Graph layers: weights by degrees, K(x, y) = V / sqrt(d(x) d(y)), and additive attention.
+"""Graph layers with weights by degrees: K(x, y) = V / sqrt(d(x) d(y)), V / d(x) or V.
 
-Two kernels, adjacency and additive attention, then the converters of PyTorch Geometric's
-``GATConv`` and ``GCNConv``. The graph is the domain: ``Domain.graph``.
+The kernel, then the converters of PyTorch Geometric's ``GCNConv`` and ``SAGEConv``. The graph is the
+domain: ``Domain.graph``.
 """
 
 from __future__ import annotations
@@ -9,21 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...domain import Domain
-from ...errors import ConversionError, DomainError, OptionError
-from ...integral import (
-    IntegralOperator,
-    Layout,
-    Problem,
-    WeightedKernel,
-    check_dropout,
-    own_parameter,
-)
-from ...integral.conversion import refuse, refuse_dropout, register_converter
-from ...ops.attention import attention_density
+from ...errors import ConversionError, DomainError, OptionError, suggest
+from ...integral import IntegralOperator, Layout, Problem, WeightedKernel, own_parameter
+from ...integral.conversion import refuse, register_converter
+
+DEGREES = ("both", "query", "none")
 
 
 class AdjacencyKernel(WeightedKernel):
@@ -31,13 +24,13 @@ class AdjacencyKernel(WeightedKernel):
     sees.
 
     On ``Domain.graph(edge_index, n, measure="counting")`` d is the number of edges into a node, its
-    loop included; a domain's float ``pairs`` are logarithms of edge weights. Without ``symmetric``
-    K = V, a sum over neighbours.
+    loop included; a domain's float ``pairs`` are logarithms of edge weights.
 
     Args:
         value: V, the weight (d_out, dim).
         bias: (d_out,) or None.
-        symmetric: divide by the degrees.
+        degrees: which degrees divide: ``"both"`` as above; ``"query"``, K = V / d(x), a mean over
+            neighbours under any measure; ``"none"``, K = V, their sum.
 
     Shape: u (B, N, dim) to (B, N, d_out).
 
@@ -45,8 +38,9 @@ class AdjacencyKernel(WeightedKernel):
 
     Raises:
         DomainError: queries on another domain, or an order.
+        OptionError: other ``degrees``.
 
-    Reference: Kipf and Welling 2017, Eq. 2.
+    Reference: Kipf and Welling 2017, Eq. 2; Hamilton, Ying, Leskovec 2017, Algorithm 1.
 
     Example:
         >>> from fredholm.operators import IntegralOperator
@@ -62,9 +56,12 @@ class AdjacencyKernel(WeightedKernel):
     reads_query = False
     sums = True
 
-    def __init__(self, value: Tensor, bias: Tensor | None = None, *, symmetric: bool = True):
+    def __init__(self, value: Tensor, bias: Tensor | None = None, *, degrees: str = "both"):
         super().__init__(1, value.shape[1], value.shape[0])
-        self.value, self.symmetric = own_parameter(value), symmetric
+        if degrees not in DEGREES:
+            raise OptionError(f"unknown degrees {degrees!r}{suggest(degrees, DEGREES)}")
+        self.value, self.degrees = own_parameter(value), degrees
+        self.sums = degrees != "query"
         self.bias = None if bias is None else own_parameter(bias)
 
     def check(self, layout: Layout) -> None:
@@ -89,135 +86,51 @@ class AdjacencyKernel(WeightedKernel):
         everything = (problem.whole or problem).quadrature.weights()
         degree = everything.expand(-1, -1, problem.uy.shape[2], -1).sum(-1).to(problem.uy.dtype)
         seen = degree > 0  # a node that sees nothing weighs nothing
-        root = torch.where(seen, torch.where(seen, degree, 1.0).rsqrt(), 0.0)
-        if not self.symmetric:
-            root = torch.ones_like(degree)
-        of_query = root if problem.index is None else root.index_select(2, problem.index)
-        return of_query[..., None] * root[:, :, None]
+        known, one = torch.where(seen, degree, 1.0), torch.ones_like(degree)
+        root = torch.where(seen, known.rsqrt(), 0.0)
+        of_query, of_key = {
+            "both": (root, root),
+            "query": (known.reciprocal(), one),
+            "none": (one, one),
+        }[self.degrees]
+        if problem.index is not None:
+            of_query = of_query.index_select(2, problem.index)
+        return of_query[..., None] * of_key[:, :, None]
 
 
-class AdditiveAttentionKernel(WeightedKernel):
-    r"""Attention with additive scores:
-    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\sigma(a_h \cdot V_h u(x) + b_h \cdot V_h u(y)))\,V_h`.
-
-    σ is the leaky ReLU. The normaliser integrates over the points that x sees: on ``Domain.graph``
-    over its neighbours.
-
-    Args:
-        value: V, the weight (H · d_out, dim) that maps u to all heads; every head reads all of u.
-        query, key: a and b, (H, d_out), or any shape of as many elements.
-        heads: H.
-        bias: (H · d_out,) or None.
-        slope: of σ where its argument is negative.
-        dropout: of a converted layer; in training mode it is random, not an integral operator.
-
-    Shape: u (B, N, dim) to (B, Nq, H · d_out).
-
-    Cost: O(N²), a block of queries at a time.
-
-    Raises:
-        OptionError: sizes that do not fit.
-        ConversionError: training mode with ``dropout``.
-
-    Reference: Velickovic et al. 2018, Eqs. 1-6.
-
-    Example:
-        >>> from fredholm.domain import Domain
-        >>> from fredholm.operators import IntegralOperator
-        >>> value, query, key = torch.randn(4, 3), torch.randn(2, 2), torch.randn(2, 2)
-        >>> kernel = AdditiveAttentionKernel(value, query, key, heads=2)
-        >>> op = IntegralOperator(3, 2, kernel=kernel, out_dim=4, residual=False, projection=False)
-        >>> graph = Domain.graph(torch.tensor([[0, 1], [1, 2]]), 3)
-        >>> op.weights(torch.randn(1, 3, 3), graph)[0, 0, 0].tolist()
-        [1.0, 0.0, 0.0]
-    """
-
-    whole = True
-
-    def __init__(
-        self,
-        value: Tensor,
-        query: Tensor,
-        key: Tensor,
-        *,
-        heads: int,
-        bias: Tensor | None = None,
-        slope: float = 0.2,
-        dropout: float = 0.0,
-    ):
-        width, dim = value.shape
-        for name, size in (("query", query.numel()), ("key", key.numel())):
-            if size != width or width % heads:
-                raise OptionError(
-                    f"{heads} heads that read {width} features do not fit {size} of {name}"
-                )
-        super().__init__(heads, dim, width // heads)
-        self.slope, self.dropout = slope, dropout
-        self.value, self.query, self.key = (own_parameter(x) for x in (value, query, key))
-        self.bias = None if bias is None else own_parameter(bias)
-
-    def value_map(self) -> Tensor:
-        return self.value.unflatten(0, (self.heads, self.d_out))
-
-    def offset(self, problem: Problem) -> Tensor | None:
-        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
-
-    def weights(self, problem: Problem) -> Tensor:
-        check_dropout(self.training, self.dropout)
-        values = self.value_map()
-        of_query, of_key = (
-            u[:, 0] @ torch.einsum("hoi,ho->ih", values, a.view(self.heads, -1))
-            for a, u in ((self.query, problem.ux), (self.key, problem.uy))
-        )
-        scores = F.leaky_relu(of_query.mT[..., None] + of_key.mT[:, :, None], self.slope)
-        q = problem.quadrature
-        return attention_density(scores, q.weights().to(scores.dtype), q.visible())
+def _edges(domain: Domain) -> Tensor:
+    """The edges of a graph without repeated ones, (2, E)."""
+    assert domain.pairs is not None
+    target, source = domain.pairs.nonzero(as_tuple=True)
+    return torch.stack([source, target])
 
 
-@register_converter("torch_geometric.nn.conv.gat_conv.GATConv")
-def graph_attention(module: nn.Module) -> IntegralOperator:
-    """Graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
-    self_loops=add_self_loops)``, each edge once.
-    """
-    layer: Any = module
-    if not isinstance(layer.in_channels, int):
-        raise refuse(
-            module, f"in_channels={layer.in_channels}", "one width for sources and targets"
-        )
-    if layer.heads > 1 and not layer.concat:
-        raise refuse(module, "concat=False", "concat=True")
-    _check(layer, {"edge_dim": None, "residual": False, "flow": "source_to_target"})
-    refuse_dropout(layer, layer.dropout)
-    kernel = AdditiveAttentionKernel(
-        layer.lin.weight,
-        layer.att_dst,
-        layer.att_src,
-        heads=layer.heads,
-        bias=layer.bias,
-        slope=layer.negative_slope,
-        dropout=layer.dropout,
-    )
-    width = layer.heads * layer.out_channels
-    return IntegralOperator(
-        layer.in_channels,
-        layer.heads,
-        kernel=kernel,
-        out_dim=width,
-        residual=False,
-        projection=False,
-    )
+def small_graph(layer: Any) -> Domain:
+    """Five nodes, with loops where the layer adds them, on which layer and operator are compared."""
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2], [1, 2, 3, 4, 0, 3, 0]])
+    loops = getattr(layer, "add_self_loops", False)
+    return Domain.graph(edges, 5, self_loops=loops, measure="counting")
 
 
-@register_converter("torch_geometric.nn.conv.gcn_conv.GCNConv")
+def call_on_graph(layer: Any, u: Tensor, domain: Domain) -> Tensor:
+    """The layer on each signal of a batch; a loop that the layer adds is an edge already."""
+    edges = _edges(domain)
+    return torch.stack([layer(x, edges) for x in u])
+
+
+@register_converter(
+    "torch_geometric.nn.conv.gcn_conv.GCNConv", call=call_on_graph, domain=small_graph
+)
 def graph_convolution(module: nn.Module) -> IntegralOperator:
     """Graph convolution on ``Domain.graph(edge_index, n, self_loops=add_self_loops,
     measure="counting")``.
 
-    Edge weights are the domain's ``pairs``, their logarithms. Each edge once.
+    Edge weights are the domain's ``pairs``, their logarithms.
     """
     layer: Any = module
-    _check(layer, {"improved": False, "cached": False, "flow": "source_to_target"})
-    kernel = AdjacencyKernel(layer.lin.weight, layer.bias, symmetric=layer.normalize)
+    check_layer(layer, {"improved": False, "cached": False, "flow": "source_to_target"})
+    degrees = "both" if layer.normalize else "none"
+    kernel = AdjacencyKernel(weight_of(layer, "lin"), layer.bias, degrees=degrees)
     return IntegralOperator(
         layer.in_channels,
         kernel=kernel,
@@ -227,13 +140,58 @@ def graph_convolution(module: nn.Module) -> IntegralOperator:
     )
 
 
-def _check(layer: Any, expected: dict[str, Any]) -> None:
+@register_converter(
+    "torch_geometric.nn.conv.sage_conv.SAGEConv", call=call_on_graph, domain=small_graph
+)
+def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
+    """GraphSAGE with a mean or a sum over neighbours, on ``Domain.graph(edge_index, n,
+    self_loops=False)``, for a sum with ``measure="counting"``; the map of the node itself is the
+    pointwise term W.
+    """
+    layer: Any = module
+    if not isinstance(layer.in_channels, int):
+        raise refuse(layer, f"in_channels={layer.in_channels}", "one width for sources and targets")
+    expected = {"normalize": False, "project": False, "flow": "source_to_target"}
+    check_layer(layer, expected, aggregations=("MeanAggregation", "SumAggregation"))
+    mean = type(layer.aggr_module).__name__ == "MeanAggregation"
+    kernel = AdjacencyKernel(
+        weight_of(layer, "lin_l"), layer.lin_l.bias, degrees="query" if mean else "none"
+    )
+    operator = IntegralOperator(
+        layer.in_channels,
+        kernel=kernel,
+        out_dim=layer.out_channels,
+        residual=layer.root_weight,
+        projection=False,
+    )
+    if operator.residual is not None:
+        operator.residual.weight = weight_of(layer, "lin_r")
+    return operator
+
+
+# --- what conversions of graph layers check -------------------------------------------------------
+
+
+def check_layer(
+    layer: Any, expected: dict[str, Any], aggregations: tuple[str, ...] = ("SumAggregation",)
+) -> None:
+    """ConversionError unless the options are as expected."""
     for option, value in expected.items():
         if getattr(layer, option) != value:
             raise refuse(layer, f"{option}={getattr(layer, option)!r}", f"{option}={value!r}")
-    if type(layer.aggr_module).__name__ != "SumAggregation":
-        raise refuse(layer, f"aggr={layer.aggr!r}", "aggr='add'")
+    if type(layer.aggr_module).__name__ not in aggregations:
+        known = " or ".join(name.removesuffix("Aggregation").lower() for name in aggregations)
+        raise refuse(layer, f"aggr={layer.aggr!r}", f"aggr={known!r}")
     if any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks")):
         raise ConversionError(
             f"{type(layer).__name__} has hooks, which an operator would not run; remove them first"
         )
+
+
+def weight_of(layer: Any, name: str) -> nn.Parameter:
+    """The weight of an inner linear layer, or a ConversionError where it is another layer."""
+    inner = getattr(layer, name)
+    kind = f"{type(inner).__module__}.{type(inner).__qualname__}"
+    if kind != "torch_geometric.nn.dense.linear.Linear":
+        raise refuse(layer, f"{name}={kind}", "torch_geometric.nn.dense.linear.Linear")
+    return inner.weight

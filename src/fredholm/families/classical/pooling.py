@@ -28,6 +28,7 @@ from ...integral import (
     write_points,
 )
 from ...integral.conversion import refuse, register_converter
+from ...integral.lattice import call_on_grid
 
 AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTIVE = {2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
@@ -260,7 +261,9 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
         return read_grid(problem).flatten(2).gather(2, self.chosen(problem))[..., None]
 
 
-@register_converter(*(f"torch.nn.modules.pooling.AvgPool{axes}d" for axes in (1, 2, 3)))
+@register_converter(
+    *(f"torch.nn.modules.pooling.AvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
 def average_pooling(
     module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, *, dim: int | None = None
 ) -> IntegralOperator:
@@ -274,7 +277,9 @@ def average_pooling(
     return _bind(kernel)
 
 
-@register_converter(*(f"torch.nn.modules.pooling.AdaptiveAvgPool{axes}d" for axes in (1, 2, 3)))
+@register_converter(
+    *(f"torch.nn.modules.pooling.AdaptiveAvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
 def adaptive_pooling(
     module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d,
     *,
@@ -284,7 +289,9 @@ def adaptive_pooling(
     return _bind(AdaptivePoolKernel(_width(module, dim), _each(module, module.output_size)))
 
 
-@register_converter(*(f"torch.nn.modules.pooling.MaxPool{axes}d" for axes in (1, 2, 3)))
+@register_converter(
+    *(f"torch.nn.modules.pooling.MaxPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
 def max_pooling(
     module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, *, dim: int | None = None
 ) -> IntegralOperator:

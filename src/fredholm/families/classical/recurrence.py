@@ -8,6 +8,8 @@ layers: its rows, its response, torch's recurrence, one step, and the domains it
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -364,7 +366,30 @@ def _describe(state: Tensor | tuple) -> str:
     return f"{type(state).__name__} of {[type(x).__name__ for x in state]}"
 
 
-@register_converter(*(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU")))
+def _call(
+    layer: Any,
+    u: Tensor,
+    domain: Domain,
+    *,
+    initial_state: InitialState | None = None,
+    linearization: str = "secant",
+) -> Tensor | None:
+    """The recurrence from its initial state; a linearization is another function."""
+    parts = () if initial_state is None else initial_state
+    parts = (parts,) if isinstance(parts, Tensor) else parts
+    if linearization != "secant" or any(x.dim() == 3 and x.shape[1] != len(u) for x in parts):
+        return None  # a state for batches of another size cannot be called here
+    state = tuple(
+        (x if x.dim() == 3 else x[:, None]).expand(-1, len(u), -1).contiguous() for x in parts
+    )
+    given = state[0] if len(state) == 1 else state or None
+    out = layer(u if layer.batch_first else u.transpose(0, 1), given)[0]
+    return out if layer.batch_first else out.transpose(0, 1)
+
+
+@register_converter(
+    *(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU")), call=_call
+)
 def recurrence(
     module: nn.RNN | nn.LSTM | nn.GRU,
     *,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...domain import Domain
 from ...errors import DomainError
 from ...integral import (
     IntegralOperator,
@@ -24,6 +25,7 @@ from ...integral import (
     write_points,
 )
 from ...integral.conversion import refuse, register_converter
+from ...integral.lattice import call_on_grid
 
 
 class PeriodicKernel(LatticeKernel, OwnForm):
@@ -108,7 +110,15 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         return self.layer(inputs.unflatten(-1, problem.layout.keys or ()))
 
 
-@register_converter("neuralop.layers.spectral_convolution.SpectralConv")
+def _grid(module: Any) -> Domain:
+    """A periodic grid that has all of the layer's modes, and an even number of points."""
+    extents = [2 * max(2, int(modes)) for modes in module.n_modes]
+    return Domain.grid(*extents, measure="counting")
+
+
+@register_converter(
+    "neuralop.layers.spectral_convolution.SpectralConv", call=call_on_grid, domain=_grid
+)
 def spectral_convolution(module: nn.Module) -> IntegralOperator:
     """A Fourier multiplier on a periodic grid, any factorisation of its weights; on
     ``Domain.grid(..., measure="counting")``.

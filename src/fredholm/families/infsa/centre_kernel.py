@@ -105,9 +105,9 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         multiply-adds for N·dim².
         """
         weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
-        pooled = (weights.flatten(1, 2) @ u.squeeze(1).to(weights.dtype)).unflatten(
-            1, weights.shape[1:3]
-        )
+        # One product for all heads. Written as flatten, @, unflatten it is right here and wrong in
+        # ONNX: where H = B, onnxscript's optimiser drops both reshapes and takes heads for samples.
+        pooled = torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype))
         out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
         bias = self._map(2)[1]
         if bias is not None:

@@ -11,9 +11,10 @@ from torch import Tensor
 from ...errors import OptionError
 from ...integral import Exact, Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
 from ...ops.backend import check_backend
+from ...ops.tiles import root_of
 from ...quadrature import Quadrature
-from .graph import NORMS, TokenGraph, activated, sum_of_hops
-from .graph.token_graph import root_of, row_factor
+from .graph import EDGE_PRODUCT, NORMS, TokenGraph, activated, sum_of_hops
+from .graph.token_graph import row_factor
 
 NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
 
@@ -62,6 +63,9 @@ class OneHop(Form):
     steps = True
     triton = True
 
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (EDGE_PRODUCT,)
+
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         options: Any = self.strategy
         graph, value = graph_of(
@@ -85,6 +89,9 @@ class Hops(Form):
         "product"
     )
     triton = True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
+        return (EDGE_PRODUCT,)
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # more hops than one are another response than the kernel's

@@ -1,14 +1,20 @@
-"""The attention of Hugging Face's BERT, ViT, GPT-2 and Llama. Classes are matched by name; nothing
-is imported.
+"""The attention of Hugging Face's encoders, of BART and of GPT-2. Classes are matched by name;
+nothing is imported.
+
+One reading serves several classes: the library copies its code from model to model, and those that
+are listed together have the same code. Attention with rotary positions is in
+``huggingface_rotary.py``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from ...integral import IntegralOperator, Rotary, TransposedLinear
+from ...domain import Domain
+from ...integral import IntegralOperator, TransposedLinear
 from ...integral.conversion import refuse, refuse_dropout, register_converter
 from .kernel import SoftmaxKernel
 from .multihead import bind, linear, refuse_hooks
@@ -23,58 +29,146 @@ SOFTMAX_BACKENDS = {
     "flash_attention_3",
     "flash_attention_4",
 }
-BERT = "transformers.models.bert.modeling_bert"
+BERT = (
+    "bert.modeling_bert.Bert",
+    "bert_generation.modeling_bert_generation.BertGeneration",
+    "bridgetower.modeling_bridgetower.BridgeTower",
+    "camembert.modeling_camembert.Camembert",
+    "data2vec.modeling_data2vec_text.Data2VecText",
+    "electra.modeling_electra.Electra",
+    "ernie.modeling_ernie.Ernie",
+    "roberta.modeling_roberta.Roberta",
+    "roberta_prelayernorm.modeling_roberta_prelayernorm.RobertaPreLayerNorm",
+    "roc_bert.modeling_roc_bert.RoCBert",
+    "xlm_roberta.modeling_xlm_roberta.XLMRoberta",
+    "xlm_roberta_xl.modeling_xlm_roberta_xl.XLMRobertaXL",
+    "xmod.modeling_xmod.Xmod",
+)
+VIT = (
+    "audio_spectrogram_transformer.modeling_audio_spectrogram_transformer.AST",
+    "deit.modeling_deit.DeiT",
+    "dinov2.modeling_dinov2.Dinov2",
+    "dinov2_with_registers.modeling_dinov2_with_registers.Dinov2WithRegisters",
+    "ijepa.modeling_ijepa.IJepa",
+    "vit.modeling_vit.ViT",
+    "vit_mae.modeling_vit_mae.ViTMAE",
+    "vit_msn.modeling_vit_msn.ViTMSN",
+    "vivit.modeling_vivit.Vivit",
+)
+CLIP = (
+    "altclip.modeling_altclip.AltCLIP",
+    "chinese_clip.modeling_chinese_clip.ChineseCLIPVision",
+    "clip.modeling_clip.CLIP",
+    "clipseg.modeling_clipseg.CLIPSeg",
+    "metaclip_2.modeling_metaclip_2.MetaClip2",
+    "x_clip.modeling_x_clip.XCLIP",
+)
+BART = (
+    "bart.modeling_bart.Bart",
+    "biogpt.modeling_biogpt.BioGpt",
+    "blenderbot.modeling_blenderbot.Blenderbot",
+    "blenderbot_small.modeling_blenderbot_small.BlenderbotSmall",
+    "m2m_100.modeling_m2m_100.M2M100",
+    "marian.modeling_marian.Marian",
+    "mbart.modeling_mbart.MBart",
+    "pegasus.modeling_pegasus.Pegasus",
+    "plbart.modeling_plbart.PLBart",
+    "time_series_transformer.modeling_time_series_transformer.TimeSeriesTransformer",
+)
 
 
-@register_converter(f"{BERT}.BertSelfAttention", f"{BERT}.BertCrossAttention")
+def sources(names: tuple[str, ...], tail: str) -> list[str]:
+    """Qualified names of the classes ``name + tail``."""
+    return [f"transformers.models.{name}{tail}" for name in names]
+
+
+# --- how the layers are called --------------------------------------------------------------------
+
+
+def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
+    """The mask that the model of a layer would give it, (1, 1, N, N), or None where a point sees
+    all.
+    """
+    if not domain.causal:
+        return None
+    seen = torch.ones(domain.size, domain.size, dtype=torch.bool, device=u.device).tril()
+    if domain.pairs is not None:
+        seen = seen & domain.pairs
+    return torch.zeros_like(seen, dtype=u.dtype).masked_fill(~seen, torch.finfo(u.dtype).min)[
+        None, None
+    ]
+
+
+def takes_masks(layer: Any) -> bool:
+    """Whether the layer's backend reads additive masks; the others run on a GPU or compiled."""
+    return layer.config._attn_implementation in (None, "eager", "sdpa")
+
+
+def call_first(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
+    """A layer that takes u and a mask, and gives its output first."""
+    return layer(u, attention_mask=additive_mask(u, domain))[0] if takes_masks(layer) else None
+
+
+def _call_across(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
+    """A cross attention, from u to u."""
+    return layer(u, encoder_hidden_states=u)[0] if takes_masks(layer) else None
+
+
+# --- the converters -------------------------------------------------------------------------------
+
+
 def bert_attention(module: Any) -> IntegralOperator:
-    """BERT's attention without its output layer, which lives in ``BertSelfOutput``; causal in a
-    decoder.
+    """BERT's attention, and RoBERTa's, ELECTRA's and their relatives', without its output layer,
+    which lives in ``BertSelfOutput``; causal in a decoder.
     """
     options = {"causal": module.is_causal, "scale": module.scaling, "dropout": module.dropout.p}
-    return bind(
-        _separate(module, ("query", "key", "value"), module.num_attention_heads, options), None
-    )
+    names = ("query", "key", "value")
+    return bind(separate(module, names, module.num_attention_heads, options), None)
 
 
-@register_converter("transformers.models.vit.modeling_vit.ViTAttention")
+register_converter(*sources(BERT, "SelfAttention"), call=call_first)(bert_attention)
+register_converter(*sources(BERT, "CrossAttention"), call=_call_across)(bert_attention)
+
+
+@register_converter(
+    "transformers.models.distilbert.modeling_distilbert.DistilBertSelfAttention", call=call_first
+)
+def distilbert_attention(module: Any) -> IntegralOperator:
+    """DistilBERT's attention with its output layer."""
+    options = {"scale": module.scaling, "dropout": module.dropout.p}
+    kernel = separate(module, ("q_lin", "k_lin", "v_lin"), module.n_heads, options)
+    return bind(kernel, linear(module, "out_lin"))
+
+
+@register_converter(*sources(VIT, "Attention"), call=call_first)
 def vit_attention(module: Any) -> IntegralOperator:
-    """ViT's attention with its output layer."""
+    """The attention of ViT, DeiT, DINOv2 and their relatives with its output layer."""
     options = {"scale": module.scaling, "dropout": module.attention_dropout}
-    kernel = _separate(module, ("q_proj", "k_proj", "v_proj"), module.num_attention_heads, options)
+    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_attention_heads, options)
     return bind(kernel, linear(module, "o_proj"))
 
 
-@register_converter("transformers.models.llama.modeling_llama.LlamaAttention")
-def llama_attention(module: Any) -> IntegralOperator:
-    """Llama's causal attention: rotary positions 0, 1, 2, … and keys and values shared by groups of
-    heads.
-
-    The model computes its angles in float32; the operator computes them in the precision of the
-    positions.
+@register_converter(*sources(CLIP, "Attention"), call=call_first)
+def clip_attention(module: Any) -> IntegralOperator:
+    """CLIP's attention with its output layer. The text model gives it a causal mask: pass a domain
+    with ``causal=True``.
     """
-    rope = dict(module.config.rope_parameters)
-    base, kind = rope.pop("rope_theta"), rope.pop("rope_type", "default")
-    if kind != "default":
-        raise refuse(module, f"rope_type={kind!r}", "rope_type='default'")
-    if rope:
-        raise refuse(
-            module, f"rope_parameters with {sorted(rope)}", "rope_theta and rope_type alone"
-        )
-    rotary = Rotary(module.head_dim, base=base)
-    options = {
-        "scale": module.scaling,
-        "dropout": module.attention_dropout,
-        "causal": True,
-        "rotary": rotary,
-    }
-    heads = module.config.num_attention_heads
-    return bind(
-        _separate(module, ("q_proj", "k_proj", "v_proj"), heads, options), linear(module, "o_proj")
-    )
+    options = {"scale": module.scale, "dropout": module.dropout}
+    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_heads, options)
+    return bind(kernel, linear(module, "out_proj"))
 
 
-@register_converter("transformers.models.gpt2.modeling_gpt2.GPT2Attention")
+@register_converter(*sources(BART, "Attention"), call=call_first)
+def bart_attention(module: Any) -> IntegralOperator:
+    """The attention of BART and its relatives with its output layer: of an encoder, of a decoder
+    (causal), or across, where ``query`` are the decoder's features.
+    """
+    options = {"scale": module.scaling, "dropout": module.dropout, "causal": module.is_causal}
+    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_heads, options)
+    return bind(kernel, linear(module, "out_proj"))
+
+
+@register_converter("transformers.models.gpt2.modeling_gpt2.GPT2Attention", call=call_first)
 def gpt2_attention(module: Any) -> IntegralOperator:
     """GPT-2's causal attention: one packed layer, weights stored as (in, out)."""
     if module.is_cross_attention:
@@ -91,7 +185,7 @@ def gpt2_attention(module: Any) -> IntegralOperator:
     )
 
 
-def _separate(
+def separate(
     module: Any, names: tuple[str, str, str], heads: int, options: dict[str, Any]
 ) -> SoftmaxKernel:
     """The kernel of three layers, or a ConversionError."""

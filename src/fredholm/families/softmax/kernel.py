@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
@@ -38,11 +40,13 @@ class SoftmaxKernel(AttentionKernel, JointScores):
             0, 1, 2, …
         causal: the layer only makes sense looking back: its default domain is causal and others are
             refused.
+        window: the layer sees so many points back, itself included: longer default domains have
+            these ``pairs``, and longer domains without pairs are refused.
         dropout: of a converted layer, on weights or output. In training mode the layer is random,
             not an integral operator, and a call is refused.
 
     Raises:
-        DomainError: a domain without order for ``causal``.
+        DomainError: a domain without order for ``causal``, or without pairs for ``window``.
         ConversionError: training mode with ``dropout``.
 
     Reference: Vaswani et al. 2017; ITNet, Theorem 2; Su et al. 2021 for ``rotary``.
@@ -62,6 +66,7 @@ class SoftmaxKernel(AttentionKernel, JointScores):
         key_norm: nn.Module | None = None,
         rotary: Rotary | None = None,
         causal: bool = False,
+        window: int | None = None,
         dropout: float = 0.0,
     ):
         super().__init__(dim, heads, bias=bias, projections=projections)
@@ -69,7 +74,7 @@ class SoftmaxKernel(AttentionKernel, JointScores):
             raise OptionError(f"rotary turns {rotary.width} features, a head has {self.width}")
         self.scale = self.width**-0.5 if scale is None else scale
         self.query_norm, self.key_norm, self.rotary = query_norm, key_norm, rotary
-        self.causal, self.dropout = causal, dropout
+        self.causal, self.window, self.dropout = causal, window, dropout
 
     def queries(self, x: Tensor, ux: Tensor) -> Tensor:
         return self._finish_queries(x, self._heads(ux, 0))
@@ -99,11 +104,24 @@ class SoftmaxKernel(AttentionKernel, JointScores):
     def check(self, layout: Layout) -> None:
         if self.causal and not layout.causal:
             raise DomainError("this attention looks back only; give it a domain with causal=True")
+        if self.window is not None and not layout.pairs:
+            n = None if layout.keys is None else prod(layout.keys)
+            if n is None or n > self.window:
+                raise DomainError(
+                    f"this attention sees {self.window} points back, and the domain hides none; "
+                    "give it pairs that do, as operator.kernel.default_domain(n, ...) has"
+                )
         check_dropout(self.training, self.dropout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         length = None if self.rotary is None else 1.0
-        return Domain.line(n, length=length, causal=self.causal, device=device, dtype=dtype)
+        pairs = None
+        if self.window is not None and n > self.window:
+            index = torch.arange(n, device=device)
+            pairs = index[:, None] - index < self.window
+        return Domain.line(
+            n, length=length, causal=self.causal, pairs=pairs, device=device, dtype=dtype
+        )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, scale={self.scale:.4g}, causal={self.causal}"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from ...domain import Domain
 from ...integral import IntegralOperator
 from ...integral.conversion import refuse, refuse_dropout, register_converter
 from .kernel import SoftmaxKernel
 
 
-@register_converter("torch.nn.modules.activation.MultiheadAttention")
+def _call(layer: nn.MultiheadAttention, u: Tensor, domain: Domain) -> Tensor:
+    """Self attention on (B, N, dim)."""
+    u = u if layer.batch_first else u.transpose(0, 1)
+    out = layer(u, u, u, need_weights=False)[0]
+    return out if layer.batch_first else out.transpose(0, 1)
+
+
+@register_converter("torch.nn.modules.activation.MultiheadAttention", call=_call)
 def multihead_attention(module: nn.MultiheadAttention) -> IntegralOperator:
     r"""Multi-head attention, self or cross, on (B, N, dim) whatever the module's ``batch_first``.
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
+from ..comparison import Form, Sampler
 from .limits import linear_attention_refusal
-from .naive import guarded
+from .sample import form_of, sample_given
 
 
 def linear_attention(
@@ -63,7 +64,10 @@ def linear_attention(
         batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
-    if choose_backend(backend, "linear attention", value.device, refusal) == "triton":
+    def form() -> tuple[Sampler, torch.dtype, Form]:
+        return sample_given, value.dtype, form_of(query.shape[3], value, quadrature, floor)
+
+    if choose_backend(backend, "linear attention", value.device, refusal, form) == "triton":
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)
@@ -261,6 +265,27 @@ def _with_mass(value: Tensor, floor: float | None) -> Tensor:
     return value if floor is None else F.pad(value, (0, 1), value=1.0)
 
 
+def at_scale(query: Tensor, largest: Tensor) -> Tensor:
+    """Features of queries (B, H, Nq, r) over the largest feature of the keys that each one sees (B,
+    H, Nq).
+
+    Keys share one factor, by the largest feature of all. The result does not depend on it, but the
+    denominator's floor would cut off a query whose own keys are small beside a later one.
+    """
+    return query / largest.clamp_min(1e-20).to(query.dtype)[..., None]
+
+
+def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
+    """The denominator, or ``floor`` where its magnitude is below: features that are all zero give
+    zero and never NaN.
+
+    Example:
+        >>> guarded(torch.tensor([2.0, 0.0, -3.0]), 0.5).tolist()
+        [2.0, 0.5, -3.0]
+    """
+    return torch.where(denominator.abs() < floor, floor, denominator)
+
+
 def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
     out = out if scale is None else out * scale
     return out if floor is None else out[..., :-1] / guarded(out[..., -1:], floor)
@@ -269,9 +294,9 @@ def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
 def _prefix_sums(
     query: Tensor, key: Tensor, value: Tensor, chunk: int, moment: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in brackets
-    after the last; M is the ``moment`` of points before. Shapes only, no loop, so that traced
-    lengths stay free.
+    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in
+    brackets after the last; M is the ``moment`` of points before. Shapes only, no loop, so that
+    traced lengths stay free.
     """
     n = query.shape[2]
     count = (n + chunk - 1) // chunk

@@ -1,0 +1,321 @@
+"""The two halves of an integral and what they promise each other: a :class:`Kernel`, what
+interacts, lists the forms that may integrate it; a :class:`Form` is one algorithm. :func:`choose`
+is a plain loop over the kernel's list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..arguments import Checked
+from ..domain import Domain
+from ..errors import ConversionError, OptionError, StrategyError
+from ..ops.backend import describe_backend
+from ..quadrature import Quadrature
+from .capabilities import lacking
+from .problem import Facts, Layout, Problem
+from .strategy import Plan, Strategy
+
+Memory = dict[str, Tensor]
+"""What a causal form keeps of the points before: tensors with the batch on dimension 0."""
+
+# What a kernel may define, and the base class that makes a definition of it.
+DEFINITIONS = {
+    "WeightedKernel": ("weights", "value_map"),
+    "HiddenKernel": ("hidden", "readout"),
+    "PairKernel": ("forward",),
+    "MatrixKernel": ("matrix",),
+}
+
+
+class Kernel(nn.Module, metaclass=Checked):
+    r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
+
+    Concrete kernels derive from one of four definitions, each of which says in its own way what
+    ``matrix`` is: :class:`PairKernel` (a function of two ends), :class:`HiddenKernel` (a linear
+    readout of hidden units), :class:`WeightedKernel` (a scalar weight times a value map) and
+    :class:`MatrixKernel` (all pairs at once). Capabilities (:mod:`fredholm.integral.capabilities`)
+    stand beside the definition and allow faster forms.
+
+    Args:
+        heads: number of heads H.
+        d_in: features a head reads of u: ``dim // heads`` (a slice each), or ``dim`` where
+            ``whole``.
+        d_out: features a head writes.
+
+    Attributes:
+        whole: every head reads all of u instead of its own slice.
+        reads_query: the kernel depends on u(x), so that queries on another domain need features.
+        sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
+        forms: the algorithms that may integrate the kernel, best first; see
+            :class:`fredholm.integral.forms.Form`. A subclass inherits its base's.
+
+    Raises:
+        OptionError: a class without one of the four definitions.
+    """
+
+    whole = False
+    reads_query = True
+    sums = False
+    forms: ClassVar[tuple[type[Form], ...]] = ()
+
+    def __init__(self, heads: int, d_in: int, d_out: int | None = None):
+        super().__init__()
+        if not self.forms:
+            raise OptionError(_lacks_definition(type(self)))
+        self.heads, self.d_in, self.d_out = heads, d_in, d_out or d_in
+
+    def __init_subclass__(cls, **options) -> None:
+        super().__init_subclass__(**options)
+        slip = lacking(cls)
+        if slip is not None:
+            capability, methods = slip
+            raise OptionError(
+                f"{cls.__name__} defines {', '.join(methods)} but does not inherit "
+                f"{capability.__name__}, so its faster form would never be taken; write "
+                f"class {cls.__name__}({cls.__mro__[1].__name__}, {capability.__name__})"
+            )
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
+        O(Nq·Nk).
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define matrix(problem)")
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        """Response to a constant channel, broadcastable to (B, H, Nq, d_out), where the layer is
+        affine; None otherwise.
+        """
+        return None
+
+    # --- where the kernel lives -------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel means
+        nothing. By default every domain is accepted.
+        """
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        """The domain of n points that an operator assumes when it is given none."""
+        return Domain.line(n, device=device, dtype=dtype)
+
+    def small_domain(self) -> Domain:
+        """A domain of a few points on which the kernel can be tried, by default the default one."""
+        return self.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
+
+    def output_domain(self, domain: Domain) -> Domain | None:
+        """Where the output lives when no query domain is given: None for ``domain`` itself, else
+        another (a strided grid).
+        """
+        return None
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, d_in={self.d_in}, d_out={self.d_out}"
+
+
+def _lacks_definition(kind: type) -> str:
+    """What to tell the author of a kernel that derives from :class:`Kernel` itself."""
+    defined = {name for base in kind.__mro__[: kind.__mro__.index(Kernel)] for name in vars(base)}
+    for base, methods in DEFINITIONS.items():
+        if defined.issuperset(methods):
+            return (
+                f"{kind.__name__} defines {' and '.join(methods)} but derives from Kernel, which "
+                f"no form integrates; derive it from fredholm.kernels.{base}"
+            )
+    bases = ", ".join(f"{base} ({', '.join(methods)})" for base, methods in DEFINITIONS.items())
+    return (
+        f"{kind.__name__} has no definition; derive it from one of fredholm.kernels' bases and "
+        f"define its methods: {bases}"
+    )
+
+
+class Form:
+    """One algorithm for ∫ K u dμ + offset. A kernel lists the forms that may integrate it.
+
+    A form that answers a whole problem defines :meth:`respond`; one that advances through a causal
+    domain defines :meth:`step`, and may define :meth:`start` and a faster :meth:`prefill`.
+
+    Args:
+        strategy: the options, of class ``word``.
+
+    Attributes:
+        word: the strategy that the form belongs to.
+        name: what it does in a few words: ``plan(domain).path``.
+        reason: why it is right where it is chosen.
+        responds, steps: whether it answers whole problems, and single points in causal order.
+        triton: whether it has a Triton kernel.
+        default: the word without options.
+    """
+
+    word: ClassVar[type[Strategy]]
+    name: ClassVar[str]
+    reason: ClassVar[str]
+    responds: ClassVar[bool] = True
+    steps: ClassVar[bool] = False
+    triton: ClassVar[bool] = False
+    default: ClassVar[Strategy]
+
+    def __init_subclass__(cls, **options) -> None:
+        super().__init_subclass__(**options)
+        if hasattr(cls, "word"):
+            cls.default = cls.word()
+
+    def __init__(self, strategy: Strategy):
+        self.strategy = strategy
+
+    # --- choosing ---------------------------------------------------------------------------------
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        """Why the form cannot integrate this kernel here, or None."""
+        return None
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        """Whether ``"auto"`` may take the form; an approximation answers False."""
+        return True
+
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        """Names of the ops it calls whose Triton kernels ``"auto"`` may take, once they have agreed
+        with PyTorch's operations.
+        """
+        return ()
+
+    def plan(self, kernel: Kernel, facts: Facts, device: torch.device) -> Plan:
+        """The form in words, for tensors on ``device``."""
+        requested = getattr(self.strategy, "backend", "torch")
+        backend = describe_backend(requested, self.compared(kernel, facts), device)
+        return Plan(repr(self.strategy), self.name, self.reason, backend)
+
+    # --- a whole problem --------------------------------------------------------------------------
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        raise NotImplementedError(f"{type(self).__name__} must define respond(kernel, problem)")
+
+    # --- a causal domain, point by point ----------------------------------------------------------
+
+    def start(self, kernel: Kernel, u: Tensor) -> Memory:
+        """The memory before the first point, for features like ``u`` (B, H, d)."""
+        return {}
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """The response at point t (B, H, 1, d_out) from its position (1 | B, 1, p), its features
+        (B, H, 1, d), the whole domain's quadrature and the memory of the points before it; and the
+        memory after it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define step")
+
+    def prefill(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """A stretch at once: points t, t + 1, … at x (1 | B, n, p) with features u (B, H, n, d) to
+        their responses (B, H, n, d_out) and the memory after the last. By
+        default one step after another.
+        """
+        out = []
+        for i in range(u.shape[2]):
+            part = slice(i, i + 1)
+            y, memory = self.step(kernel, x[:, part], u[:, :, part], quadrature, t + i, memory)
+            out.append(y)
+        return torch.cat(out, 2), memory
+
+
+def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
+    """An integral and the kernel's response to a constant channel."""
+    offset = kernel.offset(problem)
+    return out if offset is None else out + offset
+
+
+# --- choosing one ---------------------------------------------------------------------------------
+
+
+def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
+    """The first form of ``kernel.forms`` that belongs to the strategy and does not refuse.
+
+    ``"auto"`` takes the first that any strategy prefers; such a form is always exact. The choice
+    follows static facts alone and is made anew at every call (about 5 µs), so that a kernel's
+    options may change and traced lengths stay free.
+
+    Raises:
+        StrategyError: no form of the strategy integrates this kernel here; it says why.
+
+    Example:
+        >>> from fredholm.kernels import Layout, SoftmaxKernel
+        >>> choose("auto", SoftmaxKernel(8, 2), Facts(Layout())).name
+        'fused attention'
+    """
+    stepping = facts.layout.stepping
+    if isinstance(strategy, str):
+        for kind in kernel.forms:
+            if kind.steps if stepping else kind.responds:
+                form = kind(kind.default)
+                if form.preferred(kernel, facts) and form.refuses(kernel, facts) is None:
+                    return form
+        raise StrategyError(f"{type(kernel).__name__} has no form for {facts.layout}")
+    strategy = strategy.stepping() if stepping else strategy
+    reasons = []
+    for kind in kernel.forms:
+        if isinstance(strategy, kind.word) and (kind.steps if stepping else kind.responds):
+            form = kind(strategy)
+            why = form.refuses(kernel, facts)
+            if why is None:
+                return _on_backend(form, kernel)
+            reasons.append(why)
+    raise _refusal(strategy, kernel, reasons, stepping)
+
+
+def _on_backend(form: Form, kernel: Kernel) -> Form:
+    """The form, or a StrategyError where Triton was demanded of a form without a Triton kernel."""
+    options: Any = form.strategy
+    if form.triton or getattr(options, "backend", "auto") != "triton":
+        return form
+    raise StrategyError(
+        f"{options!r} would integrate {type(kernel).__name__} by {form.name}, which has no Triton "
+        "kernel; use backend='auto'"
+    )
+
+
+def _refusal(
+    strategy: Strategy, kernel: Kernel, reasons: list[str], stepping: bool
+) -> StrategyError:
+    """The error of a strategy that cannot integrate a kernel."""
+    name, other = type(strategy).__name__, type(kernel).__name__
+    if reasons:
+        return StrategyError(f"{name} cannot integrate {other}: {reasons[-1]}")
+    if stepping and any(isinstance(strategy, kind.word) for kind in kernel.forms):
+        return StrategyError(f"{name} has no causal step; set op.strategy = 'exact' to generate")
+    return StrategyError(
+        f"{name} cannot integrate {other}: it needs {strategy.needs}; "
+        f"use {strategy.instead} instead"
+    )
+
+
+# --- what concrete kernels share ------------------------------------------------------------------
+
+
+def check_dropout(training: bool, rate: float) -> None:
+    """ConversionError where dropout is active: such a layer is random, and no integral operator."""
+    if training and rate:
+        raise ConversionError(
+            f"dropout={rate} is active in training mode, where the layer is random and no integral "
+            "operator; "
+            "call .eval(), or set the dropout to 0 to train without it"
+        )
+
+
+def own_parameter(x: Tensor) -> nn.Parameter:
+    """The very same Parameter, or a new one: a Parameter that is wrapped again would be trained
+    apart from its layer.
+    """
+    return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
+
+
+def identity(heads: int, dim: int) -> Tensor:
+    """One identity matrix a head, (H, dim, dim)."""
+    return torch.eye(dim).repeat(heads, 1, 1)
