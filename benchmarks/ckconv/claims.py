@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..kit.claims import Claim, Sample
+from ..kit.statistics import beyond_best
 from .kernels import NETWORKS
 
 Results = dict[str, Any]
@@ -21,23 +22,9 @@ WHOLE, HALF, LOST = (
 )  # observations lost, rates trained, tested
 
 
-def by_seed(rows: list[dict[str, Any]], metric: str = "accuracy") -> dict[int, dict[str, float]]:
-    """Scores of the variants, seed by seed."""
-    found: dict[int, dict[str, float]] = {}
-    for row in rows:
-        found.setdefault(row["seed"], {})[row["variant"]] = row[metric]
-    return found
-
-
 def ahead(section: str, name: str, others: tuple[str, ...]) -> Sample:
     """A variant less the best of others, seed by seed."""
-
-    def sample(results: Results) -> list[float]:
-        scores = by_seed(results.get(section, [])).values()
-        full = [one for one in scores if {name, *others} <= set(one)]
-        return [one[name] - max(one[other] for other in others) for one in full]
-
-    return sample
+    return lambda results: beyond_best(results.get(section, []), name, others)
 
 
 def losses(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..kit.claims import Claim, Sample
-from ..kit.statistics import paired
+from ..kit.statistics import beyond_best, paired
 
 Results = dict[str, Any]  # "runs": rows, "speed": parts
 NEAR = 0.985 - 0.036  # the paper's mean cosine less its standard deviation
@@ -39,13 +39,8 @@ def ahead(own: str, others: tuple[str, ...]) -> Sample:
     """The accuracy of a variant less that of the best of others, seed by seed."""
 
     def sample(results: Results) -> list[float]:
-        mine = {row["seed"]: row["x"] for row in values(results, own, "accuracy")}
-        best: dict[int, list[float]] = {}
-        for other in others:
-            for row in values(results, other, "accuracy"):
-                best.setdefault(row["seed"], []).append(row["x"])
-        full = [seed for seed in mine if len(best.get(seed, [])) == len(others)]
-        return [mine[seed] - max(best[seed]) for seed in full]
+        rows = [row for name in (own, *others) for row in values(results, name, "accuracy")]
+        return beyond_best(rows, own, others, "x")
 
     return sample
 

@@ -80,6 +80,24 @@ def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> list[float]:
     return [one[seed] - other[seed] for seed in one if seed in other]
 
 
+def beyond_best(
+    rows: Rows, name: str, others: Sequence[str], metric: str = "accuracy"
+) -> list[float]:
+    """Variant ``name`` less the best of ``others``, one difference per seed that all have.
+
+    Example:
+        >>> rows = [{"variant": v, "seed": 0, "accuracy": x}
+        ...         for v, x in (("a", 0.5), ("b", 0.25), ("c", 0.375))]
+        >>> beyond_best(rows, "a", ("b", "c")), beyond_best(rows, "a", ("b", "d"))
+        ([0.125], [])
+    """
+    scores: dict[int, dict[str, float]] = {}
+    for row in rows:
+        scores.setdefault(row["seed"], {})[row["variant"]] = row[metric]
+    full = [one for one in scores.values() if {name, *others} <= set(one)]
+    return [one[name] - max(one[other] for other in others) for one in full]
+
+
 def slope(x: Iterable[float], y: Iterable[float]) -> float:
     """Exponent b of y = a·x^b, by least squares of the logarithms.
 

@@ -101,14 +101,3 @@ def test_a_damaged_result_is_named(tmp_path, counted):
     path.write_text("{")
     with pytest.raises(FredholmError, match="delete it and run again"):
         grid.read(cell)
-
-
-def square(cell, report):
-    cell.place.mkdir()
-    return {"y": cell.settings["x"] ** 2}
-
-
-def test_processes_share_a_grid(tmp_path):
-    cells = [Cell({"x": x}, tmp_path / str(x)) for x in (2, 3)]
-    found = {cell.settings["x"]: result["y"] for cell, result in Grid(square).run(cells, jobs=2)}
-    assert found == {2: 4, 3: 9}
