@@ -1,4 +1,4 @@
-"""Random operators on random domains, until the minutes are over: ``python -m benchmarks.fuzz
+"""Random operators on random domains, until the minutes are over: ``python -m benchmarks fuzz
 [--minutes 10] [--seed 0] [--operator NAME] [--case N] [--out FILE]``.
 
 A case is a registered operator with options, a domain and features, all drawn from its number. Four
@@ -33,7 +33,7 @@ from fredholm import Domain
 from fredholm.errors import FredholmError, StrategyError
 from fredholm.operators import IntegralOperator, create_operator, list_operators
 
-from .machine import describe
+from .kit.machine import describe
 
 OUT = Path(__file__).parent / "results" / "fuzz.json"
 CHECKS = ("forward", "gradient", "jvp", "step")
@@ -383,7 +383,7 @@ def run(
                 tally.worst = max(tally.worst, float(detail or 0.0))
             if outcome == "failed":
                 failures.append({"case": number, "check": check, "what": str(detail)})
-                print(f"python -m benchmarks.fuzz --case {number}  # {check}: {detail}", flush=True)
+                print(f"python -m benchmarks fuzz --case {number}  # {check}: {detail}", flush=True)
         done += 1
     return done, dict(sorted(tallies.items())), failures
 
@@ -400,7 +400,7 @@ def show(tallies: dict[str, dict[str, Tally]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; 1 where something failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--cases", type=int, help="this many instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other cases")
