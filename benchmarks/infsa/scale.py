@@ -143,7 +143,7 @@ def check_model() -> float:
     with torch.no_grad():
         answer = model(image)
         model.double()
-        for operator in model.operators:
+        for operator in model.body.operators:
             operator.forward = operator.dense
         error = difference(answer, model(image.double()))
     return require("InfViT", error, 1e-4)

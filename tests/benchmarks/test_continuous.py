@@ -74,19 +74,19 @@ def test_noise_grows(model, monkeypatch):
 
 @pytest.mark.parametrize(("scheme", "calls"), [("lie", 6), ("parallel", 6), ("strang", 24)])
 def test_cost_counts_attention(model, scheme, calls):
-    model.evolution.scheme = scheme
+    model.body.evolution.scheme = scheme
     assert operator_calls(model, NUMBERS, 6) == calls
 
 
 @pytest.mark.parametrize("control", ["constant", "linear"])
 def test_errors_shrink_and_the_model_comes_back(model, monkeypatch, control):
     monkeypatch.setattr(continuous, "STEPS", (2, 4, 16))
-    before, controls = model(NUMBERS), model.evolution.controls
+    before, controls = model(NUMBERS), model.body.evolution.controls
     rows = measure_steps(model, parts_of(model), control)
     assert [row["steps"] for row in rows] == [2, 4, 16]
     assert rows[1]["accuracy"] == 1.0, "its own steps"
     assert rows[0]["error"] > rows[1]["error"] > rows[2]["error"] > 0
-    assert model.evolution.controls is controls
+    assert model.body.evolution.controls is controls
     assert model(NUMBERS).equal(before)
 
 
