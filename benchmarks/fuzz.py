@@ -34,8 +34,9 @@ from fredholm.errors import FredholmError, StrategyError
 from fredholm.operators import IntegralOperator, create_operator, list_operators
 
 from .kit.machine import describe
+from .kit.page import RESULTS
 
-OUT = Path(__file__).parent / "results" / "fuzz.json"
+OUT = RESULTS / "fuzz.json"
 CHECKS = ("forward", "gradient", "jvp", "step")
 EXACT, SINGLE = 1e-8, 2e-3  # of the largest magnitude: float64, and float32's beside float64's
 Draw = random.Random
@@ -432,7 +433,3 @@ def main(argv: list[str] | None = None) -> int:
         }
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return int(bool(failures))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
