@@ -46,10 +46,8 @@ slow: $(READY)
 	@touch $@
 
 bench: .peers/.ready
-	$(BIN)/python -m benchmarks --out benchmarks/results/cpu.json
-	$(BIN)/python -m benchmarks.roofline
-	$(BIN)/python -m benchmarks.report
-	$(BIN)/python -m benchmarks.performance_report
+	$(BIN)/python -m benchmarks time performance
+	$(BIN)/python -m benchmarks page foundation performance
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[docs]'

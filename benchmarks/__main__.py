@@ -1,115 +1,120 @@
-"""``python -m benchmarks [--only NAME] [--operator NAME] [--import FILE] [--out FILE] [--check
-FILE]``
+"""``python -m benchmarks time|run|page|check|fuzz [NAME [PART ...]]``
+
+time   measure speed or memory, answers checked first, into benchmarks/results
+run    train or compute the evidence that a subject's claims are judged by; goes on where it stopped
+page   write the pages and pictures of the documentation from the committed results
+check  time again, and fail where a ratio fell by more than 15% against the committed one
+fuzz   random domains and options against the definitions (its own options: fuzz --help)
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
-import torch
+from fredholm.errors import FredholmError
 
-from fredholm.operators import import_file
-
-from . import ckconv, hidden_first, memory, operators, peers, published  # noqa: F401  registers the cases
-from .machine import describe, matrix_rate
-from .registry import makers
-from .regressions import compare_ratios
-from .runner import run
+from .kit.subject import Options, Subject, find_subject, subject_names
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--only", action="append", choices=[*makers(), "memory"], help="run these groups of cases"
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return run(words)
+    except FredholmError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def run(words: list[str]) -> int:
+    """Do what the command line says; its exit code."""
+    if words and words[0] == "fuzz":  # with options of its own
+        return importlib.import_module("benchmarks.fuzz").main(words[1:])
+    args = parse(words)
+    for file in args.imports:
+        from fredholm.operators import import_file
+
+        import_file(file)
+    options = options_of(args)
+    if args.what == "page":
+        names = [args.name, *args.parts] if args.name else subject_names()
+        for name in names:
+            write(find_subject(name))
+        return 0
+    if args.name is None:
+        args.name = "performance"
+    subject = find_subject(args.name)
+    import torch
+
+    torch.set_num_threads(options.threads)
+    if args.what == "check":
+        return check(subject, options)
+    parts = {"time": subject.times, "run": subject.runs}[args.what]
+    unknown = [part for part in args.parts if part not in parts]
+    if unknown or not parts:
+        needs = f"one of {', '.join(parts)}" if parts else f"another subject than {subject.name}"
+        raise SystemExit(f"{args.what} {subject.name} {' '.join(unknown)}: needs {needs}")
+    if args.what == "run" and subject.claims:
+        options.primary = tuple(c.text for c in subject.find(subject.claims) if c.primary)
+    for part in args.parts or parts:
+        subject.call(parts[part], options)
+    return 0
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"names: {', '.join(subject_names())}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--operator", help="of the group 'operators': this operator only")
-    parser.add_argument(
-        "--import",
-        action="append",
-        default=[],
-        dest="files",
-        help="Python files that register operators",
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, help="write results as JSON")
-    parser.add_argument(
-        "--check", type=Path, help="compare ratios with this file; exit code 1 where one got worse"
-    )
-    args = parser.parse_args()
-    for path in args.files:
-        import_file(path)
-    before = None if args.check is None else json.loads(args.check.read_text(encoding="utf-8"))
-    torch.set_num_threads(args.threads)
-    chosen = args.only or [*makers(), "memory"]
-    result: dict[str, Any] = {
-        "machine": describe() | {"sgemm_gflops": matrix_rate() / 1e9},
-        "cases": [],
-        "memory": [],
-    }
-    print(
-        f"{result['machine']}\n{'case':44} {'way':38} {'ratio':>7} {'ms':>10} {'±':>8} "
-        f"{'of sgemm':>9}  note"
-    )
-    result["cases"] = time_cases([name for name in makers() if name in chosen], args.operator)
-    if "memory" in chosen:
-        result["memory"] = measure_memory()
-    if args.out:
-        write(args.out, result, whole=not args.only)
-    if before is not None:
-        worse = compare_ratios(before["cases"], result["cases"])
-        print("\n".join(worse) or f"no ratio is worse than in {args.check}")
-        sys.exit(bool(worse))
+    parser.add_argument("what", choices=["time", "run", "page", "check", "fuzz"])
+    parser.add_argument("name", nargs="?", choices=subject_names(), metavar="NAME")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of a subject; default: all")
+    parser.add_argument("--only", nargs="+", default=[], help="sections, variants, operators")
+    parser.add_argument("--seeds", type=int, help="of trained runs; default: each section's own")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="then begin nothing")
+    parser.add_argument("--threads", type=int, help="default: 1 to run, all to time")
+    parser.add_argument("--runs", type=Path, help="folder of trained runs (default: runs/NAME)")
+    parser.add_argument("--results", type=Path, help="folder of the numbers")
+    parser.add_argument("--set", nargs="+", default=[], dest="changes", metavar="KEY=VALUE")
+    parser.add_argument("--import", action="append", default=[], dest="imports", metavar="FILE")
+    parser.add_argument("--small", action="store_true", help="whether it runs, not how fast")
+    return parser.parse_args(words)
 
 
-def time_cases(groups: list[str], operator: str | None) -> list[dict[str, Any]]:
-    """Rows of all cases of these groups, printed as they come."""
-    rows: list[dict[str, Any]] = []
-    for group in groups:
-        for case in makers()[group]():
-            if operator and group == "operators" and not case.name.startswith(f"{operator} "):
-                continue
-            for row in run(case):
-                rows.append({"group": group, **row})
-                share = f"{row['matrix_rate_share']:.0%}" if row["matrix_rate_share"] else ""
-                figures = f"{row['ratio']:7.2f} {row['milliseconds']:10.2f} {row['spread']:8.2f} {share:>9}"
-                print(f"{row['case']:44} {row['way']:38} {figures}  {row['note']}", flush=True)
-    return rows
+def options_of(args: argparse.Namespace) -> Options:
+    threads = args.threads or (1 if args.what == "run" else os.cpu_count() or 1)
+    options = Options(tuple(args.only), args.seeds, args.minutes, threads)
+    options.runs = args.runs or Path("runs") / (args.name or "benchmarks")
+    options.results = args.results or options.results
+    options.changes, options.small = tuple(args.changes), args.small
+    return options
 
 
-def measure_memory() -> list[dict[str, Any]]:
-    """Peak memory of two operators against N."""
-    found = [
-        memory.run(name, **options) for name, options in (("itnet", {"width": 32}), ("softmax", {}))
-    ]
-    for entry in found:
-        lengths: Any = entry["lengths"]
-        sizes = ", ".join(f"{row['n']}: {row['megabytes']:.0f} MB" for row in lengths)
-        print(
-            f"{entry['case']:44} exponent {entry['exponent']:.2f}  {sizes}  {entry['note']}",
-            flush=True,
-        )
-    return found
+def write(subject: Subject) -> None:
+    """A subject's pages, and their pictures."""
+    for path, function in subject.pages.items():
+        path.write_text(subject.call(function), encoding="utf-8")
+        print(f"written to {path}")
+    if subject.draw:
+        subject.call(subject.draw)
 
 
-def write(path: Path, result: dict[str, Any], *, whole: bool) -> None:
-    """The results as JSON; groups that were not run again stay as they were measured before."""
-    if not whole and path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        result["machine"] = before["machine"]
-        again = {row["group"] for row in result["cases"]}
-        result["cases"] = [row for row in before["cases"] if row["group"] not in again] + result[
-            "cases"
-        ]
-        result["memory"] = result["memory"] or before["memory"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {path}")
+def check(subject: Subject, options: Options) -> int:
+    """1 where a ratio fell, with the cases; 0 where none did."""
+    from .kit.check import fallen
+
+    if not subject.cases:
+        raise SystemExit(f"check {subject.name}: it has no timed cases")
+    before = subject.call(subject.ratios)
+    worse = fallen(before, list(subject.call(subject.cases, options)))
+    print("\n".join(worse) or "no ratio fell by more than 15%")
+    return int(bool(worse))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Random operators on random domains, until the minutes are over: ``python -m benchmarks.fuzz
+"""Random operators on random domains, until the minutes are over: ``python -m benchmarks fuzz
 [--minutes 10] [--seed 0] [--operator NAME] [--case N] [--out FILE]``.
 
 A case is a registered operator with options, a domain and features, all drawn from its number. Four
@@ -33,9 +33,10 @@ from fredholm import Domain
 from fredholm.errors import FredholmError, StrategyError
 from fredholm.operators import IntegralOperator, create_operator, list_operators
 
-from .machine import describe
+from .kit.machine import describe
+from .kit.page import RESULTS
 
-OUT = Path(__file__).parent / "results" / "fuzz.json"
+OUT = RESULTS / "fuzz.json"
 CHECKS = ("forward", "gradient", "jvp", "step")
 EXACT, SINGLE = 1e-8, 2e-3  # of the largest magnitude: float64, and float32's beside float64's
 Draw = random.Random
@@ -383,7 +384,7 @@ def run(
                 tally.worst = max(tally.worst, float(detail or 0.0))
             if outcome == "failed":
                 failures.append({"case": number, "check": check, "what": str(detail)})
-                print(f"python -m benchmarks.fuzz --case {number}  # {check}: {detail}", flush=True)
+                print(f"python -m benchmarks fuzz --case {number}  # {check}: {detail}", flush=True)
         done += 1
     return done, dict(sorted(tallies.items())), failures
 
@@ -400,7 +401,7 @@ def show(tallies: dict[str, dict[str, Tally]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; 1 where something failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--cases", type=int, help="this many instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other cases")
@@ -432,7 +433,3 @@ def main(argv: list[str] | None = None) -> int:
         }
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return int(bool(failures))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

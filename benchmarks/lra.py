@@ -1,28 +1,27 @@
 """The Long Range Arena at CPU size: one backbone and recipe, four attentions, short ListOps and
-bytes of movie reviews.
-
-``python -m benchmarks.lra [--seeds 1] [--task listops --task text] [--attention luna] [--runs
-runs/lra]`` trains what docs/results/lra.json lacks, writes the file after every run, then
-docs/results/lra.md; ``--page`` writes the page alone. A run that was interrupted goes on. Nothing
-but the attention differs between the rows of a table; each recipe's learning rate is the same for
-all, and none was tuned.
+bytes of movie reviews. Nothing but the attention differs between the rows of a table; each recipe's
+learning rate is the same for all, and none was tuned.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-from pathlib import Path
 from typing import Any
 
-import torch
+from fredholm.training import load_recipe
+from fredholm.training.grid import Cell, recipe_cell, train_cell
 
-from fredholm.training.sweeps import sweep
+from .kit.claims import Claim, Sample, claims_section
+from .kit.grid import Row, Table, fill
+from .kit.machine import describe
+from .kit.page import PAGES, head, load, spread, table
+from .kit.statistics import Rows, paired
+from .kit.subject import Options, Subject
 
-from .machine import describe
-
-RESULTS, PAGE = Path("docs/results/lra.json"), Path("docs/results/lra.md")
+TABLE = Table("lra.json", ("task", "attention", "seed"))
+SUBJECT = Subject(
+    __name__, runs={"rows": ":run"}, pages={PAGES / "lra.md": ":page"}, claims=":CLAIMS"
+)
 ATTENTIONS = {
     "softmax": "softmax",
     "luna": "luna",
@@ -54,149 +53,89 @@ PUBLISHED = {
     "LOTFormer": 62.9,
     "LUNA": 65.44,
 }
-HEAD = """# Results: the Long Range Arena at CPU size
-
-<!-- Written by `python -m benchmarks.lra` from docs/results/lra.json; edit the script, not this page. -->
-
-"""
 
 
-def load(path: Path) -> dict[str, Any]:
-    """What was measured so far."""
-    if path.is_file():
-        return json.loads(path.read_text("utf-8"))
-    return {"command": "python -m benchmarks.lra", "runs": []}
-
-
-def measure(
-    out: Path, task: str, attention: str, seed: int, folder: Path, changes: list[str]
-) -> None:
-    """Train and test one row, unless the file has it, and add it to the file."""
-    key = {"task": task, "attention": attention, "seed": seed}
-    if any(all(run[k] == v for k, v in key.items()) for run in load(out)["runs"]):
-        return
-    _, recipe, own = TASKS[task]
-    overrides = [f"operator={ATTENTIONS[attention]}", f"seed={seed}", *own, *changes]
-    place = folder / f"{task}-{attention.replace(' ', '')}-{seed}"
-    (cell,), _ = sweep(recipe, overrides, place, report=lambda line: print(line, flush=True))
-    if "error" in cell:
-        raise RuntimeError(f"{key}: {cell['error']}")
-    kept = ("accuracy", "loss", "parameters", "epochs", "minutes")
-    found = load(out)  # again: another process may have added a row
-    found["runs"].append({**key, **{name: cell[name] for name in kept}})
-    found["machine"] = describe()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-def spread(values: list[float]) -> str:
-    """Mean ± sample standard deviation, in percent."""
-    text = f"{100 * statistics.mean(values):.1f}"
-    return text if len(values) < 2 else f"{text} ± {100 * statistics.stdev(values):.1f}"
-
-
-def table(found: dict[str, Any], task: str) -> str:
-    """The rows of a task: mean and spread over seeds."""
-    lines = [
-        "| attention | test accuracy (%) | test loss | seeds | parameters |",
-        "|---|---|---|---|---|",
+def run(options: Options) -> None:
+    """The tasks and attentions of ``--only``, or all."""
+    wanted = options.chosen([*TASKS, *ATTENTIONS])
+    rows = [
+        {"task": task, "attention": attention, "seed": seed}
+        for seed in range(options.seeds or 1)
+        for task in [name for name in TASKS if name in wanted] or TASKS
+        for attention in [name for name in ATTENTIONS if name in wanted] or ATTENTIONS
     ]
+
+    def cell(row: Row) -> Cell:
+        _, recipe, own = TASKS[row["task"]]
+        label = f"{row['task']}-{row['attention'].replace(' ', '')}-{row['seed']}"
+        overrides = [f"operator={ATTENTIONS[row['attention']]}", f"seed={row['seed']}", *own]
+        chosen = load_recipe(recipe, [*overrides, *options.changes, f"name={label}"])
+        return recipe_cell(chosen, options.runs / label)
+
+    command = "python -m benchmarks run lra"
+    fill(TABLE, rows, train_cell, cell, options, machine=describe(), command=command)
+
+
+def rows_of(runs: Rows, task: str) -> Rows:
+    """The runs of a task, their attention as the variant."""
+    return [{**run, "variant": run["attention"]} for run in runs if run["task"] == task]
+
+
+def ahead(task: str, other: str) -> Sample:
+    """LUNA's accuracy less that of another attention."""
+    return lambda runs: paired(rows_of(runs, task), "luna", other)
+
+
+CLAIMS = [
+    Claim(
+        f"{'ListOps' if task == 'listops' else 'Text'}: LUNA above {other}",
+        f"{PUBLISHED['LUNA']} over {published}, means of five tasks",
+        ahead(task, other),
+        primary=True,
+        digits=1,
+    )
+    for task in TASKS
+    for other, published in (("softmax", PUBLISHED["softmax"]), ("hedgehog", PUBLISHED["Hedgehog"]))
+]
+
+
+def task_table(runs: Rows, task: str) -> str:
+    """The rows of a task: mean and spread over seeds."""
+    lines = []
     for attention in ATTENTIONS:
-        runs = [
-            run for run in found["runs"] if (run["task"], run["attention"]) == (task, attention)
-        ]
-        if runs:
-            loss, seeds = (
-                statistics.mean(run["loss"] for run in runs),
-                ", ".join(str(run["seed"]) for run in runs),
-            )
-            accuracy = spread([run["accuracy"] for run in runs])
-            lines.append(
-                f"| {attention} | {accuracy} | {loss:.3f} | {seeds} | {runs[0]['parameters']:,} |"
-            )
-    return "\n".join(lines)
+        mine = [run for run in rows_of(runs, task) if run["attention"] == attention]
+        if mine:
+            loss = f"{statistics.mean(run['loss'] for run in mine):.3f}"
+            seeds = ", ".join(str(run["seed"]) for run in mine)
+            accuracy = spread(run["accuracy"] for run in mine)
+            lines.append((attention, accuracy, loss, seeds, f"{mine[0]['parameters']:,}"))
+    return table(("attention", "test accuracy (%)", "test loss", "seeds", "parameters"), lines)
 
 
-def verdict(found: dict[str, Any], task: str) -> str:
-    """Which row is ahead, in words that follow from the numbers, and whether the seeds tell them
-    apart.
-    """
-    rows = {
-        a: [r["accuracy"] for r in found["runs"] if (r["task"], r["attention"]) == (task, a)]
-        for a in ATTENTIONS
-    }
-    means = {a: statistics.mean(values) for a, values in rows.items() if values}
-    if len(means) < 2:
-        return f"Only {', '.join(means)} was measured so far: nothing is compared."
-    best, second = sorted(means, key=lambda a: -means[a])[:2]
-    gap, n = 100 * (means[best] - means[second]), min(len(rows[best]), len(rows[second]))
-    noise = 100 * max(
-        (statistics.stdev(rows[a]) for a in (best, second) if len(rows[a]) > 1),
-        default=float("nan"),
-    )
-    told = "more" if gap > noise else "no more"
-    behind = ", ".join(f"{a} {100 * (means[best] - means[a]):.1f}" for a in means if a != best)
-    seeds = (
-        f"{n} seeds, {told} than the larger of their spreads"
-        if n > 1
-        else "one seed, which tells little"
-    )
-    return f"Ahead: **{best}**, by {gap:.1f} points over {second} ({seeds}). Points behind it: {behind}."
-
-
-def page(found: dict[str, Any]) -> str:
-    """The results page."""
-    parts = [HEAD]
-    machine = found["machine"]
-    parts.append(
-        "One backbone (`lra_skyformer`: two layers, width 64, two heads, feed-forward 128, mean "
+def page(found: dict[str, Any] | None = None) -> str:
+    """The results page; of the committed results, where none are given."""
+    found = found or load(TABLE.file)
+    machine, runs = found["machine"], found["runs"]
+    parts = [
+        head("Results: the Long Range Arena at CPU size", "lra", TABLE.file)
+        + "One backbone (`lra_skyformer`: two layers, width 64, two heads, feed-forward 128, mean "
         "pooling), one recipe a task, four\n"
-        f"attentions. `{found['command']}`, {machine['processor']}, torch {machine['torch']}. "
-        "Sequences are short,\n"
+        f"attentions. `python -m benchmarks run lra`, {machine['processor']}, torch "
+        f"{machine['torch']}. Sequences are short,\n"
         "training is minutes, no learning rate was tuned: these rows say that everything runs and "
         "what a small budget gives, not\n"
-        "what the Arena would.\n"
-    )
+        "what the Arena would.",
+        claims_section(CLAIMS, runs, found).rstrip(),
+    ]
     for task, (title, recipe, own) in TASKS.items():
         changes = " ".join(f'"{change}"' if " " in change else change for change in own)
-        if any(run["task"] == task for run in found["runs"]):
-            parts.append(
-                f"\n## {title}\n\n`fredholm train {recipe} operator=… "
-                f"{changes}`\n\n{table(found, task)}\n\n"
-            )
-            parts.append(verdict(found, task) + "\n")
+        if rows_of(runs, task):
+            command = f"`fredholm train {recipe} operator=… {changes}`"
+            parts += [f"## {title}", command, task_table(runs, task)]
     figures = ", ".join(f"{name} {value}" for name, value in PUBLISHED.items())
     parts.append(
-        "\n## Published\n\nAverages over the five tasks of the Arena, LUNA's Table "
-        f"1:\n{figures}.\nThey are not reproduced here: the full "
-        "recipes (`lra-*-full`, see [the guide](../lra.md)) are hours each on a GPU.\n"
+        f"## Published\n\nAverages over the five tasks of the Arena, LUNA's Table 1:\n{figures}.\n"
+        "They are not reproduced here: the full "
+        "recipes (`lra-*-full`, see [the guide](../lra.md)) are hours each on a GPU."
     )
-    return "".join(parts)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lra", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--task", action="append", choices=TASKS)
-    parser.add_argument("--attention", action="append", choices=ATTENTIONS)
-    parser.add_argument("--runs", type=Path, default=Path("runs/lra"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--page", action="store_true", help="write the page from the file, train nothing"
-    )
-    parser.add_argument(
-        "changes", nargs="*", help="changes to the recipes, for a trial; the page's runs have none"
-    )
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    for seed in range(0 if args.page else args.seeds):
-        for task in args.task or TASKS:
-            for attention in args.attention or ATTENTIONS:
-                measure(args.out, task, attention, seed, args.runs, args.changes)
-    if args.out == RESULTS:
-        PAGE.write_text(page(load(RESULTS)), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return "\n\n".join(parts) + "\n"

@@ -11,20 +11,29 @@ import torch
 from fredholm.domain import Domain
 from fredholm.operators import create_operator, list_operators
 
-from .registry import Case, Entry, register, with_gradients
+from .kit.clock import Case, Entry, no_grad, time_cases, with_gradients
+from .kit.subject import Options, Subject
+
+SUBJECT = Subject(__name__, times={"cases": ":time"})
 
 
-@register("operators")
-def operators(batch: int = 2, points: int = 196, dim: int = 64, heads: int = 2) -> Iterator[Case]:
+def time(options: Options) -> None:
+    """Those of ``--only``, or all: printed, not kept."""
+    for _ in time_cases(operators(options.chosen(list_operators()))):
+        pass
+
+
+def operators(
+    names: list[str] | None = None, batch: int = 2, points: int = 196, dim: int = 64, heads: int = 2
+) -> Iterator[Case]:
     """Forward and forward + backward of each operator on a line."""
-    for name in list_operators():
+    for name in names or list_operators():
         torch.manual_seed(0)
         operator = create_operator(name, dim, heads)
         domain = Domain.line(points)
         u = torch.randn(batch, points, dim, requires_grad=True)
         small, part = u.detach()[:1], Domain.line(points)
-        dense = torch.no_grad()(lambda op=operator, d=part, v=small: op.dense(v, d))
-        forward = torch.no_grad()(lambda op=operator, d=domain, v=u: op(v, d))
+        dense, forward = no_grad(operator.dense, small, part), no_grad(operator, u, domain)
 
         # The dense definition needs N² d² numbers: the first batch entry is checked, the whole
         # batch is timed.

@@ -1,14 +1,7 @@
-"""``python -m benchmarks.splitting [--only orders|speed] [--quick]``: orders of the splitting
-schemes and what they cost.
-
-Writes splitting.json and splitting.svg. Keep the machine quiet for the timings of encoders.
-"""
+"""Orders of the splitting schemes and what they cost, beside PyTorch's encoder."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -30,11 +23,20 @@ from fredholm.families.continuous.splitting import (
     encoder_terms,
 )
 
-from .machine import describe
-from .registry import Case, Entry, register
-from .runner import run
+from .kit.check import theirs_first
+from .kit.clock import Case, Entry, time_cases
+from .kit.machine import describe
+from .kit.page import PAGES, load, save
+from .kit.subject import Options, Subject
 
-FOLDER = Path(__file__).parents[1] / "docs" / "results"
+FILE = "splitting.json"
+SUBJECT = Subject(
+    __name__,
+    times={"orders": ":time_orders", "speed": ":time_speed"},
+    draw=":draw_orders",
+    cases=":cases_again",
+    ratios=":committed",
+)
 SCHEMES = {
     "Lie": "lie",
     "Strang": "strang",
@@ -114,7 +116,6 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 # --- speed ----------------------------------------------------------------------------------------
 
 
-@register("splitting")
 def recovery(
     lengths: tuple[int, ...] = (64, 196, 512),
     dim: int = 256,
@@ -138,7 +139,6 @@ def recovery(
         )
 
 
-@register("strang")
 def strang(
     n: int = 196, dim: int = 256, heads: int = 8, layers: int = 6, batch: int = 4, repeats: int = 7
 ) -> Iterator[Case]:
@@ -217,50 +217,36 @@ def _strang(evolution: Evolution, u: Tensor, domain: Domain) -> Tensor:
     return u
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.splitting", description=__doc__)
-    parser.add_argument(
-        "--only",
-        choices=["orders", "speed"],
-        help="measure this; the rest of the file stays as it was",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="small sizes and few rounds: whether it runs, not how fast",
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=FOLDER)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / "splitting.json"
-    result: dict[str, Any] = (
-        json.loads(path.read_text(encoding="utf-8")) if args.only and path.is_file() else {}
-    )
-    if args.only != "speed":
-        result["orders"] = orders((8, 16, 32)) if args.quick else orders()
-        draw(result["orders"], args.out / "splitting.svg")
-        for row in result["orders"]:
-            errors = " ".join(f"{error:.1e}" for error in row["errors"])
-            print(f"{row['scheme']:24} order {row['order']:.3f}  {errors}", flush=True)
-    if args.only != "orders":
-        result |= {"machine": describe(), "cases": speed(args.quick)}
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {path}")
+def time_orders(options: Options) -> None:
+    """The measured orders."""
+    found = orders((8, 16, 32)) if options.small else orders()
+    _update({"orders": found}, options)
 
 
-def speed(quick: bool) -> list[dict[str, Any]]:
+def time_speed(options: Options) -> None:
+    """Encoders beside the same weights as an evolution."""
+    _update({"machine": describe(), "cases": list(timed(options))}, options)
+
+
+def _update(part: dict[str, Any], options: Options) -> None:
+    save((load(FILE, options.results) or {}) | part, FILE, options.results)
+
+
+def timed(options: Options) -> Iterator[dict[str, Any]]:
     """Rows of all cases."""
-    small: Any = {"layers": 2, "repeats": 3} if quick else {}
-    rows = []
-    for case in [*recovery(**small | ({"lengths": (64,)} if quick else {})), *strang(**small)]:
-        for row in run(case):
-            rows.append(row)
-            figures = f"{row['ratio']:6.3f} {row['milliseconds']:9.2f} ± {row['spread']:.2f} ms"
-            print(f"{row['case']:20} {row['way']:24} {figures}  {row['note']}", flush=True)
-    return rows
+    small: Any = {"layers": 2, "repeats": 3} if options.small else {}
+    yield from time_cases(recovery(**small | ({"lengths": (64,)} if options.small else {})))
+    yield from time_cases(strang(**small))
 
 
-if __name__ == "__main__":
-    main()
+def cases_again(options: Options) -> list[dict[str, Any]]:
+    return theirs_first(list(timed(options)))
+
+
+def committed() -> list[dict[str, Any]]:
+    return theirs_first(load(FILE)["cases"])
+
+
+def draw_orders() -> None:
+    """docs/results/splitting.svg."""
+    draw(load(FILE)["orders"], PAGES / "splitting.svg")

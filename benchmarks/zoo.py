@@ -1,13 +1,9 @@
-"""``python -m benchmarks.zoo``: hundreds of modules, each converted and compared, or refused by name;
-writes docs/results/conversions.json and docs/results/conversions.md.
-"""
+"""Hundreds of modules, each converted and compared, or refused by name."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
-import json
 import re
 import warnings
 from collections import Counter
@@ -22,9 +18,15 @@ from fredholm.errors import ConversionError
 from fredholm.integral.conversion import compare
 from fredholm.integral.probe import BATCH, probe
 
-from .machine import describe
-from .theorems.drawing import RESULTS, save_numbers
+from .kit.machine import describe
+from .kit.page import PAGES, head, load, rounded, save, table
+from .kit.subject import Options, Subject
 from .zoo_modules import Specimen, modules
+
+FILE = "conversions.json"
+SUBJECT = Subject(
+    __name__, runs={"modules": ":run_modules"}, pages={PAGES / "conversions.md": ":page"}
+)
 
 PACKAGES = ("transformers", "torch_geometric", "timm", "neuralop", "mambapy")
 OUTCOMES = {
@@ -80,28 +82,25 @@ def run(specimens: Iterable[Specimen]) -> list[dict[str, Any]]:
     return rows
 
 
-def page(found: dict[str, Any]) -> str:
+def page() -> str:
     """docs/results/conversions.md."""
+    found = load(FILE)
     rows, machine = found["modules"], found["machine"]
-    counts = Counter(row["outcome"] for row in rows)
-    lines = [
-        "# Results: what is converted and what is refused",
-        "",
-        "<!-- Written by `python -m benchmarks.zoo` from docs/results/conversions.json; edit that "
-        "script, not this page. -->",
-        "",
-        f"{len(rows)} modules through `as_operator` and `from_encoder`: {_summary(counts)}.",
-        "The error is the larger of those of output and input gradient on a small random signal,",
-        "in float64 and relative to the layer's norm. A refusal is a `ConversionError`.",
+    summary = _summary(Counter(row["outcome"] for row in rows))
+    parts = [
+        head("Results: what is converted and what is refused", "zoo", FILE)
+        + f"{len(rows)} modules through `as_operator` and `from_encoder`: {summary}.\n"
+        "The error is the larger of those of output and input gradient on a small random signal,\n"
+        "in float64 and relative to the layer's norm. A refusal is a `ConversionError`."
     ]
     for library in dict.fromkeys(row["library"] for row in rows):
         version = found["versions"].get(library)
-        lines += ["", f"## {library}{f' {version}' if version else ''}", ""]
-        lines += ["| module | by | becomes | error |", "|---|---|---|---|"]
-        lines += [_line(row) for row in rows if row["library"] == library]
-    command = "`python -m benchmarks.zoo`"
-    lines += ["", f"{machine['processor']}, torch {machine['torch']}. Command: {command}.", ""]
-    return "\n".join(lines)
+        lines = [_line(row) for row in rows if row["library"] == library]
+        parts.append(f"## {library}{f' {version}' if version else ''}")
+        parts.append(table(("module", "by", "becomes", "error"), lines))
+    command = "`python -m benchmarks run zoo`"
+    parts.append(f"{machine['processor']}, torch {machine['torch']}. Command: {command}.")
+    return "\n\n".join(parts) + "\n"
 
 
 def _summary(counts: Counter[str]) -> str:
@@ -111,15 +110,14 @@ def _summary(counts: Counter[str]) -> str:
     return "; ".join(parts)
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
     says, error = row.get("says", ""), row.get("error")
     if row["outcome"] == "refused":
         says = f"refused: {says}"
     elif row["outcome"].startswith("needs "):
         says = row["outcome"]
     size = "" if error is None else f"{error:.0e}" if error else "0"
-    cells = (f"`{row['module']}`", f"`{row['by']}`", says.replace("|", "\\|"), size)
-    return f"| {' | '.join(cells)} |"
+    return f"`{row['module']}`", f"`{row['by']}`", says.replace("|", "\\|"), size
 
 
 def versions() -> dict[str, str]:
@@ -134,24 +132,11 @@ def versions() -> dict[str, str]:
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=__doc__)
-    parser.add_argument(
-        "--write", action="store_true", help="only write the page from the results that are there"
-    )
-    parser.add_argument("--only", help="modules whose name contains this; nothing is written")
-    args = parser.parse_args(arguments)
-    numbers = RESULTS / "conversions.json"
-    if args.only:
-        run(specimen for specimen in modules() if args.only in specimen.name)
+def run_modules(options: Options) -> None:
+    """All modules; those whose name contains the text of ``--only`` are printed and not kept."""
+    if options.only:
+        text = " ".join(options.only)
+        run(specimen for specimen in modules() if text in specimen.name)
         return
-    if not args.write:
-        rows = run(modules())
-        found = {"machine": describe(), "versions": versions(), "modules": rows}
-        save_numbers(found, numbers)
-    found = json.loads(numbers.read_text(encoding="utf-8"))
-    (RESULTS / "conversions.md").write_text(page(found), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    found = {"machine": describe(), "versions": versions(), "modules": run(modules())}
+    save(rounded(found), FILE, options.results)

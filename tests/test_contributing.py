@@ -208,3 +208,21 @@ def test_a_preset_is_a_model_by_name(written):
     model = create_model("softmax_pico", head={"outputs": 3})
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 3)
     assert load_recipe({"name": "x", "data": {"name": "digits"}, "model": "softmax_pico"})
+
+
+def test_a_page_of_claims_is_one_file_of_ten_lines(tmp_path, monkeypatch):
+    from benchmarks.kit.subject import find_subject
+
+    import benchmarks
+    from fredholm.training import load_recipe
+
+    text = block("file: my_claims.py")
+    own = [line for line in text.splitlines() if line.strip() and not line.startswith("from ")]
+    assert len(own) <= 10
+    (tmp_path / "my_claims.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
+    subject = find_subject("my_claims")
+    assert [path.name for path in subject.pages] == ["my_claims.md"]
+    assert "| 81.4 over 80.8 | not run |  | open |" in subject.call(":page")
+    for run in subject.find("SECTIONS")["digits"].plan(1):
+        load_recipe(run["recipe"], run["overrides"])

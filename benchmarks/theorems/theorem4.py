@@ -25,7 +25,9 @@ from torch import Tensor
 from fredholm import Domain, IntegralOperator
 from fredholm.kernels import Kernel, MLPKernel, PairKernel
 
-from .drawing import band, logarithmic, slope, summary
+from ..kit.page import band, logarithmic
+from ..kit.page import table as as_table
+from ..kit.statistics import mean_sd, slope
 
 LENGTH, SCALE = 0.15, 0.5
 GROUPS = ("distance", "query", "key")
@@ -152,7 +154,7 @@ def against_width(
             ]
             for w in widths
         ]
-        rms, largest = ([summary([run[i] for run in row]) for row in runs] for i in (0, 1))
+        rms, largest = ([mean_sd([run[i] for run in row]) for row in runs] for i in (0, 1))
         result[way] = {
             "rms": rms,
             "largest": largest,
@@ -197,7 +199,7 @@ def against_points(
 
                 exact = respond(Domain.grid(fine, dtype=torch.float64))
                 found.append(errors(respond(makes(n, rule, seed)), exact)[0])
-            table.append(summary(found))
+            table.append(mean_sd(found))
         result[rule] = {"rms": table, "rate": slope(counts, [p["mean"] for p in table])}
     return result
 
@@ -224,7 +226,7 @@ def against_depth(
         table = []
         for w in widths:
             nets = [network("gelu", w, s, (first, domain, goal)) for s in range(seeds)]
-            table.append(summary([errors(net(last, domain), expected)[0] for net in nets]))
+            table.append(mean_sd([errors(net(last, domain), expected)[0] for net in nets]))
         result[f"layers {layers}"] = {"rms": table}
     return result
 
@@ -249,20 +251,12 @@ def table(found: dict[str, Any]) -> str:
     width, points, depth = found["width"], found["points"], found["depth"]
     shown = [row for row in (0, 3, 6, 9) if row < len(width["widths"])]
     sizes = [width["widths"][i] for i in shown]
-    lines = [
-        f"| relative rms error | {' | '.join(f'{n}' for n in sizes)} | exponent |",
-        "|---|" + "---|" * (len(shown) + 1),
-    ]
+    rows: list[list[str]] = []
 
     def add(label: str, part: dict[str, Any]) -> None:
-        cells = [
-            f"{part['rms'][i]['mean']:.1e} ± {part['rms'][i]['sd']:.0e}"
-            if i < len(part["rms"])
-            else ""
-            for i in shown
-        ]
-        rate = f"{part['rate']:.2f}" if "rate" in part else ""
-        lines.append(f"| {label} | {' | '.join(cells)} | {rate} |")
+        points = [part["rms"][i] if i < len(part["rms"]) else None for i in shown]
+        cells = ["" if p is None else f"{p['mean']:.1e} ± {p['sd']:.0e}" for p in points]
+        rows.append([label, *cells, f"{part['rate']:.2f}" if "rate" in part else ""])
 
     for way, label in WAYS.items():
         add(f"width w: {label}", width[way])
@@ -270,7 +264,8 @@ def table(found: dict[str, Any]) -> str:
         add(f"points N: {label}", points[rule])
     for layers, label in ((1, "one layer"), (2, "two layers")):
         add(f"width w, (∫u)²: {label}", depth[f"layers {layers}"])
-    return "\n".join(lines)
+    heads = ["relative rms error", *map(str, sizes), "exponent"]
+    return as_table(heads, rows)
 
 
 def draw(theme: Any, found: dict[str, Any]) -> Any:

@@ -21,7 +21,9 @@ from torch import Tensor
 from fredholm import Domain, IntegralOperator
 from fredholm.kernels import Kernel, MatrixKernel, MLPKernel, Problem
 
-from .drawing import band, logarithmic, slope, summary
+from ..kit.page import band, logarithmic
+from ..kit.page import table as as_table
+from ..kit.statistics import mean_sd, slope
 
 DATA = {"fixed": "fixed places", "shifted": "random shifts", "orbit": "all shifts in each batch"}
 STARTS = ("zero", "random")  # translation-invariant, or anywhere
@@ -176,7 +178,7 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
     gradient: dict[str, Any] = {"samples": counts, "seeds": 5}
     for data in DATA:
         runs = [[gradient_ratio(data, m, n=n, seed=s) for s in range(5)] for m in counts]
-        table = [summary(row) for row in runs]
+        table = [mean_sd(row) for row in runs]
         gradient[data] = {"ratio": table, "rate": slope(counts, [p["mean"] for p in table])}
     training: dict[str, Any] = {"steps": list(range(0, steps + 1, every)), "n": n, "seeds": seeds}
     for kind in ("table", "network"):
@@ -187,7 +189,7 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
                     for s in range(seeds)
                 ]
                 training[f"{kind} {start} {data}"] = {
-                    part: [summary(values) for values in zip(*(run[part] for run in runs))]
+                    part: [mean_sd(values) for values in zip(*(run[part] for run in runs))]
                     for part in ("ratio", "loss")
                 }
     return {"gradient": gradient, "training": training}
@@ -202,7 +204,7 @@ def table(found: dict[str, Any]) -> str:
     few, many = gradient["samples"][0], gradient["samples"][-1]
     steps = [training["steps"][i] for i in (0, middle, -1)]
     head = [f"gradient, {few} samples", f"{many} samples", *(f"step {s}" for s in steps)]
-    lines = [f"| outside / inside | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
+    rows = []
 
     def cell(point: dict[str, float]) -> str:
         return "0" if point["mean"] < 1e-12 else f"{point['mean']:.2g} ± {point['sd']:.1g}"
@@ -219,8 +221,8 @@ def table(found: dict[str, Any]) -> str:
                 cells = [cell(p) for p in ends] or ["", ""]
                 cells += [cell(run[i]) for i in (0, middle, -1)]
                 where = "from K = const" if start == "zero" else "from anywhere"
-                lines.append(f"| {title}, {where}: {label} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "0: below 1e-12."])
+                rows.append([f"{title}, {where}: {label}", *cells])
+    return as_table(["outside / inside", *head], rows) + "\n\n0: below 1e-12."
 
 
 def draw(theme: Any, found: dict[str, Any]) -> Any:

@@ -123,7 +123,7 @@ def configurations() -> list[Configuration]:
     package = __package__ or "benchmarks.unification"
     found: list[Configuration] = []
     for module in pkgutil.iter_modules([str(p) for p in importlib.import_module(package).__path__]):
-        if module.name not in ("measure", "__main__"):
+        if module.name != "measure":
             found += getattr(
                 importlib.import_module(f"{package}.{module.name}"), "CONFIGURATIONS", []
             )

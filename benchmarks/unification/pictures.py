@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fredholm import Domain, as_operator
 from fredholm.explain.style import WIDTH, Theme, colormap, new_figure
 
-from ..theorems.drawing import save_picture
+from ..kit.page import IMAGES, save_picture
 from .state_space import LoopedDiagonal, LoopedSelective, LoopedSystem, mixer
 
 N, DIM = 20, 6
@@ -196,7 +196,7 @@ def draw(theme: Theme, panels: list[Panel]) -> Any:
     return figure
 
 
-def draw_all(folder: Path) -> list[Path]:
+def draw_all(folder: Path = IMAGES) -> list[Path]:
     """``unification-<family>.png`` for every family with panels."""
     written = []
     for family, panels in PANELS.items():

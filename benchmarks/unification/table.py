@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..kit.page import DOCS, head, insert, load, table, with_block
+
+FILE = "unification.json"
 COLUMNS = ("output", "inputs", "weights", "kernel")
 
 # Family to the formula of its kernel under a mass of one a point (attention: as a density), for the
@@ -33,61 +36,48 @@ def overview(found: dict[str, Any]) -> str:
     """A line a family: its formula, its picture, how many configurations were measured, their worst
     errors.
     """
-    lines = [
-        "| family | kernel | measured | output | gradients | explicit kernel | float32 |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    heads = ("family", "kernel", "measured", "output", "gradients", "explicit kernel", "float32")
+    lines = []
     for name in families(found["configurations"]):
         rows = [row for row in found["configurations"] if row["family"] == name]
         done = [row for row in rows if "float64" in row]
         count = f"{len(done)} of {len(rows)}" if len(done) < len(rows) else str(len(rows))
-        worst = {
-            c: _number(max((row["float64"][c] for row in done), default=None)) for c in COLUMNS
-        }
-        gradients = _number(
-            max(
-                (max(row["float64"][c] for c in ("inputs", "weights")) for row in done),
-                default=None,
-            )
-        )
+
+        def worst(*names: str, done: list[dict[str, Any]] = done) -> str:
+            found = (row["float64"][column] for row in done for column in names)
+            return _number(max(found, default=None))
+
         single = _number(max((max(row["float32"].values()) for row in done), default=None))
-        cells = (
-            name,
-            FORMULAS.get(name, ""),
-            count,
-            worst["output"],
-            gradients,
-            worst["kernel"],
-            single,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _machine(found)])
+        errors = worst("output"), worst("inputs", "weights"), worst("kernel")
+        lines.append((name, FORMULAS.get(name, ""), count, *errors, single))
+    return f"{table(heads, lines)}\n\n{_machine(found)}"
 
 
-def page(found: dict[str, Any]) -> str:
+def page() -> str:
     """docs/results/unification.md: every configuration."""
-    lines = [
-        "# Results: every classical layer as an integral operator",
-        "",
-        "<!-- Written by `python -m benchmarks.unification` from docs/results/unification.json; "
-        "edit that script, not this page. -->",
-        "",
-        "Largest difference between operator and layer over the largest value, on random weights "
-        "and inputs: of the output, of the input",
+    found = load("unification.json")
+    parts = [
+        head("Results: every classical layer as an integral operator", "unification", FILE)
+        + "Largest difference between operator and layer over the largest value, on random weights "
+        "and inputs: of the output, of the input\n"
         "gradients, of the weight gradients, and of output and all gradients through the explicit "
-        "kernel. The last column is the worst",
-        "of the four in float32.",
+        "kernel. The last column is the worst\n"
+        "of the four in float32."
     ]
+    heads = ("layer", "output", "input gradient", "weight gradient", "explicit kernel", "float32")
     for name in families(found["configurations"]):
-        lines += ["", f"## {name.capitalize()}", ""]
-        lines += [
-            "| layer | output | input gradient | weight gradient | explicit kernel | float32 |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in found["configurations"]:
-            if row["family"] == name:
-                lines.append(f"| {' | '.join([row['label'], *_cells(row)])} |")
-    return "\n".join([*lines, "", _machine(found), ""])
+        rows = [row for row in found["configurations"] if row["family"] == name]
+        lines = [(row["label"], *_cells(row)) for row in rows]
+        parts += [f"## {name.capitalize()}", table(heads, lines)]
+    return "\n\n".join([*parts, _machine(found)]) + "\n"
+
+
+def blocks() -> str:
+    """docs/unification.md with its overview and its table of speed."""
+    from . import speed
+
+    text = with_block(DOCS / "unification.md", "unification", overview(load(FILE)))
+    return insert(text, "speed", speed.table(load("unification-speed.json")))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -102,4 +92,4 @@ def _number(value: float | None) -> str:
 
 def _machine(found: dict[str, Any]) -> str:
     machine = found["machine"]
-    return f"{machine['processor']}, torch {machine['torch']}. Command: `python -m benchmarks.unification`."
+    return f"{machine['processor']}, torch {machine['torch']}. Command: `python -m benchmarks run unification`."

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import torch
-
-from benchmarks import ckconv, ckconv_report, ckconv_series, runner
+from benchmarks.ckconv import claims, series, speed
+from benchmarks.kit.clock import check
 
 from ..tolerances import assert_close
 
 
 def test_three_ways_of_one_convolution():
-    operator, u, domain = ckconv.make(12)
+    operator, u, domain = speed.make(12)
     expected = operator.dense(u, domain)
-    for way in (ckconv.whole_kernel, ckconv.direct):
+    for way in (speed.whole_kernel, speed.direct):
         assert_close(way(operator, u), expected)
-    for case in ckconv.ckconv(lengths=(9,), crossover=(5,)):
-        assert all(error < case.tolerance for error in runner.check(case).values())
+    for case in speed.ckconv(lengths=(9,), crossover=(5,)):
+        assert all(error < case.tolerance for error in check(case).values())
 
 
 def test_the_peers_read_real_points_only():
     torch.manual_seed(0)
-    for body, width in ((ckconv_series.Recurrent(4, 6), 6), (ckconv_series.Dilated(4, 6), 6)):
-        model = ckconv_series.Prepared(body, width, 3).eval()
+    for body, width in ((series.Recurrent(4, 6), 6), (series.Dilated(4, 6), 6)):
+        model = series.Prepared(body, width, 3).eval()
         sequences = torch.cat([torch.arange(5.0)[None, :, None], torch.randn(1, 5, 2)], -1)
         longer = torch.cat([sequences, torch.full((1, 3, 3), torch.nan)], 1)
         assert_close(model(longer), model(sequences))
@@ -40,8 +40,31 @@ def test_the_table_shows_what_was_run():
         }
         for d, s in ((0.0, 0), (0.0, 1), (0.3, 0))
     ]
-    assert "| gru | 9 | 55.0 ± 7.1 | 50.0 | 2 |" in ckconv_series.table(rows)
+    assert "| gru | 9 | 55.0 ± 7.1 | 50.0 | 2 |" in series.table(rows)
 
 
-def test_the_page_is_that_of_the_results():
-    assert ckconv_report.PAGE.read_text(encoding="utf-8") == ckconv_report.page()
+def test_losses_are_compared_seed_by_seed():
+    def row(model, seed, drop, accuracy):
+        rates = {"trained": 1, "tested": 1}
+        return {"model": model, "seed": seed, "drop": drop, "accuracy": accuracy, **rates}
+
+    rows = [
+        row(model, seed, drop, 0.9 - lost * (drop > 0))
+        for seed in (0, 1)
+        for model, lost in (("ckcnn gaps", 0.1), ("gru", 0.2), ("tcn", 0.3 + seed))
+        for drop in (0.0, 0.7)
+    ]
+    rows.append(row("gru", 2, 0.0, 0.5))  # a seed that has not finished
+    found = claims.spared("plaid", claims.LOST)({"plaid": rows[:-1]})
+    assert [round(x, 6) for x in found] == [0.1, 0.1]
+    assert claims.losses(rows, claims.LOST)[0]["ckcnn gaps"] > 0
+
+
+def test_a_variant_is_compared_with_the_best_of_others():
+    rows = [
+        {"variant": v, "seed": s, "accuracy": x}
+        for s, scores in enumerate(({"sine": 0.9, "relu": 0.5, "gelu": 0.6}, {"sine": 0.9}))
+        for v, x in scores.items()
+    ]
+    found = claims.ahead("activation", "sine", ("relu", "gelu"))({"activation": rows})
+    assert [round(x, 6) for x in found] == [0.3]

@@ -4,19 +4,20 @@ the answer.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from benchmarks.continuous import (
+from benchmarks.continuous import claims as continuous_claims
+from benchmarks.continuous import evidence as continuous
+from benchmarks.continuous import page as continuous_report
+from benchmarks.continuous.evidence import (
     accuracy,
     drop_tokens,
     measure_noise,
     measure_steps,
     operator_calls,
 )
+from benchmarks.kit.page import load
 
-from benchmarks import continuous, continuous_claims, continuous_report
 from fredholm.models import create_model
 from tests.parts import parts as named
 
@@ -89,17 +90,15 @@ def test_errors_shrink_and_the_model_comes_back(model, monkeypatch, control):
     assert model(NUMBERS).equal(before)
 
 
-def test_the_page_is_that_of_the_committed_results():
-    found = json.loads(continuous.RESULTS.read_text(encoding="utf-8"))
-    text = (continuous.RESULTS.parent / "continuous-transformer.md").read_text(encoding="utf-8")
-    assert text == continuous_report.page(found)
+def test_the_committed_results_are_complete():
+    found = load(continuous_report.FILE)
     assert {(row["variant"], row["seed"]) for row in found["runs"]} == {
         (name, seed) for name in continuous.VARIANTS for seed in range(3)
     }
 
 
-def test_the_verdicts_follow_from_the_results():
-    runs = continuous_report.by_variant(json.loads(continuous.RESULTS.read_text(encoding="utf-8")))
+def test_the_remarks_follow_from_the_results():
+    runs = continuous_report.by_variant(load(continuous_report.FILE))
     score, lost, growth = continuous_claims.score, continuous_claims.lost, continuous_claims.growth
     assert all(
         continuous_claims.error(runs, name) > 0.25 for name in ("pre", "parallel", "strang", "soft")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.costs import COSTS, Cost
+from benchmarks.performance.costs import COSTS, Cost
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fredholm.domain import Domain

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu_report import PAGE, render, written
+from benchmarks.gpu.page import render
 
 ROOT = Path(__file__).parents[2]
 ABSENT = (
@@ -29,18 +29,19 @@ ABSENT = (
     "torchmetrics",
 )
 BARE = f"""
-import runpy, sys
+import sys
 for name in {ABSENT!r}:
     sys.modules[name] = None  # an import of it fails
-sys.argv = ["gpu.py", "--smoke", "--tune", "--out", sys.argv[1]]
-runpy.run_path("benchmarks/gpu.py", run_name="__main__")
+from benchmarks.__main__ import main
+words = ["--small", "--results", sys.argv[1]]
+sys.exit(main(["time", "gpu", *words]) or main(["run", "gpu", "tune", *words]))
 """
 
 
 @pytest.mark.slow
 def test_smoke_run(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", BARE, str(tmp_path / "gpu.json")],
+        [sys.executable, "-c", BARE, str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -48,6 +49,7 @@ def test_smoke_run(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     result = json.loads((tmp_path / "gpu.json").read_text())
+    tuned = json.loads((tmp_path / "gpu-tuned.json").read_text())
     assert result["smoke"]
     assert result["peak_flops"] > 0
     kernels = {row["kernel"] for row in result["kernels"]}
@@ -61,7 +63,7 @@ def test_smoke_run(tmp_path):
     modes = [row["mode"] for row in result["models"]]
     assert modes == ["exact", "exact grid", "LR-64", "MC-128", "ViT", "linear"]
     assert all(row["images_per_second"] > 0 for row in result["models"])
-    assert all(trial["tiles"] for trial in result["tuned"].values())
+    assert all(trial["tiles"] for trial in tuned["tuned"].values())
 
 
 def test_without_a_gpu_the_full_run_refuses(tmp_path):
@@ -70,17 +72,12 @@ def test_without_a_gpu_the_full_run_refuses(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     done = subprocess.run(
-        [sys.executable, "benchmarks/gpu.py", "--out", str(tmp_path / "gpu.json")],
+        [sys.executable, "-m", "benchmarks", "time", "gpu", "--results", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     assert "no CUDA device" in done.stderr
     assert not (tmp_path / "gpu.json").exists()
-
-
-def test_the_page_shows_the_committed_results():
-    page = PAGE.read_text(encoding="utf-8")
-    assert written(page) == page, "run python -m benchmarks.gpu_report"
 
 
 def test_the_report_of_a_result(tmp_path):
@@ -125,7 +122,7 @@ def test_the_report_of_a_result(tmp_path):
         "| 1.50 times (missed) |",
         "| 1 of 2 are |",
         "| other op | all |  | failed: AssertionError: wrong |",
-        "| 2.000 ± 0.100 | 500 | 62% | 9.0 |",
+        "| 2.000 (0.100) | 500 | 62% | 9.0 |",
         "| ITNet-S | exact | 196 | training | 10.0 | 15.00 |",
     ):
         assert expected in text, text

@@ -8,44 +8,13 @@ import json
 
 import pytest
 import torch
-from benchmarks.infsa_claims import compare
-from benchmarks.infsa_evidence import RESULTS, judge, plan
-from benchmarks.infsa_report import SPEED, load, page
-from benchmarks.infsa_scale import check_model, largest, mechanism
+from benchmarks.infsa import evidence as infsa_evidence
+from benchmarks.infsa.evidence import judge, plan
+from benchmarks.infsa.scale import check_model, largest, mechanism
 
-from benchmarks import infsa_evidence
 from fredholm.data.composed import ComposedDataset
 from fredholm.models import create_model
 from tests.parts import parts
-
-
-def test_the_page_is_what_the_files_say():
-    assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == page(
-        load(RESULTS), load(SPEED)
-    )
-
-
-def row(variant, seed, accuracy):
-    return {"task": "canvas", "variant": variant, "seed": seed, "accuracy": accuracy}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "verdict"),
-    [
-        ((0.80, 0.81, 0.82), (0.70, 0.71, 0.72), "reproduced"),
-        ((0.70, 0.71, 0.72), (0.80, 0.81, 0.82), "not reproduced"),
-        ((0.70, 0.80, 0.90), (0.75, 0.80, 0.86), "no difference found"),
-        ((0.70,), (0.60,), "one seed: no verdict"),
-        ((), (0.60,), "not measured"),
-    ],
-)
-def test_verdicts_need_two_standard_errors(one, other, verdict):
-    rows = [
-        row(name, i, v)
-        for name, values in (("linear", one), ("softmax", other))
-        for i, v in enumerate(values)
-    ]
-    assert compare(rows, "linear", "softmax", "accuracy")[1] == verdict
 
 
 def test_every_variant_has_a_name_and_a_recipe():

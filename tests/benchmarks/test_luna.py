@@ -9,19 +9,12 @@ import math
 
 import pytest
 import torch
+from benchmarks.luna import page as luna_page
+from benchmarks.luna import speed as luna_speed
+from benchmarks.luna import theory as luna_theory
 
-from benchmarks import lra, luna_report, luna_speed, luna_theory
+from benchmarks import lra
 from fredholm.training import load_recipe
-
-
-@pytest.mark.skipif(not lra.RESULTS.is_file(), reason="nothing was measured yet")
-def test_the_arenas_page_is_that_of_the_committed_results():
-    assert lra.PAGE.read_text("utf-8") == lra.page(lra.load(lra.RESULTS))
-
-
-@pytest.mark.skipif(not luna_theory.RESULTS.is_file(), reason="nothing was measured yet")
-def test_the_kernels_page_is_that_of_the_committed_results():
-    assert luna_report.PAGE.read_text("utf-8") == luna_report.page()
 
 
 def test_rows_of_the_arena_differ_in_their_attention_alone():
@@ -35,7 +28,7 @@ def test_rows_of_the_arena_differ_in_their_attention_alone():
         assert all(row == found[0] for row in found)
 
 
-def test_the_arenas_verdict_follows_from_the_numbers():
+def test_the_arenas_differences_are_paired():
     def run(attention, seed, accuracy):
         sizes = {"loss": 1.0, "parameters": 1000, "epochs": 1, "minutes": 1.0}
         return {
@@ -46,20 +39,12 @@ def test_the_arenas_verdict_follows_from_the_numbers():
             **sizes,
         }
 
-    one = {"runs": [run("softmax", 0, 0.5), run("luna", 0, 0.4), run("hedgehog", 0, 0.45)]}
-    text = lra.verdict(one, "listops")
-    assert "**softmax**, by 5.0 points over hedgehog (one seed" in text
-    assert "luna 10.0" in text
-    two = {
-        "runs": [
-            *one["runs"],
-            run("softmax", 1, 0.3),
-            run("luna", 1, 0.42),
-            run("hedgehog", 1, 0.45),
-        ]
-    }
-    assert "**hedgehog**, by 4.0 points over luna (2 seeds, more" in lra.verdict(two, "listops")
-    assert "| softmax | 40.0 ± 14.1 | 1.000 | 0, 1 | 1,000 |" in lra.table(two, "listops")
+    one = [run("softmax", 0, 0.5), run("luna", 0, 0.4), run("hedgehog", 0, 0.45)]
+    assert lra.ahead("listops", "softmax")(one) == pytest.approx([-0.1])
+    two = [*one, run("softmax", 1, 0.3), run("luna", 1, 0.42), run("hedgehog", 1, 0.45)]
+    assert lra.ahead("listops", "hedgehog")(two) == pytest.approx([-0.05, -0.03])
+    assert lra.ahead("text", "hedgehog")(two) == []
+    assert "| softmax | 40.0 ± 14.1 | 1.000 | 0, 1 | 1,000 |" in lra.task_table(two, "listops")
 
 
 def test_gram_matrices_of_all_maps_have_no_negative_eigenvalue():
@@ -87,4 +72,5 @@ def test_what_is_kept_is_counted_once():
 def test_an_exponent_is_that_of_a_power():
     rows = [{"layer": "a", "backward": False, "n": n, "ms": 3.0 * n**1.2} for n in (10, 100, 1000)]
     assert luna_speed.exponent(rows, "a", backward=False) == pytest.approx(1.2)
-    assert luna_theory.slope(rows, "n", "ms") == pytest.approx(1.2)
+    sampled = [{"psi": "a", "m": n, "rms": 3.0 * n**-0.5} for n in (4, 16, 64)]
+    assert luna_page.sampling_slope(sampled, "a") == pytest.approx(-0.5)

@@ -4,46 +4,26 @@ committed numbers.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
+from benchmarks.__main__ import main
+from benchmarks.kit.page import load, save_picture
+from benchmarks.kit.statistics import slope
 from benchmarks.theorems import theorem4, theorem5, witnesses
-from benchmarks.theorems.__main__ import main
-from benchmarks.theorems.drawing import PAGE, RESULTS, insert, slope
 from benchmarks.unification import FLOAT32, FLOAT64, configurations, witnesses_recurrence
-from benchmarks.unification.table import overview, page
 
 from fredholm import IntegralOperator
 
-BLOCKS = {"unification": overview, "theorem4": theorem4.table, "theorem5": theorem5.table}
 
-
-def committed(name):
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_the_page_s_tables_are_those_of_the_numbers(name):
-    text = PAGE.read_text(encoding="utf-8")
-    assert insert(text, name, BLOCKS[name](committed(name))) == text
-
-
-def test_the_results_page_is_that_of_the_numbers():
-    found = committed("unification")
-    assert (RESULTS / "unification.md").read_text(encoding="utf-8") == page(found)
+def test_every_configuration_was_measured():
+    found = load("unification.json")
     measured = {(row["family"], row["label"]) for row in found["configurations"]}
     missing = [str(c) for c in configurations() if (c.family, c.label) not in measured]
-    assert missing == [], "run python -m benchmarks.unification"
+    assert missing == [], "run python -m benchmarks run unification"
     for row in found["configurations"]:
         if "float64" in row:
             assert max(row["float64"].values()) <= FLOAT64, row
             assert max(row["float32"].values()) <= FLOAT32, row
-
-
-def test_a_page_without_markers_is_refused():
-    with pytest.raises(ValueError, match="markers"):
-        insert("a page", "theorem4", "a table")
 
 
 # --- Theorem 4 ------------------------------------------------------------------------------------
@@ -131,21 +111,14 @@ def test_a_table_stays_invariant_and_a_network_does_not():
 # --- commands, witnesses --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["theorem4", "theorem5"])
-def test_the_commands_run(name, tmp_path):
-    start = f"<!-- {name}: written -->"
-    (tmp_path / "page.md").write_text(f"before\n{start}\n<!-- end of {name} -->\nafter\n")
-    places = [
-        "--results",
-        str(tmp_path),
-        "--images",
-        str(tmp_path),
-        "--page",
-        str(tmp_path / "page.md"),
-    ]
-    assert main([name, "--tiny", *places]) == tmp_path / f"{name}.json"
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "| " in (tmp_path / "page.md").read_text()
+@pytest.mark.parametrize("theorem", [theorem4, theorem5])
+def test_the_commands_run(theorem, tmp_path):
+    name = theorem.__name__.rpartition(".")[2]
+    assert main(["run", "theorems", name, "--small", "--results", str(tmp_path)]) == 0
+    found = load(f"{name}.json", tmp_path)
+    save_picture(lambda theme: theorem.draw(theme, found), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "| " in theorem.table(found)
 
 
 def test_witnesses():

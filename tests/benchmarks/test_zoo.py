@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from benchmarks.theorems.drawing import RESULTS
-from benchmarks.zoo import OUTCOMES, examine, main, page
+from benchmarks.__main__ import main
+from benchmarks.kit.page import load
+from benchmarks.zoo import FILE, OUTCOMES, examine
 from benchmarks.zoo_modules import modules
 
-COMMITTED = json.loads((RESULTS / "conversions.json").read_text(encoding="utf-8"))
+COMMITTED = load(FILE)
 ROWS = {(row["library"], row["module"], row["by"]): row for row in COMMITTED["modules"]}
 ALL = modules()
 CHANGED = [s for s in ALL if s.library == "changed layers"]
@@ -18,15 +17,11 @@ SAMPLE = [s for s in CHANGED if "compiled" not in s.name] + [  # torch.compile t
 ][::6]
 
 
-def test_the_page_is_that_of_the_numbers():
-    assert (RESULTS / "conversions.md").read_text(encoding="utf-8") == page(COMMITTED)
-
-
 def test_every_module_was_examined_and_has_an_outcome():
     missing = {
         (s.library, s.name, "from_encoder" if s.encoder else "as_operator") for s in ALL
     } - ROWS.keys()
-    assert not missing, "run python -m benchmarks.zoo"
+    assert not missing, "run python -m benchmarks run zoo"
     assert len(ROWS) >= 200
     for row in ROWS.values():
         assert row["outcome"] in OUTCOMES or row["outcome"].startswith("needs "), row
@@ -47,5 +42,5 @@ def test_a_sample_is_as_committed(specimen):
 
 
 def test_one_module_from_the_command_line(capsys):
-    main(["--only", "RMSNorm(4)"])
+    assert main(["run", "zoo", "--only", "RMSNorm(4)"]) == 0
     assert "refused" in capsys.readouterr().out

@@ -4,11 +4,9 @@ what was measured.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from benchmarks.runner import check
+from benchmarks.kit.clock import check
+from benchmarks.kit.page import DOCS, load
 
 from benchmarks import splitting
 
@@ -36,16 +34,14 @@ def test_the_plot_names_the_measured_orders(tmp_path):
 
 
 def test_the_page_quotes_the_committed_orders():
-    page = (Path(__file__).parents[2] / "docs" / "splitting.md").read_text(encoding="utf-8")
-    for row in json.loads((splitting.FOLDER / "splitting.json").read_text(encoding="utf-8"))[
-        "orders"
-    ]:
+    page = (DOCS / "splitting.md").read_text(encoding="utf-8")
+    for row in load(splitting.FILE)["orders"]:
         assert f"| {row['scheme']} | {row['order']:.2f} |" in page
 
 
 def test_the_page_states_the_measured_speed():
-    page = (splitting.FOLDER.parent / "splitting.md").read_text(encoding="utf-8")
-    cases = json.loads((splitting.FOLDER / "splitting.json").read_text(encoding="utf-8"))["cases"]
+    page = (DOCS / "splitting.md").read_text(encoding="utf-8")
+    cases = load(splitting.FILE)["cases"]
     found = {(row["case"], row["way"]): row for row in cases}
     for n in (64, 196, 512):
         ratios = [found[f"encoder N={n}", way]["ratio"] for way in ("lie", "relaxed")]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.infsa import definition, quadratic
+from benchmarks.infsa.speed import definition, quadratic
 
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, OptionError, StrategyError

@@ -184,6 +184,8 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
         return form.format(scale * value) + sd
     if value is None:
         return ""
+    if key == "step_megabytes" and not value:
+        return "–"  # a step smaller than the memory that the process held already: not measured
     forms = {
         "parameters": "{:,}",
         "off": "{:+.1%}",

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import FredholmError, RecipeError
+from ..errors import RecipeError
 from ..files import storing, write_json, write_text
 from .callbacks import write_table
-from .evaluation import evaluate
-from .failures import Interrupted
-from .folder import RunFolder
+from .grid import Grid, quiet, recipe_cell, safe_name, train_cell
 from .recipe_files import load_recipe
-from .run import train
 
-Cell = dict[str, Any]
+Row = dict[str, Any]
 
 
 def split_values(text: str) -> list[str]:
@@ -98,7 +93,7 @@ def sweep(
     *,
     report: Callable[[str], None] | None = None,
     trust_code: bool = False,
-) -> tuple[list[Cell], list[dict[str, Any]]]:
+) -> tuple[list[Row], list[Row]]:
     """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
 
     Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its
@@ -111,7 +106,7 @@ def sweep(
         StorageError: ``folder`` cannot be written.
         Interrupted: Ctrl-C; the same command goes on.
     """
-    folder, say = Path(folder), report or (lambda line: None)
+    folder, say = Path(folder), report or quiet
     seeded = [o for o in overrides if o.startswith("seed=")]
     first = load_recipe(source, seeded, trust_code=trust_code).seed
     plan = []
@@ -119,66 +114,27 @@ def sweep(
         name = f"{safe_name(label)},seed={seed}"
         own = [*chosen, f"seed={seed}", f"name={name}"]
         recipe = load_recipe(source, own, trust_code=trust_code)
-        plan.append((label, seed, recipe, folder / name))
+        plan.append((label, seed, recipe_cell(recipe, folder / name)))
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    cells: list[Cell] = []
-    for number, (label, seed, recipe, place) in enumerate(plan, 1):
-        cell = {"cell": label, "seed": seed, "folder": str(place), **run_cell(recipe, place, say)}
-        cells.append(cell)
-        outcome = (
-            f"failed: {cell['error']}"
-            if "error" in cell
-            else f"test {_metric([cell])} {cell[_metric([cell])]:.4g}"
-        )
-        say(f"[{number}/{len(plan)}] {label} seed {seed}: {outcome}")
-        _write(folder, cells)
-    return cells, tabulate(cells)
+    rows: list[Row] = []
+    found = Grid(train_cell, say).run(cell for _, _, cell in plan)
+    for (label, seed, _), (cell, result) in zip(plan, found):
+        rows.append({"cell": label, "seed": seed, "folder": str(cell.place), **result})
+        metric = _metric(rows[-1:])
+        failed = "error" in result
+        outcome = f"failed: {result['error']}" if failed else f"test {metric} {result[metric]:.4g}"
+        say(f"[{len(rows)}/{len(plan)}] {label} seed {seed}: {outcome}")
+        _write(folder, rows)
+    return rows, tabulate(rows)
 
 
-def safe_name(label: str) -> str:
-    """A label as a folder name."""
-    kept = "".join(c if c.isalnum() or c in "._=+-" else "," for c in label)
-    return ",".join(part for part in kept.split(",") if part)
-
-
-def run_cell(recipe, place: Path, say: Callable[[str], None]) -> Cell:
-    """One cell: resumed where there is a checkpoint, begun anew otherwise; its error where it
-    fails.
-    """
-    run = RunFolder(place)
-    try:
-        resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
-        result = train(recipe, place, resume, overwrite=run.started and not resume, report=say)
-        scores = (
-            json.loads(run.evaluation.read_text("utf-8"))
-            if run.evaluation.is_file()
-            else evaluate(place)
-        )
-    except Interrupted:
-        raise
-    except (
-        Exception
-    ) as error:  # one cell's failure, of whatever kind, must not take the others with it
-        write_text(place.with_name(f"{place.name}.error.txt"), traceback.format_exc())
-        text = (
-            str(error) if isinstance(error, FredholmError) else f"{type(error).__name__}: {error}"
-        )
-        return {"error": text.partition("\n")[0]}
-    return {
-        **{key: scores[key] for key in ("accuracy", "loss") if key in scores},
-        "parameters": result.parameters,
-        "minutes": result.minutes,
-        "epochs": result.epochs,
-    }
-
-
-def _metric(good: list[Cell]) -> str:
+def _metric(good: list[Row]) -> str:
     """What a table is about: accuracy, or the loss of a regression."""
     return "accuracy" if all("accuracy" in cell for cell in good) else "loss"
 
 
-def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
+def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
     """One row a combination: mean and sample standard deviation of the test accuracy (of a
     regression, loss) over its seeds.
 
@@ -234,7 +190,7 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(folder: Path, cells: list[Cell]) -> None:
+def _write(folder: Path, cells: list[Row]) -> None:
     rows = tabulate(cells)
     write_json(folder / "cells.json", cells)
     write_json(folder / "table.json", rows)

@@ -5,23 +5,17 @@ tables up to date.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ...errors import FredholmError, OptionError
 from ...explain.results import read_history
 from ...files import write_json
 from ..build import build_dataset, build_model
 from ..folder import RunFolder
-from ..recipe import Recipe
-from ..sweeps import run_cell, safe_name
+from ..grid import Cell, Grid, quiet, recipe_cell, safe_name, train_cell
 from ..tasks import task_of
 from . import tables
 from .budgets import BUDGETS, REFERENCE, count_points, epochs_in, make_recipe, refusal, solve_size
@@ -66,13 +60,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: which row of which table it belongs to, and where it lies."""
+    """One training: which row of which table it belongs to, and its cell."""
 
     task: str
     operator: str
     seed: int
-    recipe: Recipe
-    folder: Path
+    cell: Cell
 
 
 def compare(
@@ -109,7 +102,7 @@ def compare(
         RecipeError: a task whose recipe does not fit.
         Interrupted: Ctrl-C; the same command goes on.
     """
-    say, place, setting = report or (lambda line: None), Path(out), setting or Setting()
+    say, place, setting = report or quiet, Path(out), setting or Setting()
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if value < 1:
             raise OptionError(f"{name}: received {value}; needs 1 or more")
@@ -124,14 +117,15 @@ def compare(
     runs.sort(
         key=lambda run: run.seed
     )  # a comparison that is cut short has fewer seeds, not fewer operators
-    for number, (run, cell) in enumerate(_cells(runs, jobs, say), 1):
-        outcome = (
-            f"failed: {cell['error']}"
-            if "error" in cell
-            else f"{_score(cell)} in {cell['minutes']:.2f} min"
-        )
-        say(f"[{number}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {outcome}")
-        tables.add(results, run.task, run.operator, {"seed": run.seed, **cell})
+    known = {id(run.cell): run for run in runs}
+    found = Grid(train_cell).run([run.cell for run in runs], jobs)
+    for number, (cell, result) in enumerate(found, 1):
+        run, failed = known[id(cell)], "error" in result
+        score = f"failed: {result['error']}" if failed else _score(result)
+        say(f"[{number}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {score}")
+        row = {"seed": run.seed, **result} | ({} if failed else {"curve": _curve(cell)})
+        row.pop("parameters", None)  # of every seed the same; they stand beside the width
+        tables.add(results, run.task, run.operator, row)
         tables.write(place, results)
     tables.write_page(place, results)
     return results
@@ -180,15 +174,8 @@ def plan(
         for seed in range(seeds):
             name = f"{safe_name(contender.label)},seed={seed}"
             own = (*setting.changes, *changes, f"seed={seed}", f"name={name}")
-            runs.append(
-                Run(
-                    task.name,
-                    contender.label,
-                    seed,
-                    make_recipe(task, contender, own),
-                    place / task.name / name,
-                )
-            )
+            cell = recipe_cell(make_recipe(task, contender, own), place / task.name / name)
+            runs.append(Run(task.name, contender.label, seed, cell))
     return entry | {"rows": rows}, runs
 
 
@@ -207,35 +194,15 @@ def _size(
     return asdict(size) | {"epochs": epochs}
 
 
-def _cells(runs: list[Run], jobs: int, say: Report) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Runs with what came of them, as they end."""
-    if jobs == 1:
-        for run in runs:
-            yield run, train_one(run)
-        return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), torch.set_num_threads, (threads,)
-    ) as processes:
-        waiting = {processes.submit(train_one, run): run for run in runs}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+def _curve(cell: Cell) -> list[float]:
+    """The learning curve of a finished run."""
+    history = read_history(RunFolder(cell.place).metrics)
+    return [round(value, 5) for value in history.get("val_accuracy") or history["val_loss"]]
 
 
-def train_one(run: Run) -> dict[str, Any]:
-    """One run's test score, minutes and learning curve, or its error."""
-    cell = run_cell(run.recipe, run.folder, lambda line: None)
-    if "error" in cell:
-        return cell
-    history = read_history(RunFolder(run.folder).metrics)
-    curve = history.get("val_accuracy") or history["val_loss"]
-    return {key: value for key, value in cell.items() if key != "parameters"} | {
-        "curve": [round(v, 5) for v in curve]
-    }
-
-
-def _score(cell: dict[str, Any]) -> str:
-    return f"accuracy {cell['accuracy']:.4f}" if "accuracy" in cell else f"loss {cell['loss']:.4g}"
+def _score(result: dict[str, Any]) -> str:
+    name, style = ("accuracy", ".4f") if "accuracy" in result else ("loss", ".4g")
+    return f"{name} {result[name]:{style}} in {result['minutes']:.2f} min"
 
 
 def _read(path: Path) -> dict[str, Any]:

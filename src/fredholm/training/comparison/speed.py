@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
-import platform
 import statistics
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -28,6 +25,7 @@ from ...models import BackboneConfig
 from ...models.bodies.backbone import make_layer, suited
 from ...models.migrate import migrate_override
 from ..build import build_dataset, build_model
+from ..machine import describe_machine, peak_megabytes, seconds_of, show_megabytes
 from ..tasks import task_of
 from . import tables
 from .budgets import REFERENCE, make_recipe
@@ -67,7 +65,7 @@ def measure(
         )
     results = tables.read_results(place)
     speed: dict[str, Any] = {
-        "machine": _machine(),
+        "machine": describe_machine(),
         "dim": DIM,
         "reference": REFERENCE.label,
         "steps": [],
@@ -93,7 +91,7 @@ def measure(
             speed["steps"].append({"task": task["name"], "operator": row["operator"], **step})
             say(
                 f"{task['name']} {row['operator']}: {step['milliseconds']:.1f} ms a step, "
-                f"{step['megabytes']:.0f} MB"
+                f"{show_megabytes(step['megabytes'])} MB"
             )
     labels = dict.fromkeys(row["operator"] for task in results["tasks"] for row in task["rows"])
     for label in dict.fromkeys([REFERENCE.label, *labels]):
@@ -182,7 +180,7 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
 # --- in a process of its own ----------------------------------------------------------------------
 
 
-def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str, float]:
+def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str, float | None]:
     """Median milliseconds and peak megabytes of a training step."""
     chosen, contender = find_task(task), read_contenders(_as_option(operator))[0]
     recipe = make_recipe(chosen, contender, tuple(changes))
@@ -197,14 +195,14 @@ def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str
         optimizer.step()
 
     once(1)
-    before = peak_megabytes()
-    times = [_seconds(lambda: once(len(inputs))) for _ in range(repeats + 1)][1:]
+    megabytes = peak_megabytes(lambda: once(len(inputs)))
+    times = [seconds_of(lambda: once(len(inputs))) for _ in range(repeats)]
     points = inputs.shape[1] if inputs.dim() < 4 else model.config.encoder.points
     seconds = statistics.median(times)
     rate = len(inputs) * points / seconds
     return {
         "milliseconds": 1e3 * seconds,
-        "megabytes": peak_megabytes() - before,
+        "megabytes": megabytes,
         "points_a_second": rate,
     }
 
@@ -258,7 +256,7 @@ def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[f
                 layer(u, domain), [u, *layer.parameters()], along, allow_unused=True
             )
 
-    return [_seconds(once) for _ in range(repeats + 1)][1:]
+    return [seconds_of(once) for _ in range(repeats + 1)][1:]
 
 
 def _as_option(label: str) -> str:
@@ -268,41 +266,3 @@ def _as_option(label: str) -> str:
         f"{key}: {value}" for key, value in (option.split("=", 1) for option in options)
     )
     return f"{{name: {name}, {pairs}}}" if pairs else name
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def peak_megabytes() -> float:
-    """Peak memory of this process. From /proc where it is: getrusage also holds the peak of the
-    parent.
-    """
-    try:
-        with open("/proc/self/status", encoding="utf-8") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-    except OSError:
-        import resource
-
-        unit = 1024**2 if platform.system() == "Darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-
-
-def _machine() -> dict[str, Any]:
-    processor = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            processor = next(
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            )
-    except (OSError, StopIteration):
-        pass
-    threads = int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads())
-    return {
-        "processor": processor,
-        "threads": threads,
-        "torch": torch.__version__,
-        "system": platform.system(),
-    }

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import DataError, OptionError
 from ...files import write_json
+from ..machine import show_megabytes
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
@@ -179,10 +180,10 @@ def _cells(row: dict[str, Any], timed: bool) -> list[str]:
             f"{row['flops'] / 1e6:.3g}",
         ]
     if timed:
-        cells += [
-            "" if row[key] is None else f"{row[key]:.1f}"
-            for key in ("step_milliseconds", "step_megabytes")
-        ]
+        time = row["step_milliseconds"]
+        cells += (
+            ["", ""] if time is None else [f"{time:.1f}", show_megabytes(row["step_megabytes"], 1)]
+        )
         cells += ["" if row["points_a_second"] is None else f"{row['points_a_second'] / 1e3:,.0f}"]
     return cells
 

@@ -1,0 +1,25 @@
+"""CKConv: long memory, activations, lost observations, the kernels that networks draw, and speed."""
+
+from __future__ import annotations
+
+from ..kit.page import PAGES
+from ..kit.subject import Options, Subject
+
+SUBJECT = Subject(
+    __name__,
+    times={"speed": "speed:time"},
+    runs={"sections": ":run", "series": "series:run", "kernels": "kernels:run"},
+    pages={PAGES / "ckconv.md": "page:page"},
+    draw="page:draw",
+    cases="speed:timed",
+    ratios="speed:committed",
+    claims="claims:CLAIMS",
+)
+
+
+def run(options: Options) -> None:
+    """The sections of ``--only``, or all."""
+    from ..kit.grid import run_sections
+    from .evidence import SECTIONS
+
+    run_sections(SECTIONS, "ckconv.json", options)

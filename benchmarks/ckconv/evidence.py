@@ -1,0 +1,100 @@
+"""What is trained of CKConv: sections of variants."""
+
+from __future__ import annotations
+
+from ..kit.grid import Section
+
+COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (170.0, 30)}
+"""T: omega, and epochs. At 100 and 200 omega is the paper's; at 1,000 its 68.69 and 2.03 were
+still at chance after 14 epochs and 1 (docs/log.md)."""
+ADDING = {100: (14.55, 5), 200: (18.19, 5), 1000: (18.19, 8, "data.batch_size=16")}
+"""T: omega, epochs, and what else. At T = 1,000 omega is that of 200, and half the batch makes
+twice the steps at the same price.
+"""
+DIGITS = (
+    "data.name=digits",
+    "data.batch_size=32",
+    "data.options.sequence=rows",
+    "operator.omega=10",
+    "schedule.warmup_epochs=1",
+    "training.epochs=20",
+)
+ACTIVATIONS = ("sine", "relu", "leaky_relu", "silu", "gelu", "rff")
+BLOCKS = {2: 30, 4: 19, 8: 13}
+"""Blocks: channels that keep the size near 98k."""
+
+
+def permuted(*common: str) -> tuple[str, ...]:
+    """The same settings with the pixels in a fixed random order."""
+    return tuple(c.replace("=rows", "=permuted") for c in common)
+
+
+SECTIONS = {
+    "copy": Section(
+        "Copy memory",
+        "ckcnn-copy-memory",
+        (),
+        {
+            f"T = {t}": (
+                f"data.options.delay={t}",
+                f"operator.omega={omega}",
+                f"training.epochs={epochs}",
+            )
+            for t, (omega, epochs) in COPY.items()
+        },
+        seeds=1,
+    ),
+    "adding": Section(
+        "Adding problem",
+        "ckcnn-adding",
+        (),
+        {
+            f"T = {t}": (
+                f"data.options.length={t}",
+                f"operator.omega={omega}",
+                f"training.epochs={epochs}",
+                *more,
+            )
+            for t, (omega, epochs, *more) in ADDING.items()
+        },
+        seeds=1,
+    ),
+    "activation": Section(
+        "Activation of the kernel network, digits pixel by pixel",
+        "ckcnn-smnist",
+        DIGITS,
+        {name: (f"operator.activation={name}",) for name in ACTIVATIONS},
+    ),
+    "activation permuted": Section(
+        "Activation of the kernel network, digits in a fixed random order",
+        "ckcnn-smnist",
+        permuted(*DIGITS),
+        {name: (f"operator.activation={name}",) for name in ACTIVATIONS},
+    ),
+    "blocks": Section(
+        "Blocks at one size, permuted digits",
+        "ckcnn-smnist",
+        permuted(*DIGITS),
+        {f"{n} blocks": (f"model.body.widths={[width] * n}",) for n, width in BLOCKS.items()},
+    ),
+    "omega": Section(
+        "omega on permuted digits",
+        "ckcnn-smnist",
+        permuted(*DIGITS),
+        {f"omega = {omega:g}": (f"operator.omega={omega:g}",) for omega in (1, 3, 10, 30, 100)},
+    ),
+}
+
+SMALL = {
+    "ckcnn-smnist": ("training.epochs=8",),
+    "ckcnn-pmnist": ("data.limit=20000", "training.epochs=8"),
+    "ckcnn-scifar10": ("data.limit=2000", "training.epochs=4"),
+    "ckcnn-kjv": ("data.limit=4000", "training.epochs=3"),
+    "ckcnn-japanese-vowels": ("training.epochs=40",),
+    "ckcnn-plaid": ("data.options.every=8", "training.epochs=20"),
+}
+"""Recipes, and what cuts them short; minutes are in the table that the report writes."""
+SECTIONS |= {
+    recipe: Section(f"{recipe} cut short", recipe, small, {"small": ()}, seeds=1)
+    for recipe, small in SMALL.items()
+}

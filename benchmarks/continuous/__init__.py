@@ -1,0 +1,14 @@
+"""The continuous transformer: trained evidence, noise, other numbers of steps, and what steps do."""
+
+from __future__ import annotations
+
+from ..kit.page import PAGES
+from ..kit.subject import Subject
+
+SUBJECT = Subject(
+    __name__,
+    runs={"reviews": "evidence:run"},
+    pages={PAGES / "continuous-transformer.md": "page:page"},
+    draw="pictures:draw",
+    claims="claims:CLAIMS",
+)

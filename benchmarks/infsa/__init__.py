@@ -1,0 +1,24 @@
+"""InfSA: attention quality on canvases of known objects, its two forms' speed, and how far they go."""
+
+from __future__ import annotations
+
+from ..kit.page import PAGES
+from ..kit.subject import Subject
+
+SUBJECT = Subject(
+    __name__,
+    times={
+        "linear": "speed:time_linear",  # first, so that its peak memory is its own
+        "pure": "speed:time_pure",
+        "memory": "speed:time_memory",
+        "model": "scale:time_model",
+        "train": "scale:time_train",
+        "table-memory": "scale:table_memory",
+        "table-time": "scale:table_time",
+    },
+    runs={"canvas": "evidence:run_canvas", "cifar10": "evidence:run_cifar10"},
+    pages={PAGES / "infsa.md": "page:page"},
+    cases="speed:timed",
+    ratios="speed:committed",
+    claims="claims:CLAIMS",
+)

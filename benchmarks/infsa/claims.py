@@ -1,0 +1,175 @@
+"""The claims of the InfSA paper, tried on canvases in the place of ImageNet."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from ..kit.claims import Claim, Sample
+from ..kit.statistics import beyond_best, paired
+
+Results = dict[str, Any]  # "runs": rows, "speed": parts
+NEAR = 0.985 - 0.036  # the paper's mean cosine less its standard deviation
+
+
+def values(results: Results, variant: str, *path: str) -> list[dict[str, Any]]:
+    """One number per run of a variant on canvases, as rows of ``variant``, ``seed`` and ``x``."""
+    found = []
+    for row in results["runs"]:
+        if (row["task"], row["variant"]) == ("canvas", variant):
+            x: Any = row
+            for key in path:
+                x = x[key]
+            found.append({"variant": variant, "seed": row["seed"], "x": float(x)})
+    return found
+
+
+def better(a: str, b: str, *path: str) -> Sample:
+    """Variant ``a`` less ``b``, paired over seeds."""
+
+    def sample(results: Results) -> list[float]:
+        rows = values(results, a, *path) + values(results, b, *path)
+        return paired(rows, a, b, "x")
+
+    return sample
+
+
+def ahead(own: str, others: tuple[str, ...]) -> Sample:
+    """The accuracy of a variant less that of the best of others, seed by seed."""
+
+    def sample(results: Results) -> list[float]:
+        rows = [row for name in (own, *others) for row in values(results, name, "accuracy")]
+        return beyond_best(rows, own, others, "x")
+
+    return sample
+
+
+def means(own: str, others: tuple[str, ...]) -> Callable[[Results], str]:
+    def shown(results: Results) -> str:
+        parts = []
+        for name in (own, *others):
+            mean = 100 * statistics.mean(row["x"] for row in values(results, name, "accuracy"))
+            parts.append(f"{'γ = 0.7, ReLU' if name == own else name} {mean:.1f}")
+        return ", ".join(parts)
+
+    return shown
+
+
+def cosines(results: Results, when: str = "alignment", key: str = "cosine") -> list[float]:
+    """Mean over the layers of every run of the linear form."""
+    rows = [r for r in results["runs"] if (r["task"], r["variant"]) == ("canvas", "linear")]
+    return [statistics.mean(layer[key] for layer in row[when]) for row in rows]
+
+
+def alignment(results: Results) -> str:
+    cosine, before = cosines(results), cosines(results, "untrained_alignment")
+    rank = cosines(results, key="spearman")
+    one, two, three = (statistics.mean(found) for found in (cosine, rank, before))
+    return f"{one:.3f} and {two:.3f}; untrained {three:.3f}"
+
+
+def extreme(results: Results) -> str:
+    rows = [row for row in measured(results, "model") or [] if "seconds" in row]
+    if not rows:
+        return "not measured"
+    rates, last = [row["microseconds_per_token"] for row in rows], rows[-1]
+    return (
+        f"{last['n']:,} tokens in {last['megabytes'] / 1024:.1f} GB; slowest to fastest time a token "
+        f"{max(rates) / min(rates):.2f}"
+    )
+
+
+def faster(results: Results) -> str:
+    rows = measured(results, "table-time") or []
+    times = {row["mechanism"]: row.get("forward_seconds") for row in rows}
+    one, other = (times.get(name) for name in ("linear InfSA (ours)", "softmax, fused (ours)"))
+    if one is None or other is None:
+        return "not measured"
+    return f"{other / one:.1f} times fused softmax, on a CPU"
+
+
+def measured(results: Results, part: str) -> Any:
+    """A part of the speed, None where it was not measured in full."""
+    found = results["speed"].get(part)
+    return None if found is None or found["small"] else found["found"]
+
+
+ROC = ("localisation", "attention", "box", "roc_auc", "mean")
+PR = ("localisation", "attention", "box", "pr_auc", "mean")
+MORF, LERF = (("degradation", "attention", key, "mean") for key in ("morf", "lerf"))
+GAMMAS = ("gamma 0.3", "gamma 0.5", "gamma 0.9")
+OTHERS = ("activation gelu", "activation abs")
+
+CLAIMS = [
+    Claim(
+        "linear InfSA is more accurate than softmax at equal depth",
+        "+3.2 points (ImageNet)",
+        better("linear", "softmax", "accuracy"),
+        primary=True,
+        digits=1,
+    ),
+    Claim(
+        "so is pure InfSA", "+3.6", better("pure", "softmax", "accuracy"), primary=True, digits=1
+    ),
+    Claim(
+        "MoRF: linear above softmax",
+        "+33.4",
+        better("linear", "softmax", *MORF),
+        primary=True,
+        digits=1,
+    ),
+    Claim(
+        "ROC-AUC: linear above softmax",
+        "+22.8",
+        better("linear", "softmax", *ROC),
+        primary=True,
+        digits=1,
+    ),
+    Claim(
+        "one step of the linear form is the Perron vector: cosine at least 0.949, the mean less the "
+        "standard deviation",
+        "cosine 0.985 ± 0.036, Spearman 0.937",
+        cosines,
+        above=NEAR,
+        primary=True,
+        shown=alignment,
+        scale=1,
+        digits=3,
+    ),
+    *(
+        Claim(text, paper, sample, digits=1)
+        for text, paper, sample in (
+            (
+                "pure InfSA is more accurate than linear",
+                "+0.4",
+                better("pure", "linear", "accuracy"),
+            ),
+            ("MoRF: pure above softmax", "+29.1", better("pure", "softmax", *MORF)),
+            ("LeRF: pure above softmax", "+5.2", better("pure", "softmax", *LERF)),
+            ("ROC-AUC: pure above softmax", "+23.5", better("pure", "softmax", *ROC)),
+            ("PR-AUC: linear above softmax", "+19.9", better("linear", "softmax", *PR)),
+            ("PR-AUC: pure above softmax", "+19.3", better("pure", "softmax", *PR)),
+        )
+    ),
+    Claim(
+        "γ = 0.7 is best among 0.3, 0.5, 0.7, 0.9",
+        "Table 4",
+        ahead("linear", GAMMAS),
+        shown=means("linear", GAMMAS),
+        digits=1,
+    ),
+    Claim(
+        "ReLU is better than GELU and the absolute value",
+        "Table 4",
+        ahead("linear", OTHERS),
+        shown=means("linear", OTHERS),
+        digits=1,
+    ),
+    Claim("inference at 331,776 tokens", shown=extreme),
+    Claim("13 times faster than softmax at 4,096 tokens", "on a GPU", shown=faster),
+    Claim(
+        "ImageNet-1K, and V2", "84.7 / 85.1%, 79.8%", untestable="needs ImageNet and a GPU for days"
+    ),
+    Claim("energy per image", "0.87 J", untestable="needs their GPU"),
+]

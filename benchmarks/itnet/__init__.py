@@ -1,0 +1,23 @@
+"""ITNet: trained evidence on its claims, its evaluation modes, and how long its recipes take."""
+
+from __future__ import annotations
+
+from ..kit.page import PAGES
+from ..kit.subject import Options, Subject
+
+SUBJECT = Subject(
+    __name__,
+    times={"modes": "modes:time", "recipes": "recipes:time"},
+    runs={"sections": ":run"},
+    pages={PAGES / "itnet.md": "page:page"},
+    draw="modes:draw_committed",
+    claims="claims:CLAIMS",
+)
+
+
+def run(options: Options) -> None:
+    """The sections of ``--only``, or all."""
+    from ..kit.grid import run_sections
+    from .sections import SECTIONS
+
+    run_sections(SECTIONS, "itnet.json", options)

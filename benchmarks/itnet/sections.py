@@ -1,0 +1,169 @@
+"""What is trained of ITNet: a recipe, what all its runs change, and the variants compared."""
+
+from __future__ import annotations
+
+from fredholm.kernels import ablations
+
+from ..kit.grid import Section
+
+
+def groups(*names: str) -> dict[str, tuple[str, ...]]:
+    """Rows of the paper's Table 5, all thirteen or those named: which inputs the kernel reads."""
+    known = ablations()
+    return {name: (f"operator.groups=[{', '.join(known[name])}]",) for name in names or known}
+
+
+CLOTHES = (
+    "data.image_size=16",
+    "model.name=itnet_nano",
+    "model.encoder.patch=4",
+    "training.epochs=2",
+    "schedule.warmup_epochs=0.5",
+)
+REVIEWS = ("data.max_length=32", "training.epochs=4")
+DIGITS = ("training.epochs=20",)
+
+SECTIONS: dict[str, Section] = {
+    "images": Section("Fashion-MNIST at 16 x 16, 16 patches", "fashion-mnist", CLOTHES, groups()),
+    "text": Section(
+        "Sentences from movie reviews",
+        "reviews",
+        REVIEWS,
+        groups(
+            "full",
+            "no product",
+            "no distance",
+            "no relative",
+            "content only",
+            "position only",
+            "constant",
+        ),
+    ),
+    "digits": Section(
+        "Digits: the kernel network, its features, layers, rank",
+        "digits",
+        DIGITS,
+        {
+            "reference": (),
+            "w = 32": ("operator.width=32",),
+            "w = 64": ("operator.width=64",),
+            "w = 128": ("operator.width=128",),
+            "depth 3": ("operator.depth=3",),
+            "m = 4": ("operator.frequencies=4",),
+            "m = 64": ("operator.frequencies=64",),
+            "sigma = 1": ("operator.sigma=1.0",),
+            "sigma = 10": ("operator.sigma=10.0",),
+            "learned B": ("operator.learned_frequencies=true",),
+            "1 layer": ("model.body.depth=1",),
+            "4 layers": ("model.body.depth=4",),
+            "low rank, r = 2 a head": (
+                "operator=itnet_low_rank",
+                "operator.rank=2",
+                "operator.width=16",
+            ),
+            "low rank, r = 8 a head": (
+                "operator=itnet_low_rank",
+                "operator.rank=8",
+                "operator.width=16",
+            ),
+            "low rank, r = 16 a head": (
+                "operator=itnet_low_rank",
+                "operator.rank=16",
+                "operator.width=16",
+            ),
+        },
+    ),
+    "samples": Section(
+        "Digits with sampled keys, 16 patches",
+        "itnet-monte-carlo",
+        ("training.epochs=20",),
+        {
+            "exact": ("operator.strategy=exact", "operator.proposal=false"),
+            "S = 2": ("operator.strategy.samples=2",),
+            "S = 4": ("operator.strategy.samples=4",),
+            "S = 8": (),
+            "S = 8, drawn by measure": ("operator.proposal=false",),
+        },
+        further={
+            "at all keys": ("operator.strategy=exact",),
+            "at 8 keys a query": ("operator.strategy={name: monte_carlo, samples: 8}",),
+            "at 8 anchors": ("operator.strategy={name: monte_carlo, samples: 8, anchors: true}",),
+        },
+    ),
+    "kjv": Section(
+        "The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1
+    ),
+    "hidden": Section("Hidden words of Bible verses", "itnet-mlm", (), {"low rank": ()}, seeds=1),
+    "paraphrase": Section(
+        "The same verse or another, in two translations",
+        "itnet-paraphrase",
+        (),
+        {
+            "from hidden words": ("init_from=runs/itnet/hidden-low-rank-0",),
+            "from nothing": ("init_from=null", "data.min_count=5"),
+        },
+        seeds=1,
+    ),
+}
+
+KICAD = (
+    "data.options.points=48",
+    "data.batch_size=32",
+    "data.augment.rotate=false",
+    "model.name=itnet_nano",
+    "model.encoder.neighbours=8",
+    "training.epochs=4",
+    "training.label_smoothing=0.0",
+)
+MOSAICS = (
+    "data.options.train=8000",
+    "data.options.val=300",
+    "data.options.test=2000",
+    "data.options.cell=14",
+    "data.options.kinds=[cell]",
+    "model.name=itnet_nano",
+    "model.encoder.patch=7",
+    "optimizer.lr=4e-3",
+    "training.epochs=8",
+)
+MOLECULES = ("model.name=itnet_nano", "training.epochs=8")
+PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
+DARCY = ("model.body.depth=2", "training.epochs=4")
+CENTRAL = groups("full", "content only", "position only")
+
+SECTIONS |= {
+    "points": Section("KiCad's parts, split by families; 48 points", "itnet-kicad", KICAD, CENTRAL),
+    "mosaics": Section(
+        "What lies where in mosaics of 28 x 28 pixels; picture and question in one domain",
+        "itnet-mosaics-qa",
+        MOSAICS,
+        {
+            **CENTRAL,
+            "uniform measure": ("model.encoder.measure=uniform",),
+            "image-heavy, 3:1": ("model.encoder.measure=0.75",),
+        },
+    ),
+    "graphs": Section(
+        "Solubility of molecules",
+        "itnet-graphs",
+        MOLECULES,
+        {
+            "learned weight off the edges": (),
+            "edges alone": ("model.encoder.off_edges=none",),
+            "all pairs alike": ("model.encoder.off_edges=all",),
+        },
+    ),
+    "packages": Section(
+        "Sections of Debian's packages, 8,000 to train on",
+        "itnet-debian-graph",
+        PACKAGES,
+        {"15 packages around each": (), "the package alone": ("data.options.size=1",)},
+    ),
+    "darcy": Section(
+        "Darcy flow, trained at 16 x 16",
+        "itnet-darcy",
+        DARCY,
+        {"full": ()},
+        further={"at 32 x 32": ("data.options.resolution=32",)},
+    ),
+}

@@ -1,0 +1,1 @@
+"""What every benchmark uses: clock, memory, machine, grid, statistics, claims, pages."""

@@ -1,0 +1,182 @@
+"""Claims of a paper, and the one rule that judges them.
+
+A claim is a number per seed, a difference paired over the seeds that both sides have, and a bound
+that the paper says it is beyond. At most five claims of a page are *primary*, named before the run.
+Each of them is tested by Student's t with n - 1 degrees of freedom, two-sided, and their p-values
+are adjusted by Holm's method. Below 0.05 a claim is *reproduced* or *contradicted*, by the side of
+its bound on which the mean lies; else it is *open*. All other claims are exploratory: their numbers
+are shown and nothing is concluded. What cannot be tried is *not testable here*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .page import table
+from .statistics import Rows, Summary, holm, paired, summarise
+
+REPRODUCED, CONTRADICTED, OPEN = "reproduced", "contradicted", "open"
+UNTESTABLE = "not testable here"
+LEVEL, PRIMARY = 0.05, 5
+RULE = "[How claims are judged, and what ± means](claims.md)."
+
+Sample = Callable[[Any], list[float]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, and how it is tried here.
+
+    Attributes:
+        text, paper: the claim, and the paper's numbers for it.
+        sample: results to one number per seed, such as :func:`better`'s differences.
+        above: the claim is that the mean lies above this,
+        below: or, where it is given, below this.
+        primary: judged; else the claim is explored.
+        shown: what else the results say of it, or of a claim without a number per seed, all.
+        untestable: why it cannot be tried here.
+        scale, digits: how a number is printed; by default in points, of shares.
+    """
+
+    text: str
+    paper: str = ""
+    sample: Sample | None = None
+    above: float = 0.0
+    below: float | None = None
+    primary: bool = False
+    shown: Callable[[Any], str] | None = None
+    untestable: str = ""
+    scale: float = 100.0
+    digits: int = 2
+
+    def __post_init__(self) -> None:
+        if self.primary and self.sample is None:
+            raise ValueError(f"{self.text}: a primary claim needs a number per seed (sample)")
+        if self.untestable and (self.sample or self.shown):
+            raise ValueError(f"{self.text}: either untestable or tried, not both")
+
+    @property
+    def bound(self) -> float:
+        """What the mean is compared with."""
+        return self.above if self.below is None else self.below
+
+
+class Judged(NamedTuple):
+    """A claim, what was found as text, p adjusted among the primary claims, and the verdict;
+    exploratory claims have neither.
+    """
+
+    claim: Claim
+    here: str
+    p: float | None
+    verdict: str
+
+
+def better(section: str, a: str, b: str, metric: str = "accuracy") -> Sample:
+    """Variant ``a`` less ``b`` in a section of trained runs."""
+    return lambda found: paired(found.get(section, []), a, b, metric)
+
+
+def columns(section: str, variant: str, a: str, b: str) -> Sample:
+    """The runs of one variant evaluated as in column ``a``, less the same as in column ``b``."""
+
+    def sample(found: dict[str, Rows]) -> list[float]:
+        rows = [row for row in found.get(section, []) if row["variant"] == variant]
+        return [row[a] - row[b] for row in rows if a in row and b in row]
+
+    return sample
+
+
+def judge(claims: Sequence[Claim], found: Any) -> list[Judged]:
+    """Every claim by the rule, in their order.
+
+    Raises:
+        ValueError: more than five primary claims.
+    """
+    primary = [claim for claim in claims if claim.primary]
+    if len(primary) > PRIMARY:
+        raise ValueError(f"{len(primary)} primary claims; a page has at most {PRIMARY}")
+    numbers = {
+        id(claim): summarise(claim.sample(found), claim.bound) for claim in claims if claim.sample
+    }
+    tested = [numbers[id(claim)] for claim in primary]
+    adjusted = holm([None if one is None else one.p for one in tested])
+    level = dict(zip(map(id, primary), adjusted))
+    return [_judged(claim, numbers.get(id(claim)), level.get(id(claim)), found) for claim in claims]
+
+
+def _judged(claim: Claim, found: Summary | None, p: float | None, results: Any) -> Judged:
+    parts = [claim.untestable]
+    if claim.sample:
+        parts.append("not run" if found is None else _number(claim, found))
+    if claim.shown:
+        parts.append(claim.shown(results))
+    return Judged(claim, "; ".join(filter(None, parts)), p, _verdict(claim, found, p))
+
+
+def _number(claim: Claim, found: Summary) -> str:
+    """Mean ± sample standard deviation, and how many seeds.
+
+    Example:
+        >>> _number(Claim("a beats b"), summarise([0.01, 0.02]))
+        '+1.50 ± 0.71 (2 seeds)'
+    """
+    mean = f"{claim.scale * found.mean:+.{claim.digits}f}"
+    if found.sd is None:
+        return f"{mean} (1 seed)"
+    return f"{mean} ± {claim.scale * found.sd:.{claim.digits}f} ({found.n} seeds)"
+
+
+def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
+    if claim.untestable:
+        return UNTESTABLE
+    if not claim.primary:
+        return ""
+    if found is None or p is None or p >= LEVEL:
+        return OPEN
+    beyond = found.mean > claim.above if claim.below is None else found.mean < claim.below
+    return REPRODUCED if beyond else CONTRADICTED
+
+
+def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
+    """Which primary claims were named before the runs: ``before``, as the file of results has kept
+    them; None: a file from before the rule.
+
+    Example:
+        >>> named([Claim("a", sample=list, primary=True)], ["a"])
+        'The primary claims were named before the runs.'
+    """
+    if before is None:
+        return "The primary claims were named after the runs shown here, before any later ones."
+    late = [claim.text for claim in claims if claim.primary and claim.text not in before]
+    if late:
+        return f"Named after the runs: {'; '.join(late)}."
+    return "The primary claims were named before the runs."
+
+
+def claims_section(
+    claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
+) -> str:
+    """The tables of a page: primary claims with their verdicts, then all others. ``file``: the file
+    of results, for the claims that it was begun with.
+    """
+    judged = judge(claims, found)
+    note = " ".join(filter(None, (note, named(claims, (file or {}).get("primary")))))
+    first = [
+        (j.claim.text, j.claim.paper, j.here, "" if j.p is None else f"{j.p:.3f}", j.verdict)
+        for j in judged
+        if j.claim.primary
+    ]
+    rest = [
+        (j.claim.text, j.claim.paper, f"{j.here} (*{j.verdict}*)" if j.verdict else j.here)
+        for j in judged
+        if not j.claim.primary
+    ]
+    parts = ["## The paper's claims", f"{RULE} {note}"]
+    if first:
+        parts.append(table(("primary claim", "paper", "here", "p", "verdict"), first))
+    if rest:
+        parts.append(table(("exploratory", "paper", "here"), rest))
+    return "\n\n".join(parts) + "\n"

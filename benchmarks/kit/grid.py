@@ -1,0 +1,191 @@
+"""Trained evidence: sections of variants, and files of results that grow row by row.
+
+A row of a committed file is not computed again. What is missing is a cell of
+:class:`fredholm.training.grid.Grid`: resumed where it stopped, shared between processes, and added
+to the file as soon as it is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from fredholm.models.migrate import migrate_override
+from fredholm.training import evaluate, load_recipe
+from fredholm.training.grid import Cell, Grid, Report, recipe_cell, train_cell
+
+from .page import load, save
+from .subject import Options
+
+Row = dict[str, Any]
+SHOWN = (
+    "accuracy", "loss", "n", "bits", "pearson", "spearman", "absolute_error", "variance", "f1", "matthews",
+)  # fmt: skip
+
+
+# --- a file of results ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one file of results.
+
+    Attributes:
+        file: its name in the folder of results.
+        identity: fields that make two rows the same one.
+        part: where the rows lie in the file: keys from its root; none: the file is the list.
+    """
+
+    file: str
+    identity: tuple[str, ...]
+    part: tuple[str, ...] = ("runs",)
+
+    def rows(self, folder: Path) -> list[Row]:
+        """The rows so far, their overrides by today's keys."""
+        found = load(self.file, folder) or ({} if self.part else [])
+        for key in self.part:
+            found = found.get(key, {} if key != self.part[-1] else [])
+        return _today(found)
+
+    def has(self, row: Row, folder: Path) -> bool:
+        return any(self._same(row, old) for old in self.rows(folder))
+
+    def add(self, new: Iterable[Row], folder: Path, **about: Any) -> None:
+        """Put rows into the file, in the place of older ones that are the same, and what is said
+        ``about`` all; another process may be adding to it as well.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{self.file}.lock"):
+            rows = self.rows(folder)
+            for row in new:
+                rows = [old for old in rows if not self._same(row, old)] + [row]
+            whole: Any = load(self.file, folder) or {}
+            if self.part:
+                place = whole
+                for key in self.part[:-1]:
+                    place = place.setdefault(key, {})
+                place[self.part[-1]] = rows
+                whole |= about
+            save(whole if self.part else rows, self.file, folder)
+
+    def _same(self, one: Row, other: Row) -> bool:
+        return all(one[key] == other[key] for key in self.identity)
+
+
+def _today(rows: list[Row]) -> list[Row]:
+    return [
+        row | {"overrides": [migrate_override(text) for text in row["overrides"]]}
+        if "overrides" in row
+        else row
+        for row in rows
+    ]
+
+
+def fill(
+    table: Table,
+    rows: Iterable[Row],
+    work: Callable[[Cell, Report], Row],
+    cell: Callable[[Row], Cell],
+    options: Options,
+    **about: Any,
+) -> None:
+    """Compute what a table lacks: ``cell(row)`` of each of these ``rows``, by ``work``.
+
+    The work returns what is added to the row, or ``{"rows": [...]}`` with what is added to each of
+    several. Rows that cannot be computed are named at the end.
+
+    Raises:
+        SystemExit: some failed; the same command tries them again.
+    """
+    grid, end, failed = Grid(work, say), time.monotonic() + 60 * options.minutes, []
+    if load(table.file, options.results) is None:  # claims are named before the first run
+        about["primary"] = list(options.primary)
+    for row in rows:
+        if table.has(row, options.results):
+            continue
+        if time.monotonic() > end:
+            return
+        ((_, found),) = grid.run([cell(row)])
+        label = ", ".join(str(row[key]) for key in table.identity if not isinstance(row[key], list))
+        if "error" in found:
+            say(f"{label}: {found['error']}")
+            failed.append(label)
+            continue
+        parts = found.get("rows", [found])
+        table.add([row | part for part in parts], options.results, **about)
+        say(label)
+    if failed:
+        raise SystemExit(f"failed: {'; '.join(failed)}; the same command tries them again")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+# --- sections of trained runs ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that
+    are ``common``; ``further``: a column, and how every trained run is evaluated once more for it.
+    """
+
+    title: str
+    recipe: str
+    common: tuple[str, ...]
+    variants: dict[str, tuple[str, ...]]
+    seeds: int = 3
+    further: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def plan(self, seeds: int) -> Iterator[Row]:
+        """The runs, seed by seed, so that a part of them compares all variants."""
+        for seed in range(seeds):
+            for variant, overrides in self.variants.items():
+                chosen = [*self.common, *overrides]
+                yield {"variant": variant, "seed": seed, "recipe": self.recipe, "overrides": chosen}
+
+
+def section_table(file: str, name: str) -> Table:
+    """The rows of one section."""
+    return Table(file, ("variant", "seed", "recipe", "overrides"), ("sections", name))
+
+
+def sections(file: str, folder: Path | None = None) -> dict[str, list[Row]]:
+    """The rows of every section of a file, their overrides by today's keys."""
+    found = load(file, folder) if folder else load(file)
+    return {name: _today(rows) for name, rows in found["sections"].items()} if found else {}
+
+
+def label_of(name: str, row: Row) -> str:
+    """The name of a run, and of its folder."""
+    label = f"{name}-{row['variant']}-{row['seed']}".replace(" ", "-")
+    return "".join(c for c in label if c.isalnum() or c in "._=+-")
+
+
+def run_sections(known: dict[str, Section], file: str, options: Options) -> None:
+    """Train what is missing of the sections in ``options.only`` (all, where none is named)."""
+    for name in options.chosen(known):
+        section = known[name]
+
+        def cell(row: Row, name: str = name) -> Cell:
+            label = label_of(name, row)
+            own = [*row["overrides"], f"seed={row['seed']}", f"name={label}"]
+            return recipe_cell(load_recipe(row["recipe"], own), options.runs / label)
+
+        def work(cell: Cell, report: Report, section: Section = section) -> Row:
+            facts, scores = train_cell(cell, report), evaluate(cell.place)
+            found = facts | {key: scores[key] for key in SHOWN if key in scores}
+            for label, overrides in section.further.items():
+                other = evaluate(cell.place, overrides=list(overrides))
+                found[label] = other.get("accuracy", other["loss"])
+            return found | {"threads": torch.get_num_threads()}
+
+        rows = section.plan(options.seeds or section.seeds)
+        fill(section_table(file, name), rows, work, cell, options)

@@ -1,0 +1,121 @@
+"""Means over seeds, growth in N, and the test by which claims are judged: nowhere else."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+Rows = list[dict[str, Any]]
+
+
+class Summary(NamedTuple):
+    """Values of several seeds: mean, sample standard deviation (None of one value), their number,
+    and p of Student's t with n - 1 degrees of freedom, two-sided (None of one value).
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+    p: float | None
+
+
+def summarise(values: Iterable[float], against: float = 0.0) -> Summary | None:
+    """Mean, spread, and p of the hypothesis that the mean is ``against``; None of no values.
+
+    Example:
+        >>> found = summarise([0.1, 0.2, 0.3])
+        >>> round(found.mean, 3), round(found.sd, 3), found.n, round(found.p, 4)
+        (0.2, 0.1, 3, 0.0742)
+    """
+    known = [float(value) for value in values]
+    if not known:
+        return None
+    mean = statistics.fmean(known)
+    if len(known) < 2:
+        return Summary(mean, None, 1, None)
+    sd = statistics.stdev(known)
+    if sd <= 1e-12 * max(map(abs, known)):  # equal values: rounding is no spread
+        return Summary(mean, sd, len(known), 1.0 if math.isclose(mean, against) else 0.0)
+    from scipy.stats import ttest_1samp
+
+    return Summary(mean, sd, len(known), float(ttest_1samp(known, against).pvalue))
+
+
+def mean_sd(values: Sequence[float]) -> dict[str, float]:
+    """Mean and sample standard deviation, for a file of results."""
+    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values)}
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """p-values of several hypotheses, adjusted by Holm's method for being several; None stays, and
+    counts: a hypothesis that could not be tested was still one of them.
+
+    Example:
+        >>> holm([0.01, 0.04, None, 0.03])
+        [0.04, 0.08, None, 0.09]
+    """
+    found: list[float | None] = [None] * len(values)
+    largest = 0.0
+    known = sorted((p, i) for i, p in enumerate(values) if p is not None)
+    for rank, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, (len(values) - rank) * p))
+        found[i] = largest
+    return found
+
+
+def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> list[float]:
+    """Variant ``a`` less ``b``, one difference per seed that both have.
+
+    Example:
+        >>> rows = [{"variant": v, "seed": s, "accuracy": x}
+        ...         for v, s, x in (("a", 0, 0.5), ("b", 0, 0.25), ("b", 1, 0.9))]
+        >>> paired(rows, "a", "b")
+        [0.25]
+    """
+    one, other = (
+        {row["seed"]: row[metric] for row in rows if row["variant"] == name} for name in (a, b)
+    )
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def beyond_best(
+    rows: Rows, name: str, others: Sequence[str], metric: str = "accuracy"
+) -> list[float]:
+    """Variant ``name`` less the best of ``others``, one difference per seed that all have.
+
+    Example:
+        >>> rows = [{"variant": v, "seed": 0, "accuracy": x}
+        ...         for v, x in (("a", 0.5), ("b", 0.25), ("c", 0.375))]
+        >>> beyond_best(rows, "a", ("b", "c")), beyond_best(rows, "a", ("b", "d"))
+        ([0.125], [])
+    """
+    scores: dict[int, dict[str, float]] = {}
+    for row in rows:
+        scores.setdefault(row["seed"], {})[row["variant"]] = row[metric]
+    full = [one for one in scores.values() if {name, *others} <= set(one)]
+    return [one[name] - max(one[other] for other in others) for one in full]
+
+
+def slope(x: Iterable[float], y: Iterable[float]) -> float:
+    """Exponent b of y = a·x^b, by least squares of the logarithms.
+
+    Example:
+        >>> round(slope([1, 2, 4], [3.0, 12.0, 48.0]), 6)
+        2.0
+    """
+    logs = [math.log(v) for v in x], [math.log(max(v, 1e-3)) for v in y]
+    return statistics.linear_regression(*logs).slope
+
+
+def stays_below(curve: dict[int, float], other: dict[int, float]) -> int | None:
+    """The least N from which on ``curve`` is below ``other`` wherever both were measured.
+
+    Example:
+        >>> stays_below({1: 5.0, 2: 1.0, 4: 1.0}, {1: 2.0, 2: 2.0, 4: 2.0})
+        2
+    """
+    shared = [n for n in curve if n in other]
+    above = [n for n in shared if curve[n] >= other[n]]
+    return min((n for n in shared if n > max(above, default=0)), default=None)

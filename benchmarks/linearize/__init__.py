@@ -1,0 +1,14 @@
+"""Pretrained models made linear: real conversions, and a converted MiniLM's speed."""
+
+from __future__ import annotations
+
+from ..kit.page import PAGES
+from ..kit.subject import Subject
+
+SUBJECT = Subject(
+    __name__,
+    times={"minilm": "speed:time"},
+    runs={"conversions": "conversions:run"},
+    pages={PAGES / "luna.md": "page:page"},
+    claims="page:CLAIMS",
+)

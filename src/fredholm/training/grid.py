@@ -1,0 +1,190 @@
+"""A grid of cells, each computed once: the one runner behind ``fredholm sweep``, ``fredholm
+compare`` and the evidence of the benchmarks.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import FredholmError
+from ..files import digest_json, write_json, write_text
+from .evaluation import evaluate
+from .failures import Interrupted
+from .folder import RunFolder
+from .leases import hold
+from .recipe import Recipe
+from .run import train
+
+Result = dict[str, Any]
+Report = Callable[[str], None]
+CELLS = ".cells"  # beside the cells' folders: a lease and a result per key
+
+
+def quiet(line: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One computation of a grid.
+
+    Attributes:
+        settings: plain data, all that decides the result; equal settings are the same cell.
+        place: the cell's folder. A result counts as long as its folder is there.
+        given: what the work needs besides, such as the recipe that ``settings`` describes.
+    """
+
+    settings: dict[str, Any]
+    place: Path
+    given: Any = None
+
+    @property
+    def key(self) -> str:
+        """A hash of the settings."""
+        return digest_json(self.settings)[:16]
+
+
+Work = Callable[[Cell, Report], Result]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Computes cells that have no result yet, and remembers what came of them.
+
+    ``work(cell, report)`` returns plain data, which is written in one step to ``.cells/KEY`` beside
+    the cell's folder: whoever comes back reads it, in this process or another. A cell is leased
+    while it is at work, so that several processes can share a grid. A cell that fails, of whatever
+    cause, does not stop the others: its result is ``{"error": one line}``, the traceback lies in
+    ``FOLDER.error.txt``, and the next call tries it again.
+
+    Example:
+        >>> import tempfile
+        >>> place = Path(tempfile.mkdtemp()) / "a"
+        >>> def work(cell, report):
+        ...     cell.place.mkdir()
+        ...     print("at work")
+        ...     return {"square": cell.settings["x"] ** 2}
+        >>> grid, cell = Grid(work), Cell({"x": 3}, place)
+        >>> [result for _, result in grid.run([cell])]
+        at work
+        [{'square': 9}]
+        >>> [result for _, result in grid.run([cell])]
+        [{'square': 9}]
+    """
+
+    work: Work
+    report: Report = quiet
+
+    def read(self, cell: Cell) -> Result | None:
+        """The result of a finished cell, or None."""
+        path = self._folder(cell) / "result.json"
+        if not cell.place.exists() or not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return found["result"] if found["settings"] == _plain(cell.settings) else None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FredholmError(
+                f"{path}: cannot be read ({error}); delete it and run again"
+            ) from error
+
+    def compute(self, cell: Cell) -> Result:
+        """A cell's result, read or computed; ``{"error": ...}`` where it fails."""
+        try:
+            with hold(self._folder(cell), self.report):
+                found = self.read(cell)  # by another process, while this one waited its turn
+                if found is None:
+                    found = _plain(self.work(cell, self.report))
+                    if "error" in found:
+                        raise ValueError(
+                            "a result named 'error': failures are; choose another name"
+                        )
+                    kept = {"settings": cell.settings, "result": found}
+                    write_json(self._folder(cell) / "result.json", kept)
+                return found
+        except Interrupted:
+            raise
+        except Exception as error:  # one cell's failure must not take the others with it
+            cell.place.parent.mkdir(parents=True, exist_ok=True)
+            trace = cell.place.with_name(f"{cell.place.name}.error.txt")
+            write_text(trace, traceback.format_exc())
+            known = isinstance(error, FredholmError)
+            text = str(error) if known else f"{type(error).__name__}: {error}"
+            return {"error": text.partition("\n")[0]}
+
+    def run(self, cells: Iterable[Cell], jobs: int = 1) -> Iterator[tuple[Cell, Result]]:
+        """Cells with their results: in order, or with ``jobs`` processes (each with its share of
+        the threads) as they end.
+
+        Raises:
+            Interrupted: Ctrl-C; the same call goes on.
+        """
+        if jobs == 1:
+            for cell in cells:
+                yield cell, self.compute(cell)
+            return
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as processes:
+            alone = partial(Grid.compute, Grid(self.work))
+            waiting = {processes.submit(alone, cell): cell for cell in cells}
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+
+    def _folder(self, cell: Cell) -> Path:
+        return cell.place.parent / CELLS / cell.key
+
+
+def recipe_cell(recipe: Recipe, place: Path) -> Cell:
+    """The cell of one training and its evaluation on the test split."""
+    code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
+    return Cell({"recipe": recipe.to_dict(), "code": code}, place, recipe)
+
+
+def train_cell(cell: Cell, report: Report) -> Result:
+    """Train and evaluate the recipe that a cell is given: test scores, parameters, minutes, epochs.
+
+    A finished run is read, an unfinished one goes on from its checkpoint.
+    """
+    run = RunFolder(cell.place)
+    resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
+    overwrite = run.started and not resume
+    result = train(cell.given, cell.place, resume, overwrite=overwrite, report=report)
+    if run.evaluation.is_file():
+        scores = json.loads(run.evaluation.read_text(encoding="utf-8"))
+    else:
+        scores = evaluate(cell.place)
+    facts = {
+        "parameters": result.parameters,
+        "minutes": result.minutes,
+        "epochs": result.epochs,
+    }
+    return {key: scores[key] for key in ("accuracy", "loss") if key in scores} | facts
+
+
+def safe_name(label: str) -> str:
+    """A label as a folder name.
+
+    Example:
+        >>> safe_name("operator={name: luna, channels: 4}")
+        'operator=,name,luna,channels,4'
+    """
+    kept = "".join(c if c.isalnum() or c in "._=+-" else "," for c in label)
+    return ",".join(part for part in kept.split(",") if part)
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from a JSON file."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,150 @@
+"""Every subject: its functions exist, its pages are those of the committed results, and a page of
+claims is one more file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import pytest
+from benchmarks.__main__ import main
+from benchmarks.kit.claims import Claim, judge
+from benchmarks.kit.subject import find_subject, subject_names
+
+import benchmarks
+
+SUBJECTS = subject_names()
+PAGES = [(name, path) for name in SUBJECTS for path in find_subject(name).pages]
+NEEDS = {"gpu": "triton"}
+
+
+def test_the_subjects():
+    assert {"itnet", "luna", "ckconv", "infsa", "continuous", "lra", "performance"} <= set(SUBJECTS)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_every_function_of_a_subject_exists(name):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    subject = find_subject(name)
+    functions = [*subject.times.values(), *subject.runs.values(), *subject.pages.values()]
+    functions += [f for f in (subject.draw, subject.cases, subject.ratios) if f]
+    assert functions
+    assert all(callable(subject.find(function)) for function in functions)
+
+
+@pytest.mark.parametrize(("name", "path"), PAGES, ids=lambda x: getattr(x, "name", x))
+def test_a_page_is_what_the_committed_results_say(name, path):
+    subject = find_subject(name)
+    text = subject.call(subject.pages[path])
+    assert path.read_text(encoding="utf-8") == text, f"run python -m benchmarks page {name}"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["itnet.claims", "ckconv.claims", "infsa.claims", "continuous.claims", "linearize.page", "lra"],
+)
+def test_claims_keep_the_rule(module):
+    claims = importlib.import_module(f"benchmarks.{module}").CLAIMS
+    assert all(isinstance(claim, Claim) for claim in claims)
+    assert 1 <= sum(claim.primary for claim in claims) <= 5
+    assert len({claim.text for claim in claims}) == len(claims)
+
+
+PAGE = '''
+"""A page."""
+from benchmarks.kit.claims import Claim, claims_section, judge
+from benchmarks.kit.page import load, save
+from benchmarks.kit.subject import Subject
+from pathlib import Path
+
+PAGE = Path(__file__).with_suffix(".md")
+SUBJECT = Subject(__name__, runs={"rows": ":run"}, pages={PAGE: ":page"})
+CLAIMS = [Claim("a beats b", "1 over 0", lambda rows: rows, primary=True)]
+
+def run(options):
+    save([0.1, 0.11, 0.12], "mine.json", options.results)
+
+def page():
+    return claims_section(CLAIMS, load("mine.json", PAGE.parent))
+'''
+
+
+def test_a_page_of_claims_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "my_claims.py").write_text(PAGE, encoding="utf-8")
+    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "benchmarks.my_claims", raising=False)
+    importlib.invalidate_caches()
+    assert main(["run", "my_claims", "--results", str(tmp_path)]) == 0
+    assert main(["page", "my_claims"]) == 0
+    text = (tmp_path / "my_claims.md").read_text(encoding="utf-8")
+    assert "| a beats b | 1 over 0 | +11.00 ± 1.00 (3 seeds) | 0.003 | reproduced |" in text
+
+
+def test_check_fails_where_a_ratio_fell(capsys, monkeypatch):
+    subject = find_subject("lra").__class__
+    rows = [{"case": "c", "way": w, "ratio": r} for w, r in (("ours", 1.0), ("theirs", 2.0))]
+    slower = [rows[0], {**rows[1], "ratio": 1.5}]
+    monkeypatch.setattr(subject, "call", lambda self, name, *_: rows if name == "old" else slower)
+    monkeypatch.setattr(
+        "benchmarks.__main__.find_subject", lambda name: subject("x", cases="new", ratios="old")
+    )
+    assert main(["check", "performance"]) == 1
+    assert "c, theirs: took 2.00 times" in capsys.readouterr().out
+    monkeypatch.setattr(subject, "call", lambda self, name, *_: rows)
+    assert main(["check", "performance"]) == 0
+
+
+def test_what_is_not_there_is_named(capsys):
+    with pytest.raises(SystemExit, match=r"time lra.*needs another subject"):
+        main(["time", "lra"])
+    with pytest.raises(SystemExit, match=r"run lra nothing: needs one of rows"):
+        main(["run", "lra", "nothing"])
+    with pytest.raises(SystemExit, match="no timed cases"):
+        main(["check", "lra"])
+    with pytest.raises(SystemExit):
+        main(["time", "no-such-subject"])
+    assert "invalid choice" in capsys.readouterr().err
+
+
+def test_fuzz_is_called_with_its_own_arguments(monkeypatch):
+    given = []
+
+    class Module:
+        @staticmethod
+        def main(arguments):
+            given.append(arguments)
+            return 3
+
+    monkeypatch.setitem(sys.modules, "benchmarks.fuzz", Module)
+    assert main(["fuzz", "--cases", "3"]) == 3
+    assert given == [["--cases", "3"]]
+
+
+def test_the_committed_verdicts():
+    """What the rule says of the results today: a change here belongs into the changelog."""
+    from benchmarks.ckconv.page import results
+    from benchmarks.continuous.page import FILE, by_variant
+    from benchmarks.infsa.speed import FILE as SPEED
+    from benchmarks.itnet.page import current
+    from benchmarks.kit.grid import sections
+    from benchmarks.kit.page import load
+
+    found = {
+        "itnet": current(sections("itnet.json")),
+        "ckconv": results(),
+        "infsa": {"runs": load("infsa.json")["runs"], "speed": load(SPEED)},
+        "continuous": by_variant(load(FILE)),
+    }
+    verdicts = {}
+    for name, rows in found.items():
+        claims = importlib.import_module(f"benchmarks.{name}.claims").CLAIMS
+        verdicts[name] = [j.verdict for j in judge(claims, rows) if j.claim.primary]
+    assert verdicts == {
+        "itnet": ["open"] * 5,
+        "ckconv": ["reproduced"] * 4 + ["open"],
+        "infsa": ["contradicted", "open", "open", "open", "reproduced"],
+        "continuous": ["open"] * 5,
+    }, json.dumps(verdicts)
