@@ -54,7 +54,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
     Example:
         >>> holm([0.01, 0.04, None, 0.03])
-        [0.04, 0.08, None, 0.09]
+        [0.04, 0.09, None, 0.09]
     """
     found: list[float | None] = [None] * len(values)
     largest = 0.0
