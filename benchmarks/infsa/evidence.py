@@ -14,10 +14,10 @@ import torch
 from fredholm.explain import attention_quality, model_alignment
 from fredholm.explain.quality import mean_error
 from fredholm.models import Model
-from fredholm.training import evaluate, load_recipe
+from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
-from fredholm.training.grid import Cell, Report, recipe_cell, train_cell
+from fredholm.training.grid import Cell, Report, recipe_cell, scores_of
 
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
@@ -78,17 +78,15 @@ def align(model: Any, images: torch.Tensor) -> list[dict[str, Any]]:
 
 def work(cell: Cell, report: Report) -> Row:
     """Train and measure one model."""
-    found, recipe = train_cell(cell, report), cell.given
+    (facts, scores), recipe = scores_of(cell, report), cell.given
     trained, _ = load_run(cell.place)
     test = build_dataset(recipe, "test")
     torch.manual_seed(recipe.seed)
     untrained = Model(trained.config).eval()
     images, _ = test.batch(torch.arange(ALIGNED))
-    kept = {key: found[key] for key in ("parameters", "minutes", "epochs")}
-    accuracy = evaluate(cell.place)["accuracy"]
     return {
-        **kept,
-        "accuracy": accuracy,
+        **facts,
+        "accuracy": scores["accuracy"],
         **judge(trained, test),
         "untrained_alignment": align(untrained, images),
     }

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from fredholm.models.migrate import migrate_override
 from fredholm.training import evaluate, load_recipe
-from fredholm.training.grid import Cell, Grid, Report, recipe_cell, train_cell
+from fredholm.training.grid import Cell, Grid, Report, recipe_cell, scores_of
 
 from .page import load, save
 from .subject import Options
@@ -180,7 +180,7 @@ def run_sections(known: dict[str, Section], file: str, options: Options) -> None
             return recipe_cell(load_recipe(row["recipe"], own), options.runs / label)
 
         def work(cell: Cell, report: Report, section: Section = section) -> Row:
-            facts, scores = train_cell(cell, report), evaluate(cell.place)
+            facts, scores = scores_of(cell, report)
             found = facts | {key: scores[key] for key in SHOWN if key in scores}
             for label, overrides in section.further.items():
                 other = evaluate(cell.place, overrides=list(overrides))

@@ -54,7 +54,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
     Example:
         >>> holm([0.01, 0.04, None, 0.03])
-        [0.04, 0.08, None, 0.09]
+        [0.04, 0.09, None, 0.09]
     """
     found: list[float | None] = [None] * len(values)
     largest = 0.0
@@ -102,10 +102,10 @@ def slope(x: Iterable[float], y: Iterable[float]) -> float:
     """Exponent b of y = a·x^b, by least squares of the logarithms.
 
     Example:
-        >>> round(slope([1, 2, 4], [3.0, 12.0, 48.0]), 6)
+        >>> round(slope([1, 2, 4], [3e-9, 12e-9, 48e-9]), 6)
         2.0
     """
-    logs = [math.log(v) for v in x], [math.log(max(v, 1e-3)) for v in y]
+    logs = [math.log(v) for v in x], [math.log(v) for v in y]
     return statistics.linear_regression(*logs).slope
 
 

@@ -241,10 +241,9 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
         if len(done) == 3:
             raise ValueError("out of luck")
         cell.place.mkdir(parents=True)
-        return {"parameters": 1, "accuracy": 0.5}
+        return {"parameters": 1}, {"accuracy": 0.5, "loss": 1.0, "other": 3}
 
-    monkeypatch.setattr(grid, "train_cell", train)
-    monkeypatch.setattr(grid, "evaluate", lambda place, **more: {"accuracy": 0.5, "loss": 1.0})
+    monkeypatch.setattr(grid, "scores_of", train)
     options = Options(runs=tmp_path / "runs", results=tmp_path, primary=("a beats b",))
     with pytest.raises(SystemExit, match="failed: a, 1"):
         run_sections({"tiny": TINY}, "out.json", options)

@@ -153,10 +153,9 @@ def recipe_cell(recipe: Recipe, place: Path) -> Cell:
     return Cell({"recipe": recipe.to_dict(), "code": code}, place, recipe)
 
 
-def train_cell(cell: Cell, report: Report) -> Result:
-    """Train and evaluate the recipe that a cell is given: test scores, parameters, minutes, epochs.
-
-    A finished run is read, an unfinished one goes on from its checkpoint.
+def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
+    """Train and evaluate the recipe that a cell is given: parameters, minutes and epochs; and all
+    scores on the test split. A finished run is read, an unfinished one goes on from its checkpoint.
     """
     run = RunFolder(cell.place)
     resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
@@ -171,6 +170,12 @@ def train_cell(cell: Cell, report: Report) -> Result:
         "minutes": result.minutes,
         "epochs": result.epochs,
     }
+    return facts, scores
+
+
+def train_cell(cell: Cell, report: Report) -> Result:
+    """The work of a table of scores: accuracy and loss, parameters, minutes, epochs."""
+    facts, scores = scores_of(cell, report)
     return {key: scores[key] for key in ("accuracy", "loss") if key in scores} | facts
 
 
