@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from fredholm import data
-from fredholm.data.datasets import read_picture
+from fredholm.data.kinds.images import read_picture
 from fredholm.errors import DataError, OptionError, ShapeError
 from tests.data.fixtures import (
     cifar_arrays,

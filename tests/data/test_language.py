@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fredholm import data
-from fredholm.data.bible import expand_lzw, read_kjv
 from fredholm.data.catalogue.glue import TASKS
+from fredholm.data.catalogue.kjv_lzw import expand_lzw, read_kjv
 from fredholm.data.catalogue.kjv_web import coin, nearest_others, read_pairs, split_of
 from fredholm.errors import DataError, OptionError
 

@@ -8,7 +8,7 @@ import torch
 from fredholm import data
 from fredholm.data.catalogue.adding import adding
 from fredholm.data.catalogue.copy_memory import copy_memory
-from fredholm.data.sequences import SequenceDataset, image_sequences, padded
+from fredholm.data.kinds.sequences import SequenceDataset, image_sequences, padded
 from fredholm.errors import DataError, OptionError, ShapeError
 
 from ..tolerances import assert_close

@@ -8,15 +8,20 @@ varied and handed out in batches.
 import fredholm.data.catalogue  # noqa: F401  registers the data sets
 
 from .augment import Augment, cutmix, mixup
-from .clouds import CloudAugment, PointDataset
+from .catalogue.darcy_equation import solve_darcy
 from .create import create_dataset
-from .datasets import ArrayDataset, FolderDataset, ImageDataset, LabelledDataset
 from .fetching import fetch
-from .fields import FieldDataset, solve_darcy
-from .graphs import Graph, GraphDataset, Network, NodeDataset
-from .language import HiddenTokens, NextTokens
+from .kinds.dataset import LabelledDataset
+from .kinds.fields import FieldDataset
+from .kinds.graphs import Graph, GraphDataset, Network, NodeDataset
+from .kinds.images import ArrayDataset, FolderDataset, ImageDataset
+from .kinds.language import HiddenTokens, NextTokens
+from .kinds.points import CloudAugment, PointDataset
+from .kinds.questions import QuestionDataset
+from .kinds.sequences import SequenceDataset, image_sequences, padded
+from .kinds.texts import TextDataset, encode_texts
+from .kinds.tokens import Rows, TokenDataset, image_tokens
 from .loader import EpochOrder, ResumableLoader, make_loader
-from .questions import QuestionDataset
 from .registry import (
     Entry,
     data_root,
@@ -26,11 +31,8 @@ from .registry import (
     list_datasets,
     register_dataset,
 )
-from .sequences import SequenceDataset, image_sequences, padded
 from .splits import stratified
 from .subset import limit_samples
-from .texts import TextDataset, encode_texts
-from .tokens import Rows, TokenDataset, image_tokens
 from .vocabulary import Vocabulary
 
 __all__ = [

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from ..errors import DataError, OptionError
-from .datasets import ArrayDataset, ImageDataset
+from .kinds.images import ArrayDataset, ImageDataset
 from .registry import Request, get_entry
 
 KINDS = ("mask", "box")

@@ -13,14 +13,15 @@ import torch
 
 from ..errors import DataError, OptionError, suggest
 from .counter import permutation
-from .datasets import ArrayDataset, LabelledDataset, resize
 from .fetching import fetch
 from .install import has_files, installed_files, verify_installed
+from .kinds.dataset import LabelledDataset
+from .kinds.images import ArrayDataset, resize
+from .kinds.sequences import SequenceDataset, image_sequences
+from .kinds.texts import TextOptions
+from .kinds.tokens import TokenDataset, image_tokens
 from .registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
-from .sequences import SequenceDataset, image_sequences
 from .splits import check_fraction, check_split, stratified
-from .texts import TextOptions
-from .tokens import TokenDataset, image_tokens
 from .vocabulary import Vocabulary
 
 Arrays = tuple[np.ndarray, np.ndarray]

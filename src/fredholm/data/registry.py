@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DataError, OptionError, suggest
 
 if TYPE_CHECKING:
-    from .datasets import LabelledDataset
-    from .texts import TextOptions
+    from .kinds.dataset import LabelledDataset
+    from .kinds.texts import TextOptions
 
 DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
 

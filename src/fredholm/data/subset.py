@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import OptionError
 from .counter import permutation
-from .datasets import LabelledDataset
+from .kinds.dataset import LabelledDataset
 
 AnyDataset = TypeVar("AnyDataset", bound=LabelledDataset)
 

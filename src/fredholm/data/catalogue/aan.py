@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import DataError
 from ..formats import read_bytes
+from ..kinds.tokens import Rows, TokenDataset, pairs
 from ..registry import Entry, Request
-from ..tokens import Rows, TokenDataset, pairs
 from .copy_memory import check_counts
 
 FILES = {

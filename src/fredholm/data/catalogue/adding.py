@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ..counter import integers, uniform
+from ..kinds.sequences import SequenceDataset
 from ..registry import Entry, Request
-from ..sequences import SequenceDataset
 from .copy_memory import SPLITS, check_counts
 
 

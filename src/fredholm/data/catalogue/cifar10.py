@@ -16,11 +16,11 @@ from jaxtyping import UInt8
 
 from ...errors import DataError
 from ..create import ImageOptions, create_arrays, source_folder
-from ..datasets import ArrayDataset
 from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
 from ..registry import Entry, Package, PinnedFile, Request
-from ..sequences import SequenceDataset
-from ..tokens import TokenDataset
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelled as in the package

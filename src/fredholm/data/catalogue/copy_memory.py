@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ..counter import integers
+from ..kinds.sequences import SequenceDataset
 from ..registry import Entry, Request
-from ..sequences import SequenceDataset
 
 SYMBOLS, MEMORY, MARKER = 8, 10, 9
 SPLITS = {"train": 0, "val": 1, "test": 2}

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError
 from ..create import source_folder
-from ..fields import FieldDataset, random_coefficients, solve_darcy
+from ..kinds.fields import FieldDataset
 from ..registry import Entry, Package, PinnedFile, Request
+from .darcy_equation import random_coefficients, solve_darcy
 
 FINE = 32  # the grid on which generated media are solved; coarser ones are its averages
 

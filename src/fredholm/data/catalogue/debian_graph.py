@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import DataError, OptionError
 from ..create import source_folder
 from ..formats import read_bytes
-from ..graphs import Network, NodeDataset
+from ..kinds.graphs import Network, NodeDataset
 from ..registry import Entry, Package, Request
 from ..vocabulary import Vocabulary
 

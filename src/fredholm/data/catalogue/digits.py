@@ -12,11 +12,11 @@ from jaxtyping import UInt8
 
 from ...errors import require
 from ..create import ImageOptions, create_arrays
-from ..datasets import ArrayDataset
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
 from ..registry import Entry, Request
-from ..sequences import SequenceDataset
 from ..splits import stratified
-from ..tokens import TokenDataset
 
 TEST_FRACTION = 0.2
 

@@ -11,9 +11,9 @@ import torch
 
 from ...errors import DataError, OptionError, suggest
 from ..formats import read_bytes
+from ..kinds.texts import TextDataset, TextOptions
 from ..registry import Entry, Request
 from ..splits import stratified
-from ..texts import TextDataset, TextOptions
 from .kjv_web import BETWEEN
 
 

@@ -15,7 +15,7 @@ import torch
 
 from ...errors import DataError, OptionError
 from ..boxes import find_annotations
-from ..datasets import FolderDataset, check_picture
+from ..kinds.images import FolderDataset, check_picture
 from ..registry import Entry, Request
 from ..splits import stratified
 

@@ -10,9 +10,9 @@ import torch
 
 from ...errors import DataError
 from ..formats import read_bytes
+from ..kinds.texts import TextDataset, TextOptions
 from ..registry import Entry, Request
 from ..splits import stratified
-from ..texts import TextDataset, TextOptions
 
 CLASSES = ("negative", "positive")
 

@@ -16,9 +16,11 @@ import torch
 
 from ...errors import DataError, OptionError
 from ..clients import tar_stream
-from ..clouds import PointDataset, parse_vrml, sample_surface
 from ..create import source_folder
+from ..kinds.points import PointDataset
+from ..meshes import sample_surface
 from ..registry import Entry, Package, Request
+from .kicad_wrl import parse_vrml
 
 STORED, LEAST = 1024, 60  # points of a stored cloud, models of the smallest class
 CLOUDS, NAMES = "clouds.npy", "names.txt"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from ..bible import KJV_FILE, read_kjv
 from ..create import source_folder
-from ..language import NextTokens
+from ..kinds.language import NextTokens
+from ..kinds.texts import TextOptions
 from ..registry import Entry, Package, PinnedFile, Request
 from ..splits import spans
-from ..texts import TextOptions
+from .kjv_lzw import KJV_FILE, read_kjv
 
 TEST_FRACTION = 0.05
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
-from ..bible import BOOKS, KJV_FILE, Place, read_kjv
 from ..create import source_folder
+from ..kinds.texts import TextDataset, TextOptions
 from ..registry import Entry, Package, PinnedFile, Request
-from ..sword import read_module
-from ..texts import TextDataset, TextOptions
 from ..vocabulary import split_words
 from . import kjv_characters
+from .kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
+from .kjv_web_sword import read_module
 
 BETWEEN = " ‖ "  # a sign that neither translation has, so a word, a character and bytes of its own
 WEB_FILES = tuple(f"{part}.{kind}" for part in ("ot", "nt") for kind in ("bzs", "bzv", "bzz"))

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError
 from ..formats import read_bytes
+from ..kinds.tokens import Rows, TokenDataset, generated
 from ..registry import Entry, Request
-from ..tokens import Rows, TokenDataset, generated
 from .copy_memory import SPLITS, check_counts
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")

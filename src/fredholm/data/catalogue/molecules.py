@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import DataError, OptionError
 from ..create import source_folder
 from ..formats import read_bytes
-from ..graphs import Graph, GraphDataset
+from ..kinds.graphs import Graph, GraphDataset
 from ..registry import Entry, Package, PinnedFile, Request
 from ..splits import stratified
 

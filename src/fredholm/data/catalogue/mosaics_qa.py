@@ -12,8 +12,8 @@ from torch import Tensor
 from ...errors import OptionError
 from ..composed import base_images
 from ..counter import integers
-from ..datasets import resize
-from ..questions import QuestionDataset
+from ..kinds.images import resize
+from ..kinds.questions import QuestionDataset
 from ..registry import Entry, Request
 from ..vocabulary import Vocabulary
 from . import fashion_mnist

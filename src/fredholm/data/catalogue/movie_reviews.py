@@ -14,8 +14,8 @@ import torch
 from ...errors import DataError
 from ..create import source_folder
 from ..formats import read_bytes
+from ..kinds.texts import TextDataset, TextOptions
 from ..registry import Entry, Package, PinnedFile, Request
-from ..texts import TextDataset, TextOptions
 from ..vocabulary import split_words
 
 FILE = "movieReviewSnippets_GroundTruth.txt"

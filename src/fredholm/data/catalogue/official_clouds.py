@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError, require
-from ..clouds import PointDataset, parse_off, sample_surface, unit_ball
 from ..counter import permutation
 from ..formats import read_bytes
+from ..kinds.points import PointDataset
+from ..meshes import sample_surface, unit_ball
 from ..registry import Entry, Request
 from ..splits import stratified
+from .official_clouds_off import parse_off
 
 STORED = 2048
 SCAN_CLASSES = (

@@ -23,10 +23,10 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ...errors import DataError, OptionError, require, suggest
-from ..datasets import ArrayDataset
+from ..kinds.images import ArrayDataset
+from ..kinds.tokens import TokenDataset, generated, image_tokens
 from ..registry import Entry, Request
 from ..splits import stratified
-from ..tokens import TokenDataset, generated, image_tokens
 from .copy_memory import SPLITS, check_counts
 
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError
 from ..formats import read_bytes
+from ..kinds.sequences import SequenceDataset, padded
 from ..registry import Entry, Request
-from ..sequences import SequenceDataset, padded
 from ..splits import stratified
 
 LABEL, HOUR = "SepsisLabel", "ICULOS"

@@ -11,9 +11,9 @@ import torch
 
 from ...errors import DataError, OptionError
 from ..formats import read_bytes
-from ..language import NextTokens
+from ..kinds.language import NextTokens
+from ..kinds.texts import TextOptions
 from ..registry import Entry, Request
-from ..texts import TextOptions
 
 FILES = {"train": "ptb.train.txt", "val": "ptb.valid.txt", "test": "ptb.test.txt"}
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError, suggest
 from ..audio import mfcc, read_wav
+from ..kinds.sequences import SequenceDataset
 from ..registry import Entry, Request
-from ..sequences import SequenceDataset
 from ..splits import stratified
 
 RATE = 16_000

@@ -16,8 +16,8 @@ from ...errors import DataError, OptionError
 from ..counter import uniform
 from ..create import source_folder
 from ..formats import read_bytes
+from ..kinds.sequences import SequenceDataset, padded
 from ..registry import Entry, Package, PinnedFile, Request
-from ..sequences import SequenceDataset, padded
 from ..splits import SPLITS, stratified
 
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")

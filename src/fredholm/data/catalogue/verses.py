@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
+from ..kinds.tokens import Rows, TokenDataset
 from ..registry import Entry, Request
-from ..tokens import Rows, TokenDataset
 from . import kjv_web
 from .aan import PairOptions, pair_dataset
 

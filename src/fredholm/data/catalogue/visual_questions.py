@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError
-from ..datasets import read_picture
 from ..formats import read_bytes
-from ..questions import QuestionDataset
+from ..kinds.images import read_picture
+from ..kinds.questions import QuestionDataset
 from ..registry import Entry, Request
 from ..splits import SPLIT_SEED
 from ..vocabulary import Vocabulary

@@ -1,20 +1,18 @@
-"""Point clouds as a torch data set, their random changes, and triangle meshes to sample them from."""
+"""Point clouds as a torch data set, and their random changes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import DataError, OptionError, ShapeError
-from .counter import hash64, uniform
-from .datasets import LabelledDataset, Transform
+from ...errors import DataError, OptionError, ShapeError
+from ..counter import hash64, uniform
+from .dataset import LabelledDataset, Transform
 
 _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers each
 
@@ -148,119 +146,3 @@ def _normal(shape: torch.Size, seed: int, epoch: int, key: Tensor) -> Tensor:
     place = torch.arange(shape[1] * shape[2])
     u, v = (uniform(seed, epoch, key, _JITTER, part, place) for part in (0, 1))
     return ((-2 * (1 - u).log()).sqrt() * (2 * np.pi * v).cos()).view(shape).float()
-
-
-def parse_off(content: bytes, where: Path | str) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices (V, 3) and triangles (T, 3) of an OFF file; larger polygons are cut into fans.
-
-    ModelNet's files with the counts in the first line (``OFF123 45 0``) are read as well.
-
-    Raises:
-        DataError: anything else.
-    """
-    words = content.split()
-    try:
-        if words and words[0].upper().startswith(b"OFF") and len(words[0]) > 3:
-            words[0:1] = [b"OFF", words[0][3:]]
-        if not words or words[0].upper() != b"OFF":
-            raise ValueError("no line OFF")
-        count, faces = int(words[1]), int(words[2])
-        numbers = np.array(words[4 : 4 + 3 * count], np.float64).reshape(count, 3)
-        place, triangles = 4 + 3 * count, []
-        for _ in range(faces):
-            size = int(words[place])
-            corners = [int(w) for w in words[place + 1 : place + 1 + size]]
-            if size < 3 or len(corners) < size or not 0 <= min(corners) <= max(corners) < count:
-                raise ValueError(f"a face of {size} corners")
-            triangles += [(corners[0], corners[i], corners[i + 1]) for i in range(1, size - 1)]
-            place += 1 + size
-    except (ValueError, IndexError) as error:
-        raise DataError(
-            f"{where}: no OFF mesh ({error}); it is truncated or of another format"
-        ) from error
-    return numbers, np.array(triangles, np.int64).reshape(-1, 3)
-
-
-_POINT = re.compile(rb"\bpoint\s*\[([^\]]*)\]")
-_INDEX = re.compile(rb"\bcoordIndex\s*\[([^\]]*)\]")
-
-
-def parse_vrml(content: bytes, where: Path | str) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices (V, 3) and triangles (T, 3) of all faces of a VRML 2 file; transforms between them
-    are not read.
-
-    Raises:
-        DataError: lists of points and of indices that do not match, or no face at all.
-    """
-    points, indices = _POINT.findall(content), _INDEX.findall(content)
-    if not points or len(points) != len(indices):
-        raise DataError(
-            f"{where}: {len(points)} lists of points, {len(indices)} of faces; needs as many of "
-            "both"
-        )
-    vertices, triangles, before = [], [], 0
-    for place, corners in zip(points, indices):
-        numbers = np.array(place.replace(b",", b" ").split(), np.float64)
-        faces = np.array(corners.replace(b",", b" ").split(), np.int64)
-        if len(numbers) % 3 or not len(numbers):
-            raise DataError(f"{where}: {len(numbers)} coordinates; needs three a point")
-        mesh = _fans(faces)
-        if len(mesh) and not 0 <= mesh.min() <= mesh.max() < len(numbers) // 3:
-            raise DataError(f"{where}: a face names point {mesh.max()} of {len(numbers) // 3}")
-        vertices.append(numbers.reshape(-1, 3))
-        triangles.append(mesh + before)
-        before += len(numbers) // 3
-    return np.concatenate(vertices), np.concatenate(triangles)
-
-
-def _fans(faces: np.ndarray) -> np.ndarray:
-    """Triangles of polygons that end with −1 each."""
-    if len(faces) and faces[-1] != -1:
-        faces = np.append(faces, -1)
-    if (
-        len(faces) % 4 == 0
-        and (faces.reshape(-1, 4)[:, 3] == -1).all()
-        and (faces.reshape(-1, 4)[:, :3] >= 0).all()
-    ):
-        return faces.reshape(-1, 4)[:, :3]
-    found = []
-    for polygon in np.split(faces, np.flatnonzero(faces == -1)):
-        corners = polygon[polygon >= 0]
-        found += [(corners[0], corners[i], corners[i + 1]) for i in range(1, len(corners) - 1)]
-    return np.array(found, np.int64).reshape(-1, 3)
-
-
-def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int) -> np.ndarray:
-    """n points (n, 3), uniform over the triangles' area, centred, and scaled into the unit ball;
-    random by ``key`` alone.
-
-    Raises:
-        DataError: a mesh without area, or with infinite coordinates.
-
-    Example:
-        >>> square = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
-        >>> sample_surface(square, np.array([[0, 1, 2], [0, 2, 3]]), 64, key=1).shape
-        (64, 3)
-    """
-    a, b, c = (vertices[triangles[:, i]] for i in range(3))
-    area = np.linalg.norm(np.cross(b - a, c - a), axis=1).cumsum()
-    if not len(area) or not np.isfinite(area[-1]) or area[-1] <= 0:
-        raise DataError(
-            "a mesh without area, or with coordinates that are no numbers; it holds no surface to "
-            "sample"
-        )
-    chosen, u, v = (uniform(key, stream, torch.arange(n)).numpy() for stream in range(3))
-    face = np.searchsorted(area, chosen * area[-1], side="right").clip(max=len(area) - 1)
-    flip = u + v > 1
-    u, v = np.where(flip, 1 - u, u)[:, None], np.where(flip, 1 - v, v)[:, None]
-    points = a[face] + u * (b - a)[face] + v * (c - a)[face]
-    return unit_ball(points)
-
-
-def unit_ball(points: np.ndarray) -> np.ndarray:
-    """Points (n, 3) with their mean at the origin and the farthest at distance 1 (all at the origin
-    where they coincide).
-    """
-    points = points - points.mean(0)
-    radius = np.linalg.norm(points, axis=1).max()
-    return points / radius if radius > 0 else points

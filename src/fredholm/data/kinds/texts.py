@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..errors import DataError, OptionError, ShapeError, suggest
-from .datasets import LabelledDataset, Transform
-from .vocabulary import KINDS, PADDING, Vocabulary
+from ...errors import DataError, OptionError, ShapeError, suggest
+from ..vocabulary import KINDS, PADDING, Vocabulary
+from .dataset import LabelledDataset, Transform
 
 MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 

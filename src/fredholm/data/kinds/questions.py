@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from ..encoders import Inputs
-from ..errors import DataError, ShapeError
-from .datasets import LabelledDataset, Transform
+from ...encoders import Inputs
+from ...errors import DataError, ShapeError
+from ..vocabulary import PADDING, Vocabulary
+from .dataset import LabelledDataset, Transform
 from .texts import encode_rows
-from .vocabulary import PADDING, Vocabulary
 
 
 class QuestionDataset(LabelledDataset):

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..encoders import Inputs, laplacian_positions
-from ..errors import DataError, OptionError
-from .datasets import LabelledDataset, Transform
+from ...encoders import Inputs, laplacian_positions
+from ...errors import DataError, OptionError
+from .dataset import LabelledDataset, Transform
 
 
 @dataclass(frozen=True)

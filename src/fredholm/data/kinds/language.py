@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import DataError, OptionError
-from .counter import uniform
-from .datasets import LabelledDataset, Transform
+from ...errors import DataError, OptionError
+from ..counter import uniform
+from ..vocabulary import PADDING, UNKNOWN, Vocabulary
+from .dataset import LabelledDataset, Transform
 from .texts import TextDataset
-from .vocabulary import PADDING, UNKNOWN, Vocabulary
 
 NOT_ASKED = -100
 HIDDEN, RANDOM = 0.8, 0.1  # of the tokens that are asked for; the rest stay as they are

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import DataError, ShapeError
-from .datasets import ImageDataset, LabelledDataset, Transform
+from ...errors import DataError, ShapeError
+from .dataset import LabelledDataset, Transform
+from .images import ImageDataset
 
 TASKS = ("classification", "steps", "regression")
 

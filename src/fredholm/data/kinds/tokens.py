@@ -15,8 +15,9 @@ from jaxtyping import Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import DataError, ShapeError
-from .datasets import ImageDataset, LabelledDataset, Transform
+from ...errors import DataError, ShapeError
+from .dataset import LabelledDataset, Transform
+from .images import ImageDataset
 
 
 class Rows:
