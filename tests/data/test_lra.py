@@ -150,7 +150,7 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
     (tmp_path / "basic_val.tsv").write_text("[MOD 1 2 ]\t3\n")
     with pytest.raises(DataError, match="line 1"):
         create_dataset("lra-listops", "val", path=tmp_path)
-    with pytest.raises(DataError, match="path=FOLDER"):
+    with pytest.raises(OptionError, match="path=FOLDER"):
         create_dataset("lra-listops", "val")
 
 

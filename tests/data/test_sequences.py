@@ -187,7 +187,7 @@ def test_broken_ts_files(tmp_path, content, message):
 def test_folders_without_series(tmp_path):
     with pytest.raises(DataError, match=r"0 files \*_TRAIN\.ts; needs one"):
         data.create_dataset("ts-folder", "train", path=tmp_path)
-    with pytest.raises(DataError, match="give path=FOLDER"):
+    with pytest.raises(OptionError, match="path=FOLDER"):
         data.create_dataset("ts-folder", "train")
     refused = (
         ({"every": 0}, "every: received 0"),

@@ -83,13 +83,13 @@ def test_budgets_are_met(budget):
         size = solve_size(task, contender, dataset, budget)
         model = build_model(make_recipe(task, contender, (f"model.dim={size.dim}",)), dataset)
         assert size.parameters == sum(p.numel() for p in model.parameters())
-        assert size.flops == count_flops(model, example_input(dataset))
+        assert size.flops == count_flops(model, dataset.example())
         wider = build_model(make_recipe(task, contender, (f"model.dim={size.dim + 2}",)), dataset)
         target = solve_size(task, read_contenders("softmax")[0], dataset, budget)
         grown = (
             sum(p.numel() for p in wider.parameters())
             if budget == "params"
-            else count_flops(wider, example_input(dataset))
+            else count_flops(wider, dataset.example())
         )
         step = (
             grown / getattr(target, {"params": "parameters", "flops": "flops"}[budget])

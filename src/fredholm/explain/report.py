@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ..data.kinds.kind import Kind, Page, kind_of
 from ..domain import Domain
 from ..encoders import Inputs
 from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
 from .evolution import evolution_section
-from .kinds import CLOUDS, FIELDS, IMAGES, SEQUENCES, TEXTS, Kind, kind_of, prepare_samples
 from .page import Section, folded, render_page
 from .quality_sections import choose_marked, quality_sections
 from .results import (
@@ -57,6 +57,7 @@ def report(
     boxes: Tensor | None = None,
     masks: Tensor | None = None,
     quality: int = 64,
+    kind: Kind | None = None,
     counted: str | None = None,
     seed: int = 0,
 ) -> Path:
@@ -93,6 +94,8 @@ def report(
         texts: the texts themselves, for the examples.
         boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
             all False where that is unknown.
+        kind: of the samples, which their data set knows; by default told by their shapes and the
+            model's encoder.
         counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
             points.
         quality: images whose attention maps are judged
@@ -117,8 +120,12 @@ def report(
     if hasattr(model, "trace"):
         facts = getattr(model, "extra", None) or {}
         mean, std = mean or facts.get("mean"), std or facts.get("std")
-        kind = kind_of(model, inputs)
-        normal, pictures = prepare_samples(kind, model, inputs, mean, std, texts)
+        config = getattr(model, "config", None)
+        kind = kind or kind_of(inputs, getattr(config, "encoder", ""))
+        if not len(inputs):
+            raise ShapeError(f"a report needs at least one {kind.one}, got none")
+        timed = bool(getattr(config, "timed", False))
+        normal, pictures = kind.prepare(inputs, Page(mean, std, texts, timed))
         names = _class_names(classes or facts.get("classes"), model, labels, len(normal))
         was_training = model.training
         model.eval()
@@ -128,13 +135,11 @@ def report(
             )
             chosen = choose_samples(len(normal), samples, seed, picture)
             layers = trace_layers(model, normal, chosen)
-            image: Any = (
-                pictures[chosen[0]] if pictures is not None and kind in (IMAGES, FIELDS) else None
-            )
+            image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
             if image is None and map_queries is None:
                 options["map_queries"] = padded_queries(layers)
             kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
-            judgeable = quality if kind is IMAGES else 0
+            judgeable = quality if kind.judged else 0
             look = choose_marked(
                 len(normal), judgeable, seed, picture, masks if boxes is None else boxes
             )
@@ -162,7 +167,7 @@ def report(
             if recipe
             else []
         )
-        lead = _lead(model)
+        lead = _lead(model, kind)
     elif (
         hasattr(model, "kernel_matrix") and hasattr(model, "weights") and isinstance(inputs, Tensor)
     ):
@@ -266,12 +271,9 @@ def _results(
     head, examples = [], None
     if labels is not None:
         predicted, probability = classify(model, inputs)
-        if kind is TEXTS:
-            examples = text_section(pictures or [], labels.cpu(), predicted, probability, classes)
-        elif pictures is not None:
-            examples = example_section(
-                pictures, labels.cpu(), predicted, probability, classes, kind
-            )
+        if pictures is not None:
+            section = text_section if isinstance(pictures[0], str) else example_section
+            examples = section(pictures, labels.cpu(), predicted, probability, classes, kind)
         evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
     if evaluation is not None:
         what = counted or kind.many
@@ -291,19 +293,13 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
         parameters = sum(p.numel() for p in model.parameters())
         return [("Parameters", _units(parameters), f"{parameters:,}")]
     parameters, flops = count(model, (1, *inputs.shape[1:]))
-    size = {
-        TEXTS: f"{inputs.shape[1]} tokens",
-        SEQUENCES: f"{inputs.shape[1]} samples",
-        CLOUDS: f"{inputs.shape[1]} points",
-    }
-    where = size.get(kind) or "×".join(str(n) for n in inputs.shape[-2:])
-    article = "an" if kind is IMAGES else "a"
+    article = "an" if kind.one[0] in "aeiou" else "a"
     return [
         ("Parameters", _units(parameters), f"{parameters:,}"),
         (
             f"FLOPs {article} {kind.one}",
             _units(flops),
-            f"matrix products and transforms at {where}",
+            f"matrix products and transforms at {kind.size(inputs)}",
         ),
     ]
 
@@ -325,7 +321,7 @@ def _class_names(classes, model, labels, size) -> list[str]:
     return [str(name) for name in classes] if classes else [str(i) for i in range(need)]
 
 
-def _lead(model: Any) -> str:
+def _lead(model: Any, kind: Kind) -> str:
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "operator"):
         return type(model).__name__
@@ -333,19 +329,7 @@ def _lead(model: Any) -> str:
     if not hasattr(config, "depth"):
         return name
     layers = f"{config.depth} {'layer' if config.depth == 1 else 'layers'} of {config.heads} heads, width {config.dim}"
-    named = {
-        "text": "texts of words or bytes",
-        "points": "points",
-        "sequence": "sequences",
-        "graph": "graphs",
-        "field": "fields",
-    }
-    patches = (
-        f"patches of {config.patch}×{config.patch} pixels"
-        if hasattr(config, "patch")
-        else "samples"
-    )
-    return f"{name}: {layers}, {named.get(config.encoder) or patches}"
+    return f"{name}: {layers}, {kind.made_of(config)}"
 
 
 def _units(number: int) -> str:

@@ -98,14 +98,13 @@ def load_inputs(
     if inputs is not None:
         return _from_file(Path(inputs).expanduser(), model), f"inputs from {Path(inputs).name}"
     if data is not None:
-        from ..data import create_dataset
+        from ..data import create_dataset, get_entry
 
-        size = getattr(getattr(model, "config", None), "image_size", None)
-        dataset = create_dataset(data, "test", image_size=size if data == "image-folder" else None)
-        found = [dataset[i][0] for i in range(min(samples, len(dataset)))]
-        return torch.stack(
-            [torch.as_tensor(x) for x in found]
-        ), f"the first {len(found)} test samples of {data}"
+        needed = "image_size" in get_entry(data).needs
+        dataset = create_dataset(data, "test", image_size=_size(model) if needed else None)
+        count = min(samples, len(dataset))
+        found, _ = dataset.batch(torch.arange(count))
+        return found, f"the first {count} test samples of {data}"
     generator = torch.Generator().manual_seed(seed)
     if shape is not None:
         return torch.randn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -65,23 +66,12 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
     from .. import data
 
     options = recipe.data
-    augment = options.augment
     if options.batch_size > len(train):
         raise RecipeError(
             f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} "
             "samples to train on"
         )
-    varied = augment.crop or augment.flip or augment.shift
-    transform: Any = (
-        data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
-    )
-    if isinstance(train, data.PointDataset):
-        transform = data.CloudAugment(
-            scale=augment.scale, jitter=augment.jitter, rotate=augment.rotate
-        )
-    if recipe.data.masked is not None:
-        source: Any = train
-        transform = source.hide
+    transform = train.augmentation(options.augment.model_dump())
 
     def training(rank: int, world_size: int) -> Any:
         return data.make_loader(
@@ -104,64 +94,31 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     """The recipe's model with the data set's sizes and classes, initialised from the recipe's seed."""
     from .. import models
 
-    overrides = {
-        **_input_fields(dataset),
-        "num_classes": task_of(dataset).outputs or len(dataset.classes),
-        **recipe.model.overrides,
-    }
     torch.manual_seed(recipe.seed)
     try:
-        overrides |= _operator(recipe)
+        overrides = {
+            **_encoder(recipe.model.name, dataset.encoder()),
+            **dataset.head(),
+            "num_classes": task_of(dataset).outputs(dataset.classes),
+            **recipe.model.overrides,
+            **_operator(recipe),
+        }
         return models.create_model(recipe.model.name, **overrides)
     except (FredholmError, TypeError, ValueError) as error:
         raise explain_failure(recipe, error) from error
 
 
-def _input_fields(dataset: Any) -> dict[str, Any]:
-    """The fields of a model's configuration that say what its inputs are."""
-    from .. import data
+def _encoder(model: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a model's configuration that say what its inputs are; a model of one encoder
+    has no field for its name.
+    """
+    from .. import models
 
-    if isinstance(dataset, data.TextDataset | data.HiddenTokens | data.NextTokens):
-        return {
-            "encoder": "text",
-            "vocabulary": len(dataset.vocabulary),
-            "max_length": dataset.max_length,
-        }
-    if isinstance(dataset, data.SequenceDataset):
-        fields = {"encoder": "sequence", "length": dataset.length, "channels": dataset.channels}
-        fields |= {"spacing": dataset.spacing} if dataset.spacing != 1 else {}
-        return fields | ({"timed": True} if dataset.timed else {})
-    if isinstance(dataset, data.TokenDataset):
-        fields = {"encoder": "text", "vocabulary": dataset.tokens, "max_length": dataset.max_length}
-        return fields | ({"pair": True} if dataset.pair else {})
-    if isinstance(dataset, data.PointDataset):
-        return {"encoder": "points", "channels": dataset.channels}
-    if isinstance(dataset, data.FieldDataset):
-        return {"encoder": "field", "channels": dataset.channels}
-    if isinstance(dataset, data.GraphDataset | data.NodeDataset):
-        nodes = (
-            {"vocabulary": dataset.vocabulary, "node_tokens": True}
-            if dataset.tokens
-            else {"channels": dataset.channels}
-        )
-        pool = (
-            "every"
-            if dataset.task == "steps"
-            else "first"
-            if isinstance(dataset, data.NodeDataset)
-            else "mean"
-        )
-        return {"encoder": "graph", "eigenvectors": dataset.eigenvectors, "pool": pool, **nodes}
-    if isinstance(dataset, data.QuestionDataset):
-        words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
-        picture = {
-            "image_size": dataset.shape[1:],
-            "channels": dataset.shape[0],
-            "views": dataset.views,
-        }
-        return {"encoder": "multimodal", **picture, **words}
-    image, _ = dataset[0]
-    return {"image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
+    name, fields = wanted["name"], {key: wanted[key] for key in wanted if key != "name"}
+    known = {field.name for field in dataclasses.fields(models.model_config(model))}
+    return (
+        fields if "encoder" not in known and fields.keys() <= known else {"encoder": name} | fields
+    )
 
 
 def _operator(recipe: Recipe) -> dict[str, Any]:

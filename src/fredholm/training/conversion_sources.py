@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..convert.transformers_folder import load_local
-from ..data import TextDataset, create_dataset
+from ..data import create_dataset
 from ..errors import CheckpointError, ConversionError, OptionError, require
 from .build import build_dataset
 from .conversion import DISTIL, TUNE, Conversion, linearize
@@ -124,13 +124,7 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
         )
     found = []
     for split in ("train", "val"):
-        texts = create_dataset(name, split)
-        if not isinstance(texts, TextDataset):
-            raise OptionError(f"{name} holds no texts, and {type(model).__name__} reads texts")
-        labels = texts.labels if model.config.num_labels > 1 else texts.targets
-        if labels is None:
-            raise OptionError(
-                f"{name} has no real targets, and {type(model).__name__} gives one number a text"
-            )
-        found.append(TokenTexts(name, split, texts.texts, labels, tokenizer, length, texts.classes))
+        source = create_dataset(name, split)
+        texts, labels = source.texts_and_targets(numbers=model.config.num_labels == 1)
+        found.append(TokenTexts(name, split, texts, labels, tokenizer, length, source.classes))
     return found[0], found[1]

@@ -50,7 +50,7 @@ def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | N
     runs = [] if recipe.init_from is None else _listed(recipe.init_from)
     found = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
     words = next((words for words in found if words is not None), None)
-    if words is None or get_entry(recipe.data.name).kind != "text":
+    if words is None or "vocabulary" not in get_entry(recipe.data.name).kind.takes:
         return None
     return Vocabulary.from_dict(words)
 

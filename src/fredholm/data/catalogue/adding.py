@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ..counter import integers, uniform
-from ..kinds.sequences import SequenceDataset
-from ..registry import Entry, Request
+from ..kinds.sequences import SEQUENCES, SequenceDataset
+from ..registry import Entry, Request, register_dataset
 from .copy_memory import SPLITS, check_counts
 
 
@@ -81,17 +81,19 @@ def create(request: Request) -> SequenceDataset:
     )
 
 
-ENTRY = Entry(
-    name="adding",
-    title="Adding problem: the sum of two marked numbers among T",
-    source="generated",
-    licence_package="none needed",
-    licence_data="none needed",
-    samples={"train": 50000, "val": 1000, "test": 1000},
-    create=create,
-    notes="options: length (T, default 100), train, val, test, seed; a regression, always "
-    "answering 1 has the loss 1/6",
-    kind="sequence",
-    embedded=lambda: Path(__file__).parent,
-    options=AddingOptions,
+ENTRY = register_dataset(
+    Entry(
+        name="adding",
+        title="Adding problem: the sum of two marked numbers among T",
+        source="generated",
+        licence_package="none needed",
+        licence_data="none needed",
+        samples={"train": 50000, "val": 1000, "test": 1000},
+        read=create,
+        notes="options: length (T, default 100), train, val, test, seed; a regression, always "
+        "answering 1 has the loss 1/6",
+        kind=SEQUENCES,
+        embedded=lambda: Path(__file__).parent,
+        options=AddingOptions,
+    )
 )

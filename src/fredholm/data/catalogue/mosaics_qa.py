@@ -13,8 +13,8 @@ from ...errors import OptionError
 from ..composed import base_images
 from ..counter import integers
 from ..kinds.images import resize
-from ..kinds.questions import QuestionDataset
-from ..registry import Entry, Request
+from ..kinds.questions import QUESTIONS, QuestionDataset
+from ..registry import Entry, Request, register_dataset
 from ..vocabulary import Vocabulary
 from . import fashion_mnist
 
@@ -134,19 +134,21 @@ def create(request: Request) -> QuestionDataset:
     )
 
 
-ENTRY = Entry(
-    name="mosaics-qa",
-    title="Templated questions on mosaics of four Fashion-MNIST pictures, 16 answers",
-    source="generated from fashion-mnist",
-    licence_package="MIT",
-    licence_data="MIT (Zalando SE)",
-    samples={"train": 20000, "val": 2000, "test": 4000},
-    classes=ANSWERS,
-    create=create,
-    official=fashion_mnist.ENTRY.official,
-    notes="questions come from four templates (cell, count, existence, right-of); options: train, "
-    "val, test, kinds, seed, cell (28)",
-    kind="question",
-    options=MosaicOptions,
-    base="fashion-mnist",
+ENTRY = register_dataset(
+    Entry(
+        name="mosaics-qa",
+        title="Templated questions on mosaics of four Fashion-MNIST pictures, 16 answers",
+        source="generated from fashion-mnist",
+        licence_package="MIT",
+        licence_data="MIT (Zalando SE)",
+        samples={"train": 20000, "val": 2000, "test": 4000},
+        classes=ANSWERS,
+        read=create,
+        official=fashion_mnist.ENTRY.official,
+        notes="questions come from four templates (cell, count, existence, right-of); options: train, "
+        "val, test, kinds, seed, cell (28)",
+        kind=QUESTIONS,
+        options=MosaicOptions,
+        base="fashion-mnist",
+    )
 )

@@ -14,9 +14,9 @@ from torch import Tensor
 from ...errors import DataError, OptionError, require
 from ..counter import permutation
 from ..formats import read_bytes
-from ..kinds.points import PointDataset
+from ..kinds.points import POINTS, PointDataset
 from ..meshes import sample_surface, unit_ball
-from ..registry import Entry, Request
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
 from .official_clouds_off import parse_off
 
@@ -110,7 +110,7 @@ def _dataset(
     """The split of a request, each cloud's points in a random order of its own."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise DataError(
-            f"{request.path}: labels {labels.min()} to {labels.max()}; needs 0 to "
+            f"{request.folder}: labels {labels.min()} to {labels.max()}; needs 0 to "
             f"{len(classes) - 1}"
         )
     found, numbers = (
@@ -119,9 +119,7 @@ def _dataset(
     )
     chosen = torch.arange(len(found))
     if request.split != "test":
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
     order: Tensor = permutation(found.shape[1], 5)
@@ -131,26 +129,17 @@ def _dataset(
     )  # fmt: skip
 
 
-def _root(request: Request) -> Path:
-    if request.path is None:
-        raise OptionError(
-            f"{request.entry.name}: path is missing; needs the folder of the official files: "
-            "path=FOLDER"
-        )
-    return request.path
-
-
 def create_modelnet(request: Request) -> PointDataset:
     """ModelNet40: the official test set; validation is a part of the training set."""
     return _dataset(
-        request, *read_modelnet(_root(request), "test" if request.split == "test" else "train")
+        request, *read_modelnet(request.folder, "test" if request.split == "test" else "train")
     )
 
 
 def create_scan(request: Request) -> PointDataset:
     """ScanObjectNN: ``training_VARIANT.h5`` and ``test_VARIANT.h5``."""
     part = "test" if request.split == "test" else "training"
-    clouds, labels = read_h5(_root(request) / f"{part}_{request.options.variant}.h5")
+    clouds, labels = read_h5(request.folder / f"{part}_{request.options.variant}.h5")
     return _dataset(request, np.stack([unit_ball(cloud) for cloud in clouds]), labels, SCAN_CLASSES)
 
 
@@ -159,30 +148,35 @@ def _entry(name: str, title: str, create, official: str, classes: tuple[str, ...
         name=name,
         title=title,
         source="your folder with the official files",
+        needs={"path": "the folder of the official files"},
         licence_package="none",
         licence_data="the data sets' own terms (research)",
         classes=classes,
-        create=create,
+        read=create,
         official=official,
         notes="needs path=; options: points (1024), variant (of ScanObjectNN)",
-        kind="points",
+        kind=POINTS,
         options=CloudOptions,
     )
 
 
-MODELNET40 = _entry(
-    "modelnet40",
-    "ModelNet40: CAD models of 40 kinds as point clouds (Wu et al., 2015)",
-    create_modelnet,
-    "modelnet40_ply_hdf5_2048 (shape_names.txt, train_files.txt, *.h5) or ModelNet40's "
-    "CLASS/{train,test}/*.off",
-    (),
+MODELNET40 = register_dataset(
+    _entry(
+        "modelnet40",
+        "ModelNet40: CAD models of 40 kinds as point clouds (Wu et al., 2015)",
+        create_modelnet,
+        "modelnet40_ply_hdf5_2048 (shape_names.txt, train_files.txt, *.h5) or ModelNet40's "
+        "CLASS/{train,test}/*.off",
+        (),
+    )
 )
-SCANOBJECTNN = _entry(
-    "scanobjectnn",
-    "ScanObjectNN: scanned objects of 15 kinds (Uy et al., 2019)",
-    create_scan,
-    "training_objectdataset.h5 and test_objectdataset.h5 (or another variant) of "
-    "h5_files/main_split",
-    SCAN_CLASSES,
+SCANOBJECTNN = register_dataset(
+    _entry(
+        "scanobjectnn",
+        "ScanObjectNN: scanned objects of 15 kinds (Uy et al., 2019)",
+        create_scan,
+        "training_objectdataset.h5 and test_objectdataset.h5 (or another variant) of "
+        "h5_files/main_split",
+        SCAN_CLASSES,
+    )
 )

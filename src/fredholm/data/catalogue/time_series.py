@@ -13,11 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import DataError, OptionError
+from ..clients import PIP
 from ..counter import uniform
 from ..create import source_folder
 from ..formats import read_bytes
-from ..kinds.sequences import SequenceDataset, padded
-from ..registry import Entry, Package, PinnedFile, Request
+from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 from ..splits import SPLITS, stratified
 
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
@@ -159,11 +161,6 @@ def mean_and_deviation(
 def create(request: Request) -> SequenceDataset:
     """The data set of a request: classes, and series as :class:`TimeSeriesOptions` has them."""
     options = request.options
-    if request.entry.package is None and request.path is None:
-        raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with NAME_TRAIN.ts "
-            "and NAME_TEST.ts"
-        )
     folder = source_folder(request, lambda file: True)
     train, labels, classes = read_ts(find(folder, "TRAIN"))
     longest = max(len(s) for s in train)
@@ -177,9 +174,7 @@ def create(request: Request) -> SequenceDataset:
         )
     numbers = torch.tensor([classes.index(label) for label in labels])
     if request.split != "test":
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
         series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
@@ -228,7 +223,6 @@ def _entry(
     return Entry(
         name=name,
         title=title,
-        source="PyPI package sktime 1.2.0",
         licence_package="BSD-3-Clause",
         licence_data=licence,
         samples={
@@ -236,56 +230,65 @@ def _entry(
             "PLAID": {"train": 537, "test": 537},
         }[folder],
         classes=classes,
-        create=create,
-        package=Package(
-            client="pip",
-            name="sktime",
-            version="1.2.0",
-            archive_bytes=8201107,
-            archive_sha256="dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae",
-            files=pinned,
+        read=create,
+        sources=(
+            Package(
+                client=PIP,
+                name="sktime",
+                version="1.2.0",
+                archive_bytes=8201107,
+                archive_sha256="dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae",
+                files=pinned,
+            ),
         ),
         official=f"{folder}_TRAIN.ts and {folder}_TEST.ts of the UEA and UCR archives",
         val_fraction=0.2,
         notes=f"{notes}; options: every, drop, timed, seed, scale",
-        kind="sequence",
+        kind=SEQUENCES,
         options=TimeSeriesOptions,
     )
 
 
-JAPANESE_VOWELS = _entry(
-    "japanese-vowels",
-    "JapaneseVowels",
-    "Japanese vowels: two vowels by nine speakers, 12 channels (Kudo, Toyama and Shimbo, 1999)",
-    tuple("123456789"),
-    "CC BY 4.0 (UCI repository)",
-    "lengths 7 to 29",
-    (
-        ("TRAIN", 487971, "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd"),
-        ("TEST", 649132, "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462"),
-    ),
+JAPANESE_VOWELS = register_dataset(
+    _entry(
+        "japanese-vowels",
+        "JapaneseVowels",
+        "Japanese vowels: two vowels by nine speakers, 12 channels (Kudo, Toyama and Shimbo, 1999)",
+        tuple("123456789"),
+        "CC BY 4.0 (UCI repository)",
+        "lengths 7 to 29",
+        (
+            ("TRAIN", 487971, "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd"),
+            ("TEST", 649132, "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462"),
+        ),
+    )
 )
-PLAID = _entry(
-    "plaid",
-    "PLAID",
-    "PLAID: electric current of 11 kinds of household appliances (Gao et al., 2014)",
-    tuple(str(i) for i in range(11)),
-    "CC BY 4.0 (PLAID)",
-    "lengths 100 to 1,344",
-    (
-        ("TRAIN", 1491100, "40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344"),
-        ("TEST", 1503139, "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d"),
-    ),
+PLAID = register_dataset(
+    _entry(
+        "plaid",
+        "PLAID",
+        "PLAID: electric current of 11 kinds of household appliances (Gao et al., 2014)",
+        tuple(str(i) for i in range(11)),
+        "CC BY 4.0 (PLAID)",
+        "lengths 100 to 1,344",
+        (
+            ("TRAIN", 1491100, "40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344"),
+            ("TEST", 1503139, "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d"),
+        ),
+    )
 )
-TS_FOLDER = Entry(
-    name="ts-folder",
-    title="Labelled time series from your own folder of .ts files, such as CharacterTrajectories",
-    source="your folder: NAME_TRAIN.ts and NAME_TEST.ts",
-    licence_package="yours",
-    licence_data="yours",
-    create=create,
-    official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
-    notes="options: every, drop, timed, seed, scale",
-    kind="sequence",
-    options=TimeSeriesOptions,
+TS_FOLDER = register_dataset(
+    Entry(
+        name="ts-folder",
+        title="Labelled time series from your own folder of .ts files, such as CharacterTrajectories",
+        source="your folder: NAME_TRAIN.ts and NAME_TEST.ts",
+        needs={"path": "the folder of NAME_TRAIN.ts and NAME_TEST.ts"},
+        licence_package="yours",
+        licence_data="yours",
+        read=create,
+        official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
+        notes="options: every, drop, timed, seed, scale",
+        kind=SEQUENCES,
+        options=TimeSeriesOptions,
+    )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,24 @@ from torch import Tensor
 
 from ...errors import DataError, ShapeError
 from .dataset import LabelledDataset, Transform
+from .images import prepare_pictures
+from .kind import Kind, Page, register_kind
+
+
+class Fields(Kind):
+    """Fields on grids (N, C, H, W)."""
+
+    name, one, many, encoder = "field", "field", "fields", "field"
+    pictured, assumed = True, False
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 4
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return prepare_pictures(inputs, facts.mean, facts.std)
+
+
+FIELDS = register_kind(Fields())
 
 
 class FieldDataset(LabelledDataset):
@@ -33,6 +52,7 @@ class FieldDataset(LabelledDataset):
         torch.Size([2, 1, 4, 4])
     """
 
+    kind = FIELDS
     task = "field"
 
     def __init__(
@@ -79,6 +99,9 @@ class FieldDataset(LabelledDataset):
         inputs, answers = self.raw(indices)
         inputs = (inputs - self.shift) / self.input_scale
         return (inputs if transform is None else transform(inputs)), answers / self.scale
+
+    def encoder(self) -> dict[str, Any]:
+        return {**super().encoder(), "channels": self.channels}
 
     def __repr__(self) -> str:
         return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {'x'.join(map(str, self.fields.shape[1:]))})"

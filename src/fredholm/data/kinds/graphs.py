@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from ...encoders import Inputs, laplacian_positions
 from ...errors import DataError, OptionError
-from .dataset import LabelledDataset, Transform
+from .dataset import NOT_ASKED, LabelledDataset, check_labels
+from .kind import Kind, register_kind
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,18 @@ class Graph:
             )
 
 
+class Graphs(Kind):
+    """Graphs, each with features or tokens of its nodes."""
+
+    name, one, many, encoder = "graph", "graph", "graphs", "graph"
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Inputs) and "edges" in inputs
+
+
+GRAPHS = register_kind(Graphs())
+
+
 class GraphDataset(LabelledDataset):
     """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges,
     positions and valid, padded to the largest graph.
@@ -71,6 +85,8 @@ class GraphDataset(LabelledDataset):
         Inputs(edges=(1, 3, 3), positions=(1, 3, 2), valid=(1, 3), features=(1, 3, 2))
     """
 
+    kind = GRAPHS
+
     def __init__(
         self,
         name: str,
@@ -83,17 +99,12 @@ class GraphDataset(LabelledDataset):
     ):
         nodes = not isinstance(labels, Tensor)
         given = (
-            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=-100)
+            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=NOT_ASKED)
             if nodes
             else labels
         )
         super().__init__(name, split, given.long(), classes)
-        asked = self.labels[self.labels != -100]
-        if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(self.labels, classes)
         widths = {(graph.features.shape[1], graph.features.is_floating_point()) for graph in graphs}
         if len(widths) > 1 or len(graphs) != len(labels):
             raise DataError(
@@ -133,18 +144,22 @@ class GraphDataset(LabelledDataset):
         labels = self.labels[indices]
         return Inputs(**fields), labels[:, :n] if self.task == "steps" else labels
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Inputs, Tensor]:
-        """Graphs and labels of ``indices``."""
-        return self.raw(indices)
+    def encoder(self) -> dict[str, Any]:
+        return {**super().encoder(), **nodes_of(self)}
 
-    def __getitem__(self, index: int):
-        inputs, labels = self.batch([index])
-        return inputs[0], labels[0]
+    def head(self) -> dict[str, Any]:
+        return {"pool": "every" if self.task == "steps" else "mean"}
 
     def __repr__(self) -> str:
         return f"GraphDataset({self.name!r}, {self.split!r}, {len(self)} graphs, {len(self.classes)} classes, {self.task})"
+
+
+def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
+    """What an encoder must know of nodes: their features or tokens, and their positions."""
+    found = {"eigenvectors": dataset.eigenvectors}
+    if dataset.tokens:
+        return found | {"vocabulary": dataset.vocabulary, "node_tokens": True}
+    return found | {"channels": dataset.channels}
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
@@ -229,7 +244,8 @@ class NodeDataset(LabelledDataset):
         [[True, True, True], [True, False, False]]
     """
 
-    task = "classification"
+    kind = GRAPHS
+    counted = "nodes"
 
     def __init__(
         self,
@@ -255,11 +271,7 @@ class NodeDataset(LabelledDataset):
                 f"features: {tuple(features.shape)}, finite numbers for each of {network.n} nodes "
                 "are needed"
             )
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(labels, classes)
         self.network, self.features, self.nodes = network, features, nodes
         self.tokens = not features.is_floating_point()
         self.channels, self.vocabulary, self.eigenvectors = (
@@ -286,15 +298,11 @@ class NodeDataset(LabelledDataset):
             indices
         ]
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Inputs, Tensor]:
-        """Surroundings and labels of ``indices``."""
-        return self.raw(indices)
+    def encoder(self) -> dict[str, Any]:
+        return {**super().encoder(), **nodes_of(self)}
 
-    def __getitem__(self, index: int):
-        inputs, labels = self.batch([index])
-        return inputs[0], labels[0]
+    def head(self) -> dict[str, Any]:
+        return {"pool": "first"}
 
     def __repr__(self) -> str:
         size = f"{self.around.shape[1]} nodes around each"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,34 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError, ShapeError
 from ..counter import hash64, uniform
-from .dataset import LabelledDataset, Transform
+from .dataset import LabelledDataset, Transform, check_labels
+from .kind import Cloud, Kind, Page, register_kind
 
 _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers each
+
+
+class Points(Kind):
+    """Point clouds (N, points, p), coordinates first."""
+
+    name, one, many, encoder = "points", "cloud", "point clouds", "points"
+    assumed = False
+    takes = ("augment.scale", "augment.jitter", "augment.rotate")
+    legend = " Seen along the axis of least extent."
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 3
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return inputs, [Cloud(points) for points in inputs[..., :3].detach().float().cpu().numpy()]
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} points"
+
+    def made_of(self, config: Any) -> str:
+        return "points"
+
+
+POINTS = register_kind(Points())
 
 
 class PointDataset(LabelledDataset):
@@ -39,6 +65,8 @@ class PointDataset(LabelledDataset):
         torch.Size([2, 5, 3])
     """
 
+    kind = POINTS
+
     def __init__(
         self,
         name: str,
@@ -53,11 +81,7 @@ class PointDataset(LabelledDataset):
         if clouds.dim() != 3 or len(labels) != len(clouds) or not 1 <= points <= clouds.shape[1]:
             got = f"clouds {tuple(clouds.shape)}, labels {tuple(labels.shape)}, points {points}"
             raise ShapeError(f"{name}: received {got}; needs (N, P, C), (N,) and 1 to P points")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(labels, classes)
         missing = clouds.isnan().any(-1)
         bad = missing[:, :points].all(1) | clouds.isinf().flatten(1).any(1)
         if bool(bad.any()):
@@ -80,6 +104,14 @@ class PointDataset(LabelledDataset):
         clouds, labels = self.raw(indices)
         clouds = clouds if transform is None else transform(clouds)
         return clouds[:, : self.points], labels
+
+    def encoder(self) -> dict[str, Any]:
+        return {**super().encoder(), "channels": self.channels}
+
+    def augmentation(self, options: Mapping[str, Any]) -> CloudAugment:
+        known = ("scale", "jitter", "rotate")
+        self.refuse(options, known)
+        return CloudAugment(**{key: options[key] for key in known if key in options})
 
     def __repr__(self) -> str:
         return f"PointDataset({self.name!r}, {self.split!r}, {len(self)} clouds of {self.points} points, {len(self.classes)} classes)"
