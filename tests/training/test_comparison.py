@@ -15,7 +15,6 @@ from fredholm.training.comparison import Setting, compare, measure, speed
 from fredholm.training.comparison.budgets import (
     count_flops,
     epochs_in,
-    example_input,
     make_recipe,
     solve_size,
 )
