@@ -1,5 +1,5 @@
-"""Data sets of labelled images, texts and sequences: where they come from, how they are split,
-varied and handed out in batches.
+"""Data sets of every kind: where they come from, how they are split, varied and handed out in
+batches, and what they say of themselves.
 
 ``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it,
 ``fetch(name)`` brings one here.
@@ -15,6 +15,7 @@ from .kinds.dataset import LabelledDataset
 from .kinds.fields import FieldDataset
 from .kinds.graphs import Graph, GraphDataset, Network, NodeDataset
 from .kinds.images import ArrayDataset, FolderDataset, ImageDataset
+from .kinds.kind import Kind, register_kind
 from .kinds.language import HiddenTokens, NextTokens
 from .kinds.points import CloudAugment, PointDataset
 from .kinds.questions import QuestionDataset
@@ -47,6 +48,7 @@ __all__ = [
     "GraphDataset",
     "HiddenTokens",
     "ImageDataset",
+    "Kind",
     "LabelledDataset",
     "Network",
     "NextTokens",
@@ -75,6 +77,7 @@ __all__ = [
     "mixup",
     "padded",
     "register_dataset",
+    "register_kind",
     "solve_darcy",
     "stratified",
 ]

@@ -91,7 +91,7 @@ APT = Client(
     gone=r"Version .* was not found",
     hint="check the network and apt's sources",
     install=DEBIAN_ONLY,
-    stale=r"Unable to locate package|No packages found",
+    stale=r"Unable to locate package|No packages found|404 +Not Found",
     refresh=refresh_apt,
 )
 NPM = Client(

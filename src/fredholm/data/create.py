@@ -89,11 +89,9 @@ def create_dataset(
     folder = None if path is None else Path(path).expanduser().absolute()
     if folder is not None and not folder.is_dir():
         raise DataError(f"path: {folder} is not a folder; needs the folder of {name}'s files")
-    if folder is not None and entry.embedded is not None:
-        raise OptionError(
-            f"path: {name} comes with its package and reads no folder; leave path out"
-        )
-    if download and folder is None and not has_files(dataset_path(name, root)):
+    if folder is not None and not entry.reads_files:
+        raise OptionError(f"path: {name} comes without files and reads no folder; leave path out")
+    if download and folder is None and entry.sources and not has_files(dataset_path(name, root)):
         fetch(name, root)
     given = {
         "image_size": image_size,

@@ -58,8 +58,8 @@ class Entry:
         kind: of its samples.
         read: builds the split of a request.
         sources: of its files, the first that answers is used: a registry's package, then an
-            official address; none where they come with the library (``embedded``: their folder), or
-            from the user.
+            official address; none where they come with a library (``embedded``: their folder) or
+            from the user (``needs``), or where the samples are generated.
         source: where it comes from, in words; by default the first source's title.
         licence_package, licence_data: what may be done with either.
         official: which original files a user may put into the folder instead.
@@ -93,6 +93,11 @@ class Entry:
     options: type | None = None
     base: str = ""
     notes: str = ""
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether it reads files that a user may give."""
+        return bool(self.sources or self.base or "path" in self.needs)
 
     @property
     def package(self) -> Package | None:
@@ -163,7 +168,7 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
         return dataset_path(entry.base, root)
     if entry.embedded is not None:
         return entry.embedded()
-    if not entry.sources:
+    if "path" in entry.needs:
         needed = ", ".join(f"{key}=..." for key in entry.needs if key != "path")
         raise DataError(
             f"{name}: has no folder of its own; it reads yours: create_dataset({name!r}, split, "
@@ -177,7 +182,7 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
     place, state.
 
     ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch),
-    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``. Sizes are looked at, contents
+    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Sizes are looked at, contents
     are not hashed.
 
     Raises:
@@ -191,13 +196,14 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
 
     entry = get_entry(name)
     files = get_entry(entry.base) if entry.base else entry
-    own = not files.sources and entry.embedded is None
-    path = None if own else dataset_path(name, root)
-    source = source_of(files, path) if files.sources and path is not None else None
+    path = None if "path" in entry.needs else dataset_path(name, root)
+    source = source_of(files, path) if path is not None and files.sources else None
     if path is None:
         state = "your folder"
+    elif source is None:
+        state = "generated" if entry.embedded is None else "embedded"
     else:
-        state = "embedded" if source is None else state_of(source, path)
+        state = state_of(source, path)
     return {
         "name": name,
         "title": entry.title,
@@ -214,7 +220,7 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
         "download_bytes": source.archive_bytes if source else 0,
         "bytes": source.total_bytes if source else 0,
         "path": None if path is None else str(path),
-        "fetched": state in ("embedded", "fetched", "your files"),
+        "fetched": state in ("embedded", "generated", "fetched", "your files"),
         "state": state,
         "notes": entry.notes,
     }

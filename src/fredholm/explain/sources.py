@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ..convert.transformers_folder import load_local
+from ..data.kinds.images import IMAGES
 from ..errors import CheckpointError, DataError, OptionError, TrustError, require
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TOKENS = 32  # of a random text
 
 
@@ -169,7 +170,7 @@ def _from_file(path: Path, model: nn.Module) -> Any:
         raise DataError(f"no inputs at {path}; give an image, .npy, .npz or .safetensors")
     suffix = path.suffix.lower()
     try:
-        if suffix in IMAGES:
+        if suffix in PICTURES:
             return _image(path, model)
         if suffix == ".npy":
             return _number(torch.from_numpy(np.load(path, allow_pickle=False)))
@@ -228,7 +229,7 @@ def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
     if vocabulary and family is None:  # Hugging Face
         length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
         return {"input_ids": torch.randint(vocabulary, (samples, length), generator=generator)}
-    if size is not None and getattr(config, "encoder", "image") == "image":
+    if size is not None and getattr(config, "encoder", IMAGES.encoder) == IMAGES.encoder:
         return torch.randn(samples, _channels(model), *size, generator=generator)
     raise OptionError(
         f"{type(model).__name__} does not say what it takes; give inputs=FILE, data=NAME or "

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -93,7 +92,6 @@ ENTRY = register_dataset(
         notes="options: length (T, default 100), train, val, test, seed; a regression, always "
         "answering 1 has the loss 1/6",
         kind=SEQUENCES,
-        embedded=lambda: Path(__file__).parent,
         options=AddingOptions,
     )
 )

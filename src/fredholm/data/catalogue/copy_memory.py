@@ -5,7 +5,6 @@ Arjovsky, Shah and Bengio, 2016).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -96,7 +95,6 @@ ENTRY = register_dataset(
         notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
         "points",
         kind=SEQUENCES,
-        embedded=lambda: Path(__file__).parent,
         options=CopyOptions,
     )
 )

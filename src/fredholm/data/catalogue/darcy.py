@@ -189,7 +189,6 @@ GENERATED = register_dataset(
         samples={"train": 1000, "val": 100, "test": 200},
         classes=("pressure",),
         read=create_generated,
-        embedded=lambda: Path(__file__).parent,
         notes="options: resolution of the test fields (8, 16, 32), training resolution, train, val, "
         "test, seed",
         kind=FIELDS,

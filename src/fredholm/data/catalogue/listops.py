@@ -240,7 +240,6 @@ ENTRY = register_dataset(
         samples={"train": 96000, "val": 2000, "test": 2000},
         notes="options: min_length, max_length, max_depth, max_args, train, val, test, seed; 15 "
         "symbols, closing brackets among them",
-        embedded=lambda: Path(__file__).parent,
         options=ListOpsOptions,
     )
 )

@@ -337,7 +337,6 @@ ENTRY = register_dataset(
         licence_data="none needed",
         notes="options: contour (6, 9, 14 dashes are the official levels), distractors, train, val, "
         "test, seed",
-        embedded=lambda: Path(__file__).parent,
     )
 )
 OFFICIAL = register_dataset(

@@ -13,7 +13,6 @@ from ...errors import DataError, require
 from ..formats import read_bytes
 
 
-
 def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
     """All stored tensors of the file's graph, by name.
 

@@ -27,6 +27,7 @@ class Images(Kind):
 
     name, one, many, encoder = "images", "image", "images", "image"
     files = "pictures"
+    rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
     pictured = judged = True
     takes = ("image_size", "mixup", "cutmix", "augment.crop", "augment.flip", "augment.shift")
 

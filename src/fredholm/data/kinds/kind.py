@@ -14,6 +14,8 @@ import numpy as np
 from ...errors import OptionError, ShapeError
 from ...registry import Registry
 
+WORDS = "words.weight"  # the embedding of words, by its name common to all kinds
+
 
 class Kind:
     """One kind of data; an instance each, in :data:`KINDS`.
@@ -22,6 +24,8 @@ class Kind:
         name: in errors and in ``fredholm data list``.
         one, many: what a sample is called, and several of them.
         encoder: the encoder that reads it, by the name in a model's configuration.
+        rooms: where its encoder has what another kind's has as well, as (names of tensors begin so,
+            names common to all kinds); empty where weights do not go between kinds.
         takes: options of :func:`fredholm.data.create_dataset`, and keys of a recipe's section
             ``data``, that belong to some kinds only and to this one.
         assumed: whether inputs that fit are of this kind even where the model names another
@@ -37,6 +41,7 @@ class Kind:
     one: str = "sample"
     many: str = "samples"
     encoder: str = ""
+    rooms: tuple[tuple[str, str], ...] = ()
     takes: tuple[str, ...] = ()
     assumed: bool = True
     files: str | None = None

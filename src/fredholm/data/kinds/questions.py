@@ -13,7 +13,7 @@ from ...encoders import Inputs
 from ...errors import DataError, ShapeError
 from ..vocabulary import PADDING, Vocabulary
 from .dataset import LabelledDataset, Transform
-from .kind import Kind, register_kind
+from .kind import WORDS, Kind, register_kind
 from .texts import TokenizedDataset, encode_rows
 
 
@@ -21,6 +21,7 @@ class Questions(Kind):
     """Pictures with a text each."""
 
     name, one, many, encoder = "question", "question", "questions", "multimodal"
+    rooms = (("encoder.image.", "picture."), ("encoder.words.weight", WORDS))
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Inputs) and "image" in inputs

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import DataError, OptionError, ShapeError, suggest
 from ..vocabulary import KINDS, PADDING, Vocabulary
 from .dataset import LabelledDataset, check_labels
-from .kind import Kind, Page, register_kind
+from .kind import WORDS, Kind, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 
@@ -122,6 +122,12 @@ class Texts(Kind):
 
     name, one, many, encoder = "text", "text", "texts", "text"
     files = "lines of text"
+    # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
+    rooms = (
+        ("encoder.token", "encoder.token"),
+        ("encoder.embed.weight", WORDS),
+        ("encoder.", "line."),
+    )
     takes = ("tokens", "max_length", "min_count", "vocabulary", "masked")
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
