@@ -188,7 +188,7 @@ def package(client: str, files: dict[str, bytes], prefix: str, archive: bytes) -
     )
 
 
-def register_tiny(monkeypatch, pinned: Package, name: str = "tiny") -> Entry:
+def register_tiny(monkeypatch, pinned: Package, name: str = "tiny", more: tuple = ()) -> Entry:
     entry = Entry(
         name=name,
         title="A few random images",
@@ -200,7 +200,7 @@ def register_tiny(monkeypatch, pinned: Package, name: str = "tiny") -> Entry:
         mean=(0.5,),
         std=(0.25,),
         read=idx.create,
-        sources=(pinned,),
+        sources=(pinned, *more),
         official="THE ORIGINAL FILES",
     )
     monkeypatch.setitem(registry.DATASETS._entries, name, entry)
