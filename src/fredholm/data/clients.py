@@ -34,7 +34,7 @@ def _apt(package: str, version: str | None, folder: Path) -> list[str]:
 
 
 def apt_options(folder: Path) -> list[str]:
-    """Where apt reads its package lists: the machine's, or those that were brought to ``folder``."""
+    """Where apt reads its package lists: the machine's, or those brought to ``folder``."""
     if not (folder / "apt").is_dir():
         return []
     return ["-o", f"Dir::State::lists={folder / 'apt'}", "-o", f"Dir::Cache={folder / 'apt'}"]
@@ -232,7 +232,7 @@ def _arrived(folder: Path) -> int:
 
 
 def download_files(address: Address, folder: Path, watch: Callable[[int], None]) -> None:
-    """The files of an official address, into ``folder``; their contents are for the caller to check.
+    """The files of an official address, into ``folder``; the caller checks their contents.
 
     Raises:
         DataError: an address that does not answer.

@@ -182,8 +182,8 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
     place, state.
 
     ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch),
-    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Sizes are looked at, contents
-    are not hashed.
+    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Sizes are
+    looked at, contents are not hashed.
 
     Raises:
         OptionError: for an unknown name.

@@ -150,7 +150,8 @@ def _kind_problems(recipe: Recipe, kind: Kind):
     given = recipe.data.model_dump() | augment
     for key in sorted({key for each in KINDS.values() for key in each.takes} - {*kind.takes}):
         if given.get(key):
-            yield f"data.{key}: received {given[key]!r}; {recipe.data.name} holds {kind.name}, remove it"
+            what = f"{recipe.data.name} holds {kind.name}"
+            yield f"data.{key}: received {given[key]!r}; {what}, remove it"
 
 
 def _model_problems(recipe: Recipe):

@@ -80,22 +80,21 @@ def create(request: Request) -> TokenDataset:
     return pair_dataset(request, *read(request.folder / FILES[request.split], length), length)
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="aan",
-        title="AAN: does one paper cite the other? The Long Range Arena's Retrieval task, its official "
-        "files",
-        source="your folder: new_aan_pairs.{train,eval,test}.tsv",
-        needs={"path": f"the folder of {', '.join(FILES.values())}"},
-        licence_package="yours",
-        licence_data="Apache-2.0 (google-research/long-range-arena); texts of the ACL Anthology",
-        samples={"train": 147086, "val": 18090, "test": 17437},
-        classes=("unrelated", "cited"),
-        read=create,
-        official="new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv of "
-        "lra_release/tsv_data",
-        notes="options: max_length; bytes of two texts a sample",
-        kind=SEQUENCES,
-        options=PairOptions,
-    )
+ENTRY = Entry(
+    name="aan",
+    title="AAN: does one paper cite the other? The Long Range Arena's Retrieval task, its official "
+    "files",
+    source="your folder: new_aan_pairs.{train,eval,test}.tsv",
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
+    licence_package="yours",
+    licence_data="Apache-2.0 (google-research/long-range-arena); texts of the ACL Anthology",
+    samples={"train": 147086, "val": 18090, "test": 17437},
+    classes=("unrelated", "cited"),
+    read=create,
+    official="new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv of "
+    "lra_release/tsv_data",
+    notes="options: max_length; bytes of two texts a sample",
+    kind=SEQUENCES,
+    options=PairOptions,
 )
+register_dataset(ENTRY)

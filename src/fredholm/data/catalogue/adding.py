@@ -80,18 +80,17 @@ def create(request: Request) -> SequenceDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="adding",
-        title="Adding problem: the sum of two marked numbers among T",
-        source="generated",
-        licence_package="none needed",
-        licence_data="none needed",
-        samples={"train": 50000, "val": 1000, "test": 1000},
-        read=create,
-        notes="options: length (T, default 100), train, val, test, seed; a regression, always "
-        "answering 1 has the loss 1/6",
-        kind=SEQUENCES,
-        options=AddingOptions,
-    )
+ENTRY = Entry(
+    name="adding",
+    title="Adding problem: the sum of two marked numbers among T",
+    source="generated",
+    licence_package="none needed",
+    licence_data="none needed",
+    samples={"train": 50000, "val": 1000, "test": 1000},
+    read=create,
+    notes="options: length (T, default 100), train, val, test, seed; a regression, always "
+    "answering 1 has the loss 1/6",
+    kind=SEQUENCES,
+    options=AddingOptions,
 )
+register_dataset(ENTRY)

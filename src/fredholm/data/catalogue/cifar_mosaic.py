@@ -96,23 +96,22 @@ def create(request: Request) -> ComposedDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="cifar-mosaic",
-        title="CIFAR-10 mosaics: which animal is among the vehicles",
-        source="made from cifar10",
-        licence_package=cifar10.ENTRY.licence_package,
-        licence_data=cifar10.ENTRY.licence_data,
-        samples={"train": 30000, "test": 6000},
-        classes=tuple(cifar10.ENTRY.classes[i] for i in ANIMALS),
-        shape=(3, 2 * SIDE, 2 * SIDE),
-        mean=cifar10.ENTRY.mean,
-        std=cifar10.ENTRY.std,
-        read=create,
-        base="cifar10",
-        official=cifar10.ENTRY.official,
-        notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is "
-        "its box and mask",
-        options=MosaicOptions,
-    )
+ENTRY = Entry(
+    name="cifar-mosaic",
+    title="CIFAR-10 mosaics: which animal is among the vehicles",
+    source="made from cifar10",
+    licence_package=cifar10.ENTRY.licence_package,
+    licence_data=cifar10.ENTRY.licence_data,
+    samples={"train": 30000, "test": 6000},
+    classes=tuple(cifar10.ENTRY.classes[i] for i in ANIMALS),
+    shape=(3, 2 * SIDE, 2 * SIDE),
+    mean=cifar10.ENTRY.mean,
+    std=cifar10.ENTRY.std,
+    read=create,
+    base="cifar10",
+    official=cifar10.ENTRY.official,
+    notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is "
+    "its box and mask",
+    options=MosaicOptions,
 )
+register_dataset(ENTRY)

@@ -82,19 +82,18 @@ def create(request: Request) -> SequenceDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="copy-memory",
-        title="Copy memory: repeat ten symbols after a delay of T steps",
-        source="generated",
-        licence_package="none needed",
-        licence_data="none needed",
-        samples={"train": 10000, "val": 1000, "test": 1000},
-        classes=tuple("0123456789"),
-        read=create,
-        notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
-        "points",
-        kind=SEQUENCES,
-        options=CopyOptions,
-    )
+ENTRY = Entry(
+    name="copy-memory",
+    title="Copy memory: repeat ten symbols after a delay of T steps",
+    source="generated",
+    licence_package="none needed",
+    licence_data="none needed",
+    samples={"train": 10000, "val": 1000, "test": 1000},
+    classes=tuple("0123456789"),
+    read=create,
+    notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
+    "points",
+    kind=SEQUENCES,
+    options=CopyOptions,
 )
+register_dataset(ENTRY)

@@ -151,47 +151,45 @@ _FILES = (
         "bcbd10622373e94df84a17fcdb72ac4317d76e024c2499d21fd1fd34d0742cfd",
     ),
 )
-ENTRY = register_dataset(
-    Entry(
-        name="darcy",
-        title="Darcy flow at 16 x 16, with a test set at 32 x 32 (Li et al., 2021)",
-        licence_package="MIT",
-        licence_data="MIT (neuraloperator developers)",
-        samples={"train": 1000, "test": 50},
-        classes=("pressure",),
-        read=create,
-        sources=(
-            Package(
-                client=PIP,
-                name="neuraloperator",
-                version="0.3.0",
-                archive_bytes=3955522,
-                archive_sha256="483b358f2d9823c2ccb5dd0c1af8d21f879fd103806ad42959ebb975260e6ec4",
-                files=tuple(
-                    PinnedFile(name, f"neuralop/datasets/data/{name}", size, digest)
-                    for name, size, digest in _FILES
-                ),
+ENTRY = Entry(
+    name="darcy",
+    title="Darcy flow at 16 x 16, with a test set at 32 x 32 (Li et al., 2021)",
+    licence_package="MIT",
+    licence_data="MIT (neuraloperator developers)",
+    samples={"train": 1000, "test": 50},
+    classes=("pressure",),
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="neuraloperator",
+            version="0.3.0",
+            archive_bytes=3955522,
+            archive_sha256="483b358f2d9823c2ccb5dd0c1af8d21f879fd103806ad42959ebb975260e6ec4",
+            files=tuple(
+                PinnedFile(name, f"neuralop/datasets/data/{name}", size, digest)
+                for name, size, digest in _FILES
             ),
         ),
-        official="darcy_train_16.pt, darcy_test_16.pt and darcy_test_32.pt of neuraloperator 0.3.0",
-        notes="options: resolution of the test fields (16, or 32 for super-resolution)",
-        kind=FIELDS,
-        options=DarcyOptions,
-    )
+    ),
+    official="darcy_train_16.pt, darcy_test_16.pt and darcy_test_32.pt of neuraloperator 0.3.0",
+    notes="options: resolution of the test fields (16, or 32 for super-resolution)",
+    kind=FIELDS,
+    options=DarcyOptions,
 )
-GENERATED = register_dataset(
-    Entry(
-        name="darcy-generated",
-        title="Darcy flow in random media of two values, solved by finite volumes at 32 x 32",
-        source="generated",
-        licence_package="none needed",
-        licence_data="none needed",
-        samples={"train": 1000, "val": 100, "test": 200},
-        classes=("pressure",),
-        read=create_generated,
-        notes="options: resolution of the test fields (8, 16, 32), training resolution, train, val, "
-        "test, seed",
-        kind=FIELDS,
-        options=GeneratedOptions,
-    )
+register_dataset(ENTRY)
+GENERATED = Entry(
+    name="darcy-generated",
+    title="Darcy flow in random media of two values, solved by finite volumes at 32 x 32",
+    source="generated",
+    licence_package="none needed",
+    licence_data="none needed",
+    samples={"train": 1000, "val": 100, "test": 200},
+    classes=("pressure",),
+    read=create_generated,
+    notes="options: resolution of the test fields (8, 16, 32), training resolution, train, val, "
+    "test, seed",
+    kind=FIELDS,
+    options=GeneratedOptions,
 )
+register_dataset(GENERATED)

@@ -187,33 +187,32 @@ def create(request: Request) -> NodeDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="debian-graph",
-        title="Debian's packages and their dependencies: the section of a package from its synopsis "
-        "and its surroundings",
-        source="this machine's current package lists (apt-cache dumpavail); they drift with the "
-        "distribution",
-        licence_package="none needed",
-        licence_data="the packages' own descriptions, under the packages' licences",
-        read=create,
-        sources=(
-            Package(
-                client=LISTS,
-                name="available",
-                version="current",
-                archive_bytes=80_000_000,
-                archive_sha256="",
-                derive=derive,
-                derived_bytes=2_000_000,
-            ),
+ENTRY = Entry(
+    name="debian-graph",
+    title="Debian's packages and their dependencies: the section of a package from its synopsis "
+    "and its surroundings",
+    source="this machine's current package lists (apt-cache dumpavail); they drift with the "
+    "distribution",
+    licence_package="none needed",
+    licence_data="the packages' own descriptions, under the packages' licences",
+    read=create,
+    sources=(
+        Package(
+            client=LISTS,
+            name="available",
+            version="current",
+            archive_bytes=80_000_000,
+            archive_sha256="",
+            derive=derive,
+            derived_bytes=2_000_000,
         ),
-        official="packages.json and dependencies.npy of another machine",
-        val_fraction=0.125,
-        notes="20 largest sections; packages of one source are in one split, 70 / 10 / 20% by a hash "
-        "of its name; options: size (16), "
-        "eigenvectors (4)",
-        kind=GRAPHS,
-        options=DebianOptions,
-    )
+    ),
+    official="packages.json and dependencies.npy of another machine",
+    val_fraction=0.125,
+    notes="20 largest sections; packages of one source are in one split, 70 / 10 / 20% by a hash "
+    "of its name; options: size (16), "
+    "eigenvectors (4)",
+    kind=GRAPHS,
+    options=DebianOptions,
 )
+register_dataset(ENTRY)

@@ -48,22 +48,21 @@ def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
     return create_arrays(request, read)
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="digits",
-        title="Optical recognition of handwritten digits",
-        source="scikit-learn's own data (load_digits), no download",
-        licence_package="BSD-3-Clause",
-        licence_data="CC BY 4.0 (UCI repository)",
-        samples={"train": 1438, "test": 359},
-        classes=tuple("0123456789"),
-        shape=(1, 8, 8),
-        mean=(0.3048,),
-        std=(0.3758,),
-        read=create,
-        embedded=folder,
-        val_fraction=0.125,
-        notes="no official split: a fixed stratified one, 70 / 10 / 20%",
-        options=ImageOptions,
-    )
+ENTRY = Entry(
+    name="digits",
+    title="Optical recognition of handwritten digits",
+    source="scikit-learn's own data (load_digits), no download",
+    licence_package="BSD-3-Clause",
+    licence_data="CC BY 4.0 (UCI repository)",
+    samples={"train": 1438, "test": 359},
+    classes=tuple("0123456789"),
+    shape=(1, 8, 8),
+    mean=(0.3048,),
+    std=(0.3758,),
+    read=create,
+    embedded=folder,
+    val_fraction=0.125,
+    notes="no official split: a fixed stratified one, 70 / 10 / 20%",
+    options=ImageOptions,
 )
+register_dataset(ENTRY)

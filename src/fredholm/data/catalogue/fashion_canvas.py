@@ -138,23 +138,22 @@ def create(request: Request) -> ComposedDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="fashion-canvas",
-        title="Fashion-MNIST articles on cluttered canvases, with boxes and masks",
-        source="made from fashion-mnist",
-        licence_package=fashion_mnist.ENTRY.licence_package,
-        licence_data=fashion_mnist.ENTRY.licence_data,
-        samples=fashion_mnist.ENTRY.samples,
-        classes=fashion_mnist.ENTRY.classes,
-        shape=(1, *SIZE),
-        mean=(0.1764,),
-        std=(0.2139,),
-        read=create,
-        base="fashion-mnist",
-        official=fashion_mnist.ENTRY.official,
-        notes="options: clutter, fragment, seed, train, val, test; image_size is the canvas's (default "
-        "56)",
-        options=CanvasOptions,
-    )
+ENTRY = Entry(
+    name="fashion-canvas",
+    title="Fashion-MNIST articles on cluttered canvases, with boxes and masks",
+    source="made from fashion-mnist",
+    licence_package=fashion_mnist.ENTRY.licence_package,
+    licence_data=fashion_mnist.ENTRY.licence_data,
+    samples=fashion_mnist.ENTRY.samples,
+    classes=fashion_mnist.ENTRY.classes,
+    shape=(1, *SIZE),
+    mean=(0.1764,),
+    std=(0.2139,),
+    read=create,
+    base="fashion-mnist",
+    official=fashion_mnist.ENTRY.official,
+    notes="options: clutter, fragment, seed, train, val, test; image_size is the canvas's (default "
+    "56)",
+    options=CanvasOptions,
 )
+register_dataset(ENTRY)

@@ -68,47 +68,46 @@ OFFICIAL = (
     ),
 )
 
-ENTRY = register_dataset(
-    Entry(
-        name="fashion-mnist",
-        title="Fashion-MNIST articles of clothing",
-        licence_package="MIT",
-        licence_data="MIT (Zalando SE)",
-        samples={"train": 60000, "test": 10000},
-        classes=(
-            "T-shirt/top",
-            "Trouser",
-            "Pullover",
-            "Dress",
-            "Coat",
-            "Sandal",
-            "Shirt",
-            "Sneaker",
-            "Bag",
-            "Ankle boot",
+ENTRY = Entry(
+    name="fashion-mnist",
+    title="Fashion-MNIST articles of clothing",
+    licence_package="MIT",
+    licence_data="MIT (Zalando SE)",
+    samples={"train": 60000, "test": 10000},
+    classes=(
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
+    shape=(1, 28, 28),
+    mean=(0.2860,),
+    std=(0.3530,),
+    read=idx.create,
+    sources=(
+        Package(
+            client=APT,
+            name="dataset-fashion-mnist",
+            version="0.0~git20200523.55506a9-1",
+            archive_bytes=30900652,
+            archive_sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+            files=FILES,
         ),
-        shape=(1, 28, 28),
-        mean=(0.2860,),
-        std=(0.3530,),
-        read=idx.create,
-        sources=(
-            Package(
-                client=APT,
-                name="dataset-fashion-mnist",
-                version="0.0~git20200523.55506a9-1",
-                archive_bytes=30900652,
-                archive_sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-                files=FILES,
-            ),
-            Address(
-                url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-                files=OFFICIAL,
-                published="MD5 sums in the README of zalandoresearch/fashion-mnist",
-            ),
+        Address(
+            url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            files=OFFICIAL,
+            published="MD5 sums in the README of zalandoresearch/fashion-mnist",
         ),
-        official="the four idx.gz files of the data set's own repository "
-        "(zalandoresearch/fashion-mnist, data/fashion); sha256: "
-        + ", ".join(f"{file.name} {file.sha256}" for file in OFFICIAL),
-        options=ImageOptions,
-    )
+    ),
+    official="the four idx.gz files of the data set's own repository "
+    "(zalandoresearch/fashion-mnist, data/fashion); sha256: "
+    + ", ".join(f"{file.name} {file.sha256}" for file in OFFICIAL),
+    options=ImageOptions,
 )
+register_dataset(ENTRY)

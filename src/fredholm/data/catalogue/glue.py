@@ -173,20 +173,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="glue",
-        title="GLUE: eight tasks on sentences (Wang et al., 2018)",
-        source="your own files",
-        needs={"path": "the folder of the tasks' folders (CoLA, SST-2, MRPC, ...)"},
-        licence_package="none needed",
-        licence_data="each task's own",
-        read=create,
-        official="the folders CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI and RTE, each with train.tsv "
-        "and dev.tsv (MNLI: dev_matched.tsv)",
-        notes="path: the folder; options: task; the labels of the official test sets are not public, "
-        "so the development set is the test",
-        kind=TEXTS,
-        options=GlueOptions,
-    )
+ENTRY = Entry(
+    name="glue",
+    title="GLUE: eight tasks on sentences (Wang et al., 2018)",
+    source="your own files",
+    needs={"path": "the folder of the tasks' folders (CoLA, SST-2, MRPC, ...)"},
+    licence_package="none needed",
+    licence_data="each task's own",
+    read=create,
+    official="the folders CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI and RTE, each with train.tsv "
+    "and dev.tsv (MNLI: dev_matched.tsv)",
+    notes="path: the folder; options: task; the labels of the official test sets are not public, "
+    "so the development set is the test",
+    kind=TEXTS,
+    options=GlueOptions,
 )
+register_dataset(ENTRY)

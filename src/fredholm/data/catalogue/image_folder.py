@@ -174,22 +174,21 @@ def create(request: Request) -> FolderDataset:
     return FolderDataset(name, split, files, numbers, classes, *constants, size, annotations=boxes)
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="image-folder",
-        title="Your own pictures, one folder a class",
-        source="a folder of yours: path=FOLDER with train/<class>/, val/<class>/",
-        needs={
-            "path": "the folder that holds train/ and val/",
-            "image_size": "the size that every picture is brought to",
-        },
-        licence_package="none",
-        licence_data="yours",
-        mean=(0.485, 0.456, 0.406),  # ImageNet's
-        std=(0.229, 0.224, 0.225),
-        read=create,
-        notes="needs path= and image_size=; normalised with ImageNet's constants; options: boxes, a "
-        "folder of ImageNet's annotations",
-        options=FolderOptions,
-    )
+ENTRY = Entry(
+    name="image-folder",
+    title="Your own pictures, one folder a class",
+    source="a folder of yours: path=FOLDER with train/<class>/, val/<class>/",
+    needs={
+        "path": "the folder that holds train/ and val/",
+        "image_size": "the size that every picture is brought to",
+    },
+    licence_package="none",
+    licence_data="yours",
+    mean=(0.485, 0.456, 0.406),  # ImageNet's
+    std=(0.229, 0.224, 0.225),
+    read=create,
+    notes="needs path= and image_size=; normalised with ImageNet's constants; options: boxes, a "
+    "folder of ImageNet's annotations",
+    options=FolderOptions,
 )
+register_dataset(ENTRY)

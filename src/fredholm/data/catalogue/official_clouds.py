@@ -160,23 +160,21 @@ def _entry(name: str, title: str, create, official: str, classes: tuple[str, ...
     )
 
 
-MODELNET40 = register_dataset(
-    _entry(
-        "modelnet40",
-        "ModelNet40: CAD models of 40 kinds as point clouds (Wu et al., 2015)",
-        create_modelnet,
-        "modelnet40_ply_hdf5_2048 (shape_names.txt, train_files.txt, *.h5) or ModelNet40's "
-        "CLASS/{train,test}/*.off",
-        (),
-    )
+MODELNET40 = _entry(
+    "modelnet40",
+    "ModelNet40: CAD models of 40 kinds as point clouds (Wu et al., 2015)",
+    create_modelnet,
+    "modelnet40_ply_hdf5_2048 (shape_names.txt, train_files.txt, *.h5) or ModelNet40's "
+    "CLASS/{train,test}/*.off",
+    (),
 )
-SCANOBJECTNN = register_dataset(
-    _entry(
-        "scanobjectnn",
-        "ScanObjectNN: scanned objects of 15 kinds (Uy et al., 2019)",
-        create_scan,
-        "training_objectdataset.h5 and test_objectdataset.h5 (or another variant) of "
-        "h5_files/main_split",
-        SCAN_CLASSES,
-    )
+register_dataset(MODELNET40)
+SCANOBJECTNN = _entry(
+    "scanobjectnn",
+    "ScanObjectNN: scanned objects of 15 kinds (Uy et al., 2019)",
+    create_scan,
+    "training_objectdataset.h5 and test_objectdataset.h5 (or another variant) of "
+    "h5_files/main_split",
+    SCAN_CLASSES,
 )
+register_dataset(SCANOBJECTNN)

@@ -326,31 +326,29 @@ def _entry(
     )
 
 
-ENTRY = register_dataset(
-    _entry(
-        "pathfinder",
-        "Pathfinder: are two dots joined by a dashed path? 32 × 32 grey pixels as tokens",
-        "generated, by the rules of the Long Range Arena's images",
-        create,
-        PathfinderOptions,
-        licence_package="none needed",
-        licence_data="none needed",
-        notes="options: contour (6, 9, 14 dashes are the official levels), distractors, train, val, "
-        "test, seed",
-    )
+ENTRY = _entry(
+    "pathfinder",
+    "Pathfinder: are two dots joined by a dashed path? 32 × 32 grey pixels as tokens",
+    "generated, by the rules of the Long Range Arena's images",
+    create,
+    PathfinderOptions,
+    licence_package="none needed",
+    licence_data="none needed",
+    notes="options: contour (6, 9, 14 dashes are the official levels), distractors, train, val, "
+    "test, seed",
 )
-OFFICIAL = register_dataset(
-    _entry(
-        "lra-pathfinder",
-        "Pathfinder of the Long Range Arena, its official images",
-        "your folder: curv_contour_length_14/{imgs,metadata}",
-        create_official,
-        OfficialOptions,
-        needs={"path": "the folder of the official pictures"},
-        licence_package="yours",
-        licence_data="Apache-2.0 (google-research/long-range-arena)",
-        official="curv_contour_length_14/ of lra_release/pathfinder32",
-        notes="options: contour; no official split but an order: a fixed one, 80 / 10 / 10% of each "
-        "class",
-    )
+register_dataset(ENTRY)
+OFFICIAL = _entry(
+    "lra-pathfinder",
+    "Pathfinder of the Long Range Arena, its official images",
+    "your folder: curv_contour_length_14/{imgs,metadata}",
+    create_official,
+    OfficialOptions,
+    needs={"path": "the folder of the official pictures"},
+    licence_package="yours",
+    licence_data="Apache-2.0 (google-research/long-range-arena)",
+    official="curv_contour_length_14/ of lra_release/pathfinder32",
+    notes="options: contour; no official split but an order: a fixed one, 80 / 10 / 10% of each "
+    "class",
 )
+register_dataset(OFFICIAL)

@@ -119,22 +119,21 @@ def create(request: Request) -> SequenceDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="physionet-2019",
-        title="PhysioNet 2019: sepsis from the first hours in intensive care, most values missing "
-        "(Reyna et al., 2019)",
-        source="your folder: the p*.psv files of the challenge's training sets A and B",
-        needs={"path": "the folder of p*.psv files of the challenge"},
-        licence_package="yours",
-        licence_data="CC BY 4.0 (PhysioNet)",
-        classes=CLASSES,
-        read=create,
-        official="p*.psv of training_setA and training_setB",
-        val_fraction=0.15 / 0.85,
-        notes="path: the folder; options: hours (72); 70/15/15% of the stays, by class. Accuracy says "
-        "little here: 7% develop sepsis",
-        kind=SEQUENCES,
-        options=PhysioNetOptions,
-    )
+ENTRY = Entry(
+    name="physionet-2019",
+    title="PhysioNet 2019: sepsis from the first hours in intensive care, most values missing "
+    "(Reyna et al., 2019)",
+    source="your folder: the p*.psv files of the challenge's training sets A and B",
+    needs={"path": "the folder of p*.psv files of the challenge"},
+    licence_package="yours",
+    licence_data="CC BY 4.0 (PhysioNet)",
+    classes=CLASSES,
+    read=create,
+    official="p*.psv of training_setA and training_setB",
+    val_fraction=0.15 / 0.85,
+    notes="path: the folder; options: hours (72); 70/15/15% of the stays, by class. Accuracy says "
+    "little here: 7% develop sepsis",
+    kind=SEQUENCES,
+    options=PhysioNetOptions,
 )
+register_dataset(ENTRY)

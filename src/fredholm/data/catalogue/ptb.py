@@ -46,18 +46,17 @@ def create(request: Request) -> NextTokens:
     return NextTokens(request.entry.name, request.split, numbers, vocabulary, options.length)
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="ptb",
-        title="Penn Treebank text: what comes next (Marcus et al., 1993; Mikolov's preparation)",
-        source="your own files",
-        needs={"path": f"the folder of {', '.join(FILES.values())}"},
-        licence_package="none needed",
-        licence_data="of the Linguistic Data Consortium; yours to have",
-        read=create,
-        official=f"{', '.join(FILES.values())} in one folder",
-        notes="path: the folder; windows of max_length characters (default) or words; the official "
-        "splits, so val_fraction plays no role",
-        kind=TEXTS,
-    )
+ENTRY = Entry(
+    name="ptb",
+    title="Penn Treebank text: what comes next (Marcus et al., 1993; Mikolov's preparation)",
+    source="your own files",
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
+    licence_package="none needed",
+    licence_data="of the Linguistic Data Consortium; yours to have",
+    read=create,
+    official=f"{', '.join(FILES.values())} in one folder",
+    notes="path: the folder; windows of max_length characters (default) or words; the official "
+    "splits, so val_fraction plays no role",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -151,20 +151,19 @@ def create(request: Request) -> SequenceDataset:
     return found
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="speech-commands",
-        title="Speech Commands: ten spoken words, raw sound or cepstral coefficients (Warden, 2018)",
-        source="your folder: the unpacked archive, one folder of .wav files a word",
-        needs={"path": "the unpacked archive, one folder of recordings a word"},
-        licence_package="yours",
-        licence_data="CC BY 4.0 (Google)",
-        classes=WORDS,
-        read=create,
-        official="the unpacked archive: WORD/*.wav, validation_list.txt, testing_list.txt",
-        val_fraction=0.15 / 0.85,
-        notes="path: the folder; options: features (mfcc, raw), every, words, split (random, official)",
-        kind=SEQUENCES,
-        options=SpeechOptions,
-    )
+ENTRY = Entry(
+    name="speech-commands",
+    title="Speech Commands: ten spoken words, raw sound or cepstral coefficients (Warden, 2018)",
+    source="your folder: the unpacked archive, one folder of .wav files a word",
+    needs={"path": "the unpacked archive, one folder of recordings a word"},
+    licence_package="yours",
+    licence_data="CC BY 4.0 (Google)",
+    classes=WORDS,
+    read=create,
+    official="the unpacked archive: WORD/*.wav, validation_list.txt, testing_list.txt",
+    val_fraction=0.15 / 0.85,
+    notes="path: the folder; options: features (mfcc, raw), every, words, split (random, official)",
+    kind=SEQUENCES,
+    options=SpeechOptions,
 )
+register_dataset(ENTRY)

@@ -249,46 +249,43 @@ def _entry(
     )
 
 
-JAPANESE_VOWELS = register_dataset(
-    _entry(
-        "japanese-vowels",
-        "JapaneseVowels",
-        "Japanese vowels: two vowels by nine speakers, 12 channels (Kudo, Toyama and Shimbo, 1999)",
-        tuple("123456789"),
-        "CC BY 4.0 (UCI repository)",
-        "lengths 7 to 29",
-        (
-            ("TRAIN", 487971, "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd"),
-            ("TEST", 649132, "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462"),
-        ),
-    )
+JAPANESE_VOWELS = _entry(
+    "japanese-vowels",
+    "JapaneseVowels",
+    "Japanese vowels: two vowels by nine speakers, 12 channels (Kudo, Toyama and Shimbo, 1999)",
+    tuple("123456789"),
+    "CC BY 4.0 (UCI repository)",
+    "lengths 7 to 29",
+    (
+        ("TRAIN", 487971, "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd"),
+        ("TEST", 649132, "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462"),
+    ),
 )
-PLAID = register_dataset(
-    _entry(
-        "plaid",
-        "PLAID",
-        "PLAID: electric current of 11 kinds of household appliances (Gao et al., 2014)",
-        tuple(str(i) for i in range(11)),
-        "CC BY 4.0 (PLAID)",
-        "lengths 100 to 1,344",
-        (
-            ("TRAIN", 1491100, "40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344"),
-            ("TEST", 1503139, "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d"),
-        ),
-    )
+register_dataset(JAPANESE_VOWELS)
+PLAID = _entry(
+    "plaid",
+    "PLAID",
+    "PLAID: electric current of 11 kinds of household appliances (Gao et al., 2014)",
+    tuple(str(i) for i in range(11)),
+    "CC BY 4.0 (PLAID)",
+    "lengths 100 to 1,344",
+    (
+        ("TRAIN", 1491100, "40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344"),
+        ("TEST", 1503139, "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d"),
+    ),
 )
-TS_FOLDER = register_dataset(
-    Entry(
-        name="ts-folder",
-        title="Labelled time series from your own folder of .ts files, such as CharacterTrajectories",
-        source="your folder: NAME_TRAIN.ts and NAME_TEST.ts",
-        needs={"path": "the folder of NAME_TRAIN.ts and NAME_TEST.ts"},
-        licence_package="yours",
-        licence_data="yours",
-        read=create,
-        official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
-        notes="options: every, drop, timed, seed, scale",
-        kind=SEQUENCES,
-        options=TimeSeriesOptions,
-    )
+register_dataset(PLAID)
+TS_FOLDER = Entry(
+    name="ts-folder",
+    title="Labelled time series from your own folder of .ts files, such as CharacterTrajectories",
+    source="your folder: NAME_TRAIN.ts and NAME_TEST.ts",
+    needs={"path": "the folder of NAME_TRAIN.ts and NAME_TEST.ts"},
+    licence_package="yours",
+    licence_data="yours",
+    read=create,
+    official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
+    notes="options: every, drop, timed, seed, scale",
+    kind=SEQUENCES,
+    options=TimeSeriesOptions,
 )
+register_dataset(TS_FOLDER)

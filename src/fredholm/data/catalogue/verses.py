@@ -30,21 +30,20 @@ def create(request: Request) -> TokenDataset:
     )
 
 
-ENTRY = register_dataset(
-    Entry(
-        name="verses",
-        title="KJV/WEB: do two verses render the same text? A stand-in for the Long Range Arena's "
-        "Retrieval task, bytes of both",
-        source=kjv_web.ENTRY.source,
-        licence_package=kjv_web.ENTRY.licence_package,
-        licence_data=kjv_web.ENTRY.licence_data,
-        samples=kjv_web.ENTRY.samples,
-        classes=kjv_web.ENTRY.classes,
-        read=create,
-        official=kjv_web.ENTRY.official,
-        notes="the files, pairs and splits of kjv-web; options: max_length",
-        kind=SEQUENCES,
-        options=PairOptions,
-        base="kjv-web",
-    )
+ENTRY = Entry(
+    name="verses",
+    title="KJV/WEB: do two verses render the same text? A stand-in for the Long Range Arena's "
+    "Retrieval task, bytes of both",
+    source=kjv_web.ENTRY.source,
+    licence_package=kjv_web.ENTRY.licence_package,
+    licence_data=kjv_web.ENTRY.licence_data,
+    samples=kjv_web.ENTRY.samples,
+    classes=kjv_web.ENTRY.classes,
+    read=create,
+    official=kjv_web.ENTRY.official,
+    notes="the files, pairs and splits of kjv-web; options: max_length",
+    kind=SEQUENCES,
+    options=PairOptions,
+    base="kjv-web",
 )
+register_dataset(ENTRY)

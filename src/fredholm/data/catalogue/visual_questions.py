@@ -245,24 +245,22 @@ def _entry(
     )
 
 
-VQA = register_dataset(
-    _entry(
-        "vqa-v2",
-        "VQA v2: open questions on photographs (Goyal et al., 2017)",
-        create_vqa,
-        "v2_OpenEnded_mscoco_{train,val}2014_questions.json, "
-        "v2_mscoco_{train,val}2014_annotations.json, train2014/ and val2014/",
-        "CC BY 4.0 (annotations); Flickr's terms (COCO pictures)",
-        (),
-    )
+VQA = _entry(
+    "vqa-v2",
+    "VQA v2: open questions on photographs (Goyal et al., 2017)",
+    create_vqa,
+    "v2_OpenEnded_mscoco_{train,val}2014_questions.json, "
+    "v2_mscoco_{train,val}2014_annotations.json, train2014/ and val2014/",
+    "CC BY 4.0 (annotations); Flickr's terms (COCO pictures)",
+    (),
 )
-NLVR2 = register_dataset(
-    _entry(
-        "nlvr2",
-        "NLVR2: is a sentence true of two photographs? (Suhr et al., 2019)",
-        create_nlvr2,
-        "train.json, dev.json, test1.json, images/train/, dev/ and test1/",
-        "CC BY 4.0 (sentences); the pictures' owners'",
-        ("false", "true"),
-    )
+register_dataset(VQA)
+NLVR2 = _entry(
+    "nlvr2",
+    "NLVR2: is a sentence true of two photographs? (Suhr et al., 2019)",
+    create_nlvr2,
+    "train.json, dev.json, test1.json, images/train/, dev/ and test1/",
+    "CC BY 4.0 (sentences); the pictures' owners'",
+    ("false", "true"),
 )
+register_dataset(NLVR2)
