@@ -7,11 +7,12 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test slow lint bench docs clean
 
 help:
 	@echo "make demo   train, evaluate and explain an integral-operator network on handwritten digits"
 	@echo "make test   lint, types, rooms, tests"
+	@echo "make slow   the tests of more than ten seconds, which make test leaves out"
 	@echo "make bench  time the operators beside their peers on this machine (minutes; keep it quiet)"
 	@echo "make docs   build the documentation into docs/_build"
 
@@ -33,8 +34,11 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal tests src
+	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -m "not slow" tests src
 	$(BIN)/python -m pytest README.md docs  # the code blocks of a page share their names: one process
+
+slow: $(READY)
+	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -m slow tests
 
 # The peers stand apart from the environment, without their dependencies: some would bring another torch.
 .peers/.ready: benchmarks/peers.txt $(READY)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fredholm import data
 from fredholm.data import make_loader
+from fredholm.explain.kernels import pair_weights
 from fredholm.explain.style import LIGHT, new_figure, settings
 from fredholm.integral import build_feature_map
 from fredholm.kernels import FEATURE_MAPS, LunaMap
@@ -269,7 +270,7 @@ def class_token_map(model: Any, inputs: Tensor) -> Tensor:
     the real points.
     """
     operator, u, domain = model.trace(inputs)[-1]
-    shares = operator.weights(u, domain, rows=[0])[0, :, 0].mean(0)[1:]
+    shares = pair_weights(operator, u, domain, rows=[0])[0, :, 0].mean(0)[1:]
     return shares / shares.abs().sum()
 
 

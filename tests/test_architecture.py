@@ -28,7 +28,9 @@ def table(name: str) -> dict[str, list[str]]:
 
 
 def crossed(operator, domain: Domain) -> dict[str, set[str]]:
-    """The files of the package that one forward enters, in order, and the functions it calls."""
+    """The files of the package that one forward enters, in order, and the functions it calls;
+    what it keeps for a backward is another walk.
+    """
     u, files = torch.randn(1, domain.size, 16), {}
     operator(u, domain)  # what a first call alone does is no part of the walk
 
@@ -39,11 +41,12 @@ def crossed(operator, domain: Domain) -> dict[str, set[str]]:
             files.setdefault(name, set()).add(frame.f_code.co_qualname)
 
     before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        operator(u, domain)
-    finally:
-        sys.setprofile(before)
+    with torch.no_grad():
+        sys.setprofile(note)
+        try:
+            operator(u, domain)
+        finally:
+            sys.setprofile(before)
     return files
 
 

@@ -1,5 +1,5 @@
-"""The worked examples of CONTRIBUTING.md, run as they are written there: each is one file, and no other
-is touched.
+"""The worked examples of CONTRIBUTING.md, run as they are written there: each is one file, and no
+other is touched.
 """
 
 from __future__ import annotations

@@ -119,42 +119,98 @@ def test_graph():
         (lambda: Domain.points(torch.rand(0, 2)), DomainError, "at least one point, got 0"),
         (lambda: Domain.points(torch.rand(3)), ShapeError, r"\(N, p\) or \(B, N, p\), got \(3,\)"),
         (lambda: Domain.points(torch.rand(3, 0)), ShapeError, r"got \(3, 0\)"),
-        (lambda: Domain.points(ones(3, 1, dtype=torch.int64)), ShapeError, r"floating point, got "
-                                                                           r"torch.int64.*float\(\)"),
-        (lambda: Domain.points(torch.rand(3, 1), valid=ones(1, 4)), ShapeError, r"boolean \(B, 3\)"),
-        (lambda: Domain.points(torch.rand(3, 1), valid=torch.ones(1, 3)), ShapeError, "got torch.float32"),
-        (lambda: Domain.points(torch.rand(2, 3, 1), valid=ones(3, 3)), ShapeError, "one batch size"),
-        (lambda: Domain.points(torch.rand(3, 1), measure=torch.ones(4)), ShapeError, r"measure must have shape \(3,\)"),
-        (lambda: Domain.points(torch.rand(3, 1), measure=ones(3, dtype=torch.int32)), ShapeError, "measure.*torch.int32"),
-        (lambda: Domain.points(torch.rand(2, 3, 1), measure=torch.ones(3, 3)), ShapeError, "one batch size"),
+        (
+            lambda: Domain.points(ones(3, 1, dtype=torch.int64)),
+            ShapeError,
+            r"floating point, got "
+            r"torch.int64.*float\(\)",
+        ),
+        (
+            lambda: Domain.points(torch.rand(3, 1), valid=ones(1, 4)),
+            ShapeError,
+            r"boolean \(B, 3\)",
+        ),
+        (
+            lambda: Domain.points(torch.rand(3, 1), valid=torch.ones(1, 3)),
+            ShapeError,
+            "got torch.float32",
+        ),
+        (
+            lambda: Domain.points(torch.rand(2, 3, 1), valid=ones(3, 3)),
+            ShapeError,
+            "one batch size",
+        ),
+        (
+            lambda: Domain.points(torch.rand(3, 1), measure=torch.ones(4)),
+            ShapeError,
+            r"measure must have shape \(3,\)",
+        ),
+        (
+            lambda: Domain.points(torch.rand(3, 1), measure=ones(3, dtype=torch.int32)),
+            ShapeError,
+            "measure.*torch.int32",
+        ),
+        (
+            lambda: Domain.points(torch.rand(2, 3, 1), measure=torch.ones(3, 3)),
+            ShapeError,
+            "one batch size",
+        ),
         (lambda: Domain.points(torch.rand(3, 1), pairs=ones(3, 4)), ShapeError, "Nk = 3"),
-        (lambda: Domain.points(torch.rand(3, 1), pairs=ones(3, 3, dtype=torch.int64)), ShapeError, "log-density"),
+        (
+            lambda: Domain.points(torch.rand(3, 1), pairs=ones(3, 3, dtype=torch.int64)),
+            ShapeError,
+            "log-density",
+        ),
         (
             lambda: Domain.points(torch.rand(3, 1), measure=torch.ones(3, device="meta")),
             ShapeError,
             "one device.*meta.*domain.to",
         ),
-        (lambda: Domain.line(3, measure="unifrom"), DomainError, "'unifrom'.*did you mean "
-                                                                 "'uniform'"),
-        (lambda: Domain.line(3, measure="weighted"), DomainError, "unknown measure "
-                                                                  "'weighted'.*tensor of masses"),
-        (lambda: Domain.points(torch.rand(3, 1), measure="spacing"), DomainError, "unknown measure 'spacing' here"),
+        (
+            lambda: Domain.line(3, measure="unifrom"),
+            DomainError,
+            "'unifrom'.*did you mean 'uniform'",
+        ),
+        (
+            lambda: Domain.line(3, measure="weighted"),
+            DomainError,
+            "unknown measure 'weighted'.*tensor of masses",
+        ),
+        (
+            lambda: Domain.points(torch.rand(3, 1), measure="spacing"),
+            DomainError,
+            "unknown measure 'spacing' here",
+        ),
         (lambda: Domain.line(3, measure=[1.0, 2.0, 3.0]), DomainError, "tensor of masses"),
         (lambda: Domain.timestamps(torch.rand(0)), DomainError, "N >= 1"),
         (lambda: Domain.timestamps(torch.rand(1, 2, 3)), DomainError, r"got \(1, 2, 3\)"),
         (lambda: Domain.timestamps(torch.arange(3)), ShapeError, "floating point"),
-        (lambda: Domain.timestamps(torch.rand(3), step=0.0), DomainError, "positive time unit, got "
-                                                                          "0"),
-        (lambda: Domain.timestamps(torch.rand(3), valid=ones(1, 4)), ShapeError, "valid must be boolean"),
-        (lambda: Domain.graph(tensor([[0], [3]]), 3), DomainError, "nodes 0 to 2, got indices from "
-                                                                   "0 to 3"),
+        (
+            lambda: Domain.timestamps(torch.rand(3), step=0.0),
+            DomainError,
+            "positive time unit, got 0",
+        ),
+        (
+            lambda: Domain.timestamps(torch.rand(3), valid=ones(1, 4)),
+            ShapeError,
+            "valid must be boolean",
+        ),
+        (
+            lambda: Domain.graph(tensor([[0], [3]]), 3),
+            DomainError,
+            "nodes 0 to 2, got indices from 0 to 3",
+        ),
         (lambda: Domain.graph(tensor([[-1], [0]]), 3), DomainError, "from -1 to 0"),
         (lambda: Domain.graph(torch.rand(2, 4), 3), DomainError, "integer edge_index"),
         (lambda: Domain.graph(tensor([0, 1]), 3), DomainError, r"\(2, E\)"),
         (lambda: Domain.graph(tensor([[0], [1]]), 0), DomainError, "at least one point"),
-        (lambda: Domain.graph(tensor([[0], [1]]), 3, positions=torch.rand(4, 2)), ShapeError, "Nk = 4"),
+        (
+            lambda: Domain.graph(tensor([[0], [1]]), 3, positions=torch.rand(4, 2)),
+            ShapeError,
+            "Nk = 4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_constructors_refuse(call, error, message):
     with pytest.raises(error, match=message) as caught:
         call()
@@ -164,25 +220,59 @@ def test_constructors_refuse(call, error, message):
 @pytest.mark.parametrize(
     ("domain", "error", "message"),
     [
-        (lambda: Domain.points(tensor([[0.0], [NAN], [float("inf")]])), DomainError, r"2 point\(s\).*non-finite"),
-        (lambda: Domain.points(torch.rand(2, 1), measure=tensor([1.0, -0.5])), DomainError, "smallest is -0.5"),
-        (lambda: Domain.points(torch.rand(2, 1), measure=tensor([1.0, NAN])), DomainError, "finite"),
-        (lambda: Domain.points(torch.rand(2, 1), measure=torch.zeros(2)), DomainError, "total mass is zero"),
         (
-            lambda: Domain.points(torch.rand(2, 2, 1), valid=tensor([[True, True], [False, False]])),
+            lambda: Domain.points(tensor([[0.0], [NAN], [float("inf")]])),
+            DomainError,
+            r"2 point\(s\).*non-finite",
+        ),
+        (
+            lambda: Domain.points(torch.rand(2, 1), measure=tensor([1.0, -0.5])),
+            DomainError,
+            "smallest is -0.5",
+        ),
+        (
+            lambda: Domain.points(torch.rand(2, 1), measure=tensor([1.0, NAN])),
+            DomainError,
+            "finite",
+        ),
+        (
+            lambda: Domain.points(torch.rand(2, 1), measure=torch.zeros(2)),
+            DomainError,
+            "total mass is zero",
+        ),
+        (
+            lambda: Domain.points(
+                torch.rand(2, 2, 1), valid=tensor([[True, True], [False, False]])
+            ),
             DomainError,
             "total mass is zero",
         ),
         (lambda: Domain.timestamps(tensor([0.0, 2.0, 2.0])), DomainError, "increase strictly"),
-        (lambda: Domain.timestamps(tensor([0.0, 3.0, 1.0, 4.0]), causal=False), DomainError, "increase strictly"),
-        (lambda: Domain.line(2, pairs=tensor([[0.0, NAN], [0.0, 0.0]])), DomainError, "pairs contain NaN"),
+        (
+            lambda: Domain.timestamps(tensor([0.0, 3.0, 1.0, 4.0]), causal=False),
+            DomainError,
+            "increase strictly",
+        ),
+        (
+            lambda: Domain.line(2, pairs=tensor([[0.0, NAN], [0.0, 0.0]])),
+            DomainError,
+            "pairs contain NaN",
+        ),
         (lambda: Domain.line(3)[:0], DomainError, "at least one point"),
-        (lambda: Domain.line(3).replace(measure=torch.ones(4)), ShapeError, r"shape \(3,\) or \(B, "
-                                                                            r"3\), got \(4,\)"),
-        (lambda: Domain.line(3).replace(measure=torch.ones(3, device="meta")), ShapeError, "one device"),
+        (
+            lambda: Domain.line(3).replace(measure=torch.ones(4)),
+            ShapeError,
+            r"shape \(3,\) or \(B, "
+            r"3\), got \(4,\)",
+        ),
+        (
+            lambda: Domain.line(3).replace(measure=torch.ones(3, device="meta")),
+            ShapeError,
+            "one device",
+        ),
         (lambda: Domain.line(3).replace(valid=ones(1, 3).to("meta")), ShapeError, "one device"),
     ],
-)  # fmt: skip
+)
 def test_validate_refuses(domain, error, message):
     with pytest.raises(error, match=message):
         domain().validate()
@@ -190,10 +280,14 @@ def test_validate_refuses(domain, error, message):
 
 def test_validate_accepts_every_constructor():
     for domain in (
-        Domain.line(1), Domain.grid(2, 3, measure="spacing", causal=True)[:4], Domain.points(torch.rand(2, 3, 1)),
-        Domain.points(torch.rand(3, 1), measure=tensor([0.0, 0.0, 1.0])), Domain.timestamps(tensor([-3.0, -1.0])),
-        Domain.graph(tensor([[0], [1]]), 2), Domain.line(2, pairs=tensor([[0.0, -torch.inf], [1.0, 0.0]])),
-    ):  # fmt: skip
+        Domain.line(1),
+        Domain.grid(2, 3, measure="spacing", causal=True)[:4],
+        Domain.points(torch.rand(2, 3, 1)),
+        Domain.points(torch.rand(3, 1), measure=tensor([0.0, 0.0, 1.0])),
+        Domain.timestamps(tensor([-3.0, -1.0])),
+        Domain.graph(tensor([[0], [1]]), 2),
+        Domain.line(2, pairs=tensor([[0.0, -torch.inf], [1.0, 0.0]])),
+    ):
         assert domain.validate() is domain
 
 

@@ -36,10 +36,18 @@ def test_causal_uniform_is_the_mean_of_the_past_and_prefix_invariant():
         assert weights(domain[:t]).equal(weights(domain)[..., :t, :t])
     valid = tensor([[False, True, False, True, True]])
     padded = weights(Domain.points(torch.rand(1, 5, 1), valid=valid, causal=True))[0, 0]
-    assert_close(padded, tensor([
-        [0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.5, 0.0],
-        [0.0, 1 / 3, 0.0, 1 / 3, 1 / 3],
-    ]))  # fmt: skip
+    assert_close(
+        padded,
+        tensor(
+            [
+                [0.0, 0.0, 0.0, 0.0, 0.0],
+                [0.0, 1.0, 0.0, 0.0, 0.0],
+                [0.0, 1.0, 0.0, 0.0, 0.0],
+                [0.0, 0.5, 0.0, 0.5, 0.0],
+                [0.0, 1 / 3, 0.0, 1 / 3, 1 / 3],
+            ]
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,8 +178,14 @@ def test_row_t_is_what_query_t_sees(name):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 6), st.integers(1, 3), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 999)
-)  # fmt: skip
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 999),
+)
 def test_renormalised_rows_sum_to_one_wherever_something_is_visible(
     n, batch, causal, padded, masked, masses, seed
 ):

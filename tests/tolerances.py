@@ -13,7 +13,9 @@ def assert_close(
     what: str = "values",
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Maximum difference relative to the largest expected magnitude, within the table; NaN fails."""
+    """Maximum difference relative to the largest expected magnitude, within the
+    table; NaN fails.
+    """
     assert actual.shape == expected.shape, (
         f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     )

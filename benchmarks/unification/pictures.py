@@ -165,7 +165,7 @@ def kernel_picture(panel: Panel, seed: int = 3) -> Tensor:
     u, domain = torch.randn(1, panel.size, panel.dim), panel.domain()
     with torch.no_grad():
         if not panel.signed:
-            return operator.weights(u, domain)[0, 0]
+            return operator.influence(u, domain)[0, 0]
         return operator.kernel_matrix(u, domain)[0, 0, :, :, 0, 0]
 
 

@@ -225,7 +225,8 @@ class Domain:
         uniform domain; measures that are renormalised do not mix without it.
 
         Example:
-            >>> both = Domain.join(Domain.grid(1, 3), Domain.points(torch.rand(1, 2)), balance=(0.5, 0.5))
+            >>> grid, points = Domain.grid(1, 3), Domain.points(torch.rand(1, 2))
+            >>> both = Domain.join(grid, points, balance=(0.5, 0.5))
             >>> both.quadrature().weights().squeeze().tolist()[-1]
             0.5
         """
@@ -340,7 +341,9 @@ class Domain:
 
     @property
     def batch(self) -> int | None:
-        """Batch size of whatever is batched, or None where every batch element shares the domain."""
+        """Batch size of whatever is batched, or None where every batch element shares
+        the domain.
+        """
         batched = ((self.positions, 3), (self.measure, 2), (self.valid, 2))
         sizes = [x.shape[0] for x, dims in batched if x is not None and x.dim() == dims]
         return max(sizes) if sizes else None

@@ -57,7 +57,9 @@ class DataError(FredholmError, RuntimeError):
 
 
 class ConversionError(FredholmError, TypeError):
-    """A layer or model cannot be converted: it is unknown, or has an option that is not understood."""
+    """A layer or model cannot be converted: it is unknown, or has an option that is
+    not understood.
+    """
 
 
 class CheckpointError(FredholmError, RuntimeError):

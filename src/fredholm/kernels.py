@@ -19,8 +19,7 @@ from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
 from .families.itnet.low_rank import LowRankKernel
-from .families.luna.feature_map import LunaMap
-from .families.luna.kernel import LunaKernel
+from .families.luna.kernel import LunaKernel, LunaMap
 from .families.softmax.feature_maps import (
     FourierRandomFeatures,
     HedgehogFeatures,

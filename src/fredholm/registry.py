@@ -1,4 +1,6 @@
-"""What is known by name: one table for operators, strategies, feature maps, models and converters."""
+"""What is known by name: one table for operators, strategies, feature maps, models
+and converters.
+"""
 
 from __future__ import annotations
 

@@ -148,6 +148,7 @@ def test_rows_of_other_settings_are_not_shown():
     assert itnet_report.current({"text": [row, stale, gone]})["text"] == [row]
 
 
+@pytest.mark.slow
 def test_modes_are_measured_and_drawn(tmp_path, monkeypatch):
     sizes = [
         "--lengths",

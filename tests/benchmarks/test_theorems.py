@@ -1,4 +1,6 @@
-"""Theorems 4 and 5 in tiny, the witnesses, and the committed pages against the committed numbers."""
+"""Theorems 4 and 5 in tiny, the witnesses, and the committed pages against the
+committed numbers.
+"""
 
 from __future__ import annotations
 

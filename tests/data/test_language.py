@@ -22,7 +22,9 @@ VERSES = [
 
 
 def squeeze(text: bytes) -> bytes:
-    """What the Unix program compress writes, without its header: the encoder of :func:`expand_lzw`."""
+    """What the Unix program compress writes, without its header: the encoder of
+    :func:`expand_lzw`.
+    """
     table, codes, word = {bytes([i]): i for i in range(256)}, [], b""
     for i in range(len(text)):
         letter = text[i : i + 1]
@@ -170,7 +172,8 @@ GLUE = {
     "sst2": "sentence\tlabel\na fine film \t1\ndull \t0\n",
     "mrpc": '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe "said" so.\tSo he '
     "said.\r\n0\t7\t9\tHe left.\tIt rained.\r\n",
-    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
+    "sentence1\tsentence2\tscore\n"
     "0\tg\tf\t2\t0\ta\tb\tA cat.\tOne cat.\t4.75\n1\tg\tf\t2\t1\ta\tb\tA cat.\tNo dog.\t0.5\n",
     "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tWhy?\tHow "
     "so?\t1\n1\t3\t4\tWho?\tWhen?\t0\n",
@@ -198,8 +201,9 @@ def write_glue(folder, repeat: int = 5):
 @pytest.mark.parametrize("task", GLUE)
 def test_glue_is_read_in_its_official_layout(task, tmp_path):
     folder = write_glue(tmp_path / "glue")
-    parts = {s: data.create_dataset("glue", s, path=folder, options={"task": task}, min_count=1, val_fraction=0.2)
-             for s in ("train", "val", "test")}  # fmt: skip
+    options = {"path": folder, "options": {"task": task}, "min_count": 1, "val_fraction": 0.2}
+    splits = "train", "val", "test"
+    parts = {s: data.create_dataset("glue", s, **options) for s in splits}
     assert {name: len(part) for name, part in parts.items()} == {"train": 8, "val": 2, "test": 2}
     test: Any = parts["test"]
     if task == "stsb":

@@ -127,7 +127,10 @@ def test_broken_expressions_have_no_value():
 
 
 def test_official_listops_files_are_read_and_checked(tmp_path):
-    text = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( ( [SM 7 ) 1 ) ( ( ( [MED 3 ) 6 ) ] ) ) ] )\t2\n"
+    text = (
+        "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n"
+        "( ( ( ( [SM 7 ) 1 ) ( ( ( [MED 3 ) 6 ) ] ) ) ] )\t2\n"
+    )
     for name in listops.FILES.values():
         (tmp_path / name).write_text(text)
     data = create_dataset("lra-listops", "val", path=tmp_path)
@@ -341,7 +344,10 @@ def write_module(place, chapters):
 
 
 def test_sword_modules_are_read_by_chapter(tmp_path):
-    verse = '<w lemma="x">In</w> <w>the</w> beginning<note>aside</note><w>God</w>, <q>now</q> &amp; then'
+    verse = (
+        '<w lemma="x">In</w> <w>the</w> beginning<note>aside</note><w>God</w>, '
+        "<q>now</q> &amp; then"
+    )
     write_module(tmp_path / "m", {"Gen.1": [verse, "two"], "Exod.3": ["one"]})
     assert read_module(tmp_path / "m") == {
         "Gen.1": ["In the beginning God, now & then", "two"],

@@ -93,7 +93,10 @@ def test_labels_and_tasks_are_checked():
         make(torch.tensor([0]), "sorting")
 
 
-HEADER = "#a comment\n@problemName CharacterTrajectories\n@timeStamps false\n@classLabel true a b\n@data\n"
+HEADER = (
+    "#a comment\n@problemName CharacterTrajectories\n@timeStamps false\n"
+    "@classLabel true a b\n@data\n"
+)
 ROWS = ["1,2,3,4:5,6,7,8:a", "1,?,3:4,5,6:b", "2,3:0,1:a", "9,8,7,6,5:1,1,1,1,2:b"] * 3
 
 

@@ -1,4 +1,6 @@
-"""Decayed accumulation: the formulas written out, the resolvent it tends to, any operator inside."""
+"""Decayed accumulation: the formulas written out, the resolvent it tends to, any
+operator inside.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,11 @@ knots = [encoder_terms(8, 2, 16, norm="pre") for _ in range(2)]
 evolution = Evolution(knots, controls="linear", scheme="parallel").double()
 for steps in (2, 3):
     torch._dynamo.reset()
-    compiled = torch.compile(lambda v: evolution(v, steps=steps), backend="aot_eager", fullgraph=True)
+    evolve = lambda v: evolution(v, steps=steps)
+    compiled = torch.compile(evolve, backend="aot_eager", fullgraph=True)
     assert (compiled(u) - evolution(u, steps=steps)).abs().max() < 1e-12
-exported = torch.export.export(evolution, (u,), dynamic_shapes={"u": {1: torch.export.Dim("n", min=2, max=64)}}).module()
+shapes = {"u": {1: torch.export.Dim("n", min=2, max=64)}}
+exported = torch.export.export(evolution, (u,), dynamic_shapes=shapes).module()
 v = torch.randn(2, 9, 8, dtype=torch.float64)
 assert (exported(v) - evolution(v)).abs().max() < 1e-12
 print("done")

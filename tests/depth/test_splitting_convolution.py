@@ -95,11 +95,26 @@ def test_a_whole_cvt_is_embeddings_and_evolutions():
     """
     transformers = pytest.importorskip("transformers")
     config = transformers.CvtConfig(
-        num_channels=3, embed_dim=[8, 16], num_heads=[2, 4], depth=[2, 3], mlp_ratio=[2.0, 2.0], patch_sizes=[3, 3],
-        patch_stride=[2, 2], patch_padding=[1, 1], cls_token=[False, False], drop_path_rate=[0.0, 0.0], drop_rate=[0.0, 0.0],
-        attention_drop_rate=[0.0, 0.0], qkv_bias=[True, True], qkv_projection_method=["dw_bn", "dw_bn"],
-        kernel_qkv=[3, 3], padding_kv=[1, 1], padding_q=[1, 1], stride_kv=[2, 2], stride_q=[1, 1],
-    )  # fmt: skip
+        num_channels=3,
+        embed_dim=[8, 16],
+        num_heads=[2, 4],
+        depth=[2, 3],
+        mlp_ratio=[2.0, 2.0],
+        patch_sizes=[3, 3],
+        patch_stride=[2, 2],
+        patch_padding=[1, 1],
+        cls_token=[False, False],
+        drop_path_rate=[0.0, 0.0],
+        drop_rate=[0.0, 0.0],
+        attention_drop_rate=[0.0, 0.0],
+        qkv_bias=[True, True],
+        qkv_projection_method=["dw_bn", "dw_bn"],
+        kernel_qkv=[3, 3],
+        padding_kv=[1, 1],
+        padding_q=[1, 1],
+        stride_kv=[2, 2],
+        stride_q=[1, 1],
+    )
     model = transformers.CvtModel(config).double().eval()
     for tensor in [
         *model.parameters(),

@@ -15,6 +15,8 @@ class KnownOperator:
     are |f| · measure.
     """
 
+    has_weights = True
+
     def __init__(self, function):
         self.function = function
 

@@ -10,6 +10,7 @@ import torch
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, DomainError, OptionError
 from fredholm.explain import eigenvector_alignment, token_chain
+from fredholm.explain.kernels import pair_weights
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close
@@ -48,7 +49,7 @@ def test_every_quantity_is_the_chains_and_matrix_free_is_dense(name, where):
     chain = token_chain(op, u, domain)
     real = torch.ones(1, N, dtype=torch.bool) if domain.valid is None else domain.valid
     seen = (real[:, None, :, None] & real[:, None, None, :]).double()
-    walk = chain.decay[..., None, None] * op.weights(u, domain).detach() * seen
+    walk = chain.decay[..., None, None] * pair_weights(op, u, domain).detach() * seen
     visits, power = torch.eye(N).double() + walk, walk
     for _ in range(10):  # the sum of 2048 powers
         power = power @ power

@@ -26,9 +26,10 @@ from fredholm.explain import (
     report,
     rollout,
 )
+from fredholm.explain.kernels import pair_weights
 from fredholm.explain.quality_sections import quality_sections
 from fredholm.explain.sections import Layer
-from fredholm.explain.targets import average_ranks, pr_auc, roc_auc
+from fredholm.explain.targets import pr_auc, roc_auc
 from fredholm.models import create_model
 from fredholm.operators import create_operator
 
@@ -60,7 +61,7 @@ def pictures(count=5):
 def test_the_class_tokens_map_is_its_row_and_any_operator_has_one(operator, pool):
     model, images = tiny(operator, pool=pool), pictures()
     seen = model.trace(images)[-1]
-    weights = seen[0].weights(seen[1], seen[2]).double().mean(1)
+    weights = pair_weights(*seen).double().mean(1)
     row = weights[:, 0, 1:] if pool == "cls" else weights.mean(1)
     expected = (row / row.sum(-1, keepdim=True)).view(-1, 4, 4)
     found = image_maps(model, images)
@@ -75,7 +76,7 @@ def test_rollout_is_the_product_of_the_layers():
     seen = model.trace(images)
     product = torch.eye(17).double()
     for operator, u, domain in seen:
-        weights = operator.weights(u, domain).double().mean(1)
+        weights = pair_weights(operator, u, domain).double().mean(1)
         product = (0.5 * torch.eye(17) + 0.5 * weights / weights.sum(-1, keepdim=True)) @ product
     row = product[:, 0, 1:]
     assert_close(rollout(seen)[:, 1:], row / row.sum(-1, keepdim=True), dtype=torch.float32)
@@ -165,10 +166,6 @@ def test_patches_of_an_object():
     assert not found[2].any()
     with pytest.raises(ShapeError, match="does not divide"):
         patch_targets(masks, (3, 2))
-
-
-def test_ranks_of_ties_are_shared():
-    assert average_ranks(torch.tensor([[0.0, 0.0, 0.0, 1.0]])).tolist() == [[2.0, 2.0, 2.0, 4.0]]
 
 
 class Corner(nn.Module):

@@ -115,11 +115,12 @@ def test_numbers_are_those_of_the_model(written):
     assert (0 in found["queries"]) or model.config.pool == "mean"  # the class token has a map
 
 
-def test_softmax_maps_are_called_probabilities(written):
+def test_maps_say_what_they_are_made_of(written):
     model, page = written
-    assert ("attention probability" in page.read_text(encoding="utf-8")) == (
-        model.config.operator == "softmax"
-    )
+    words = page.read_text(encoding="utf-8")
+    scalar = model.blocks[0].operator.has_weights
+    assert ("attention probability" in words) == scalar
+    assert ("norm of its kernel matrix times" in words) != scalar
 
 
 @pytest.mark.parametrize("written", ["itnet"], indirect=True)

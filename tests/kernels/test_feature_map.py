@@ -12,7 +12,7 @@ from torch import nn
 
 from fredholm.errors import OptionError
 from fredholm.families.luna import naive
-from fredholm.families.luna.feature_map import PRESETS
+from fredholm.families.luna.initial import PRESETS
 from fredholm.integral import build_feature_map, orthogonal_draws
 from fredholm.kernels import (
     FEATURE_MAPS,

@@ -296,5 +296,5 @@ def test_rows_of_a_large_layer_are_cheap():
         operator(kernel),
         Domain.grid(96, 96, measure="counting"),
     )  # all rows would be 87 GB
-    rows = op.weights(torch.zeros(1, 96 * 96, 16), domain, rows=[0, 5000])
+    rows = op.influence(torch.zeros(1, 96 * 96, 16), domain, rows=[0, 5000])
     assert (rows > 0).sum(-1).tolist() == [[[4, 9]]]

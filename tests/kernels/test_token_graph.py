@@ -1,5 +1,5 @@
-"""Token graphs' kernels against the paper's formulas, written out; presets, options and input on which
-others break.
+"""Token graphs' kernels against the paper's formulas, written out; presets, options and input on
+which others break.
 """
 
 from __future__ import annotations

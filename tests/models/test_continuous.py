@@ -23,7 +23,9 @@ TEXT = torch.tensor([[3, 5, 2, 4, 1], [6, 2, 7, 0, 0]])
 
 
 def text_model(**options) -> ContinuousTransformer:
-    """A small double-precision model of texts whose every parameter is away from its initial value."""
+    """A small double-precision model of texts whose every parameter is away from its
+    initial value.
+    """
     base = {
         "vocabulary": 9,
         "max_length": 8,

@@ -1,4 +1,6 @@
-"""Named models: their sizes, their optimiser groups, what they show of themselves, and true counts."""
+"""Named models: their sizes, their optimiser groups, what they show of themselves,
+and true counts.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,9 @@ def test_a_proposal_is_an_option_of_the_operator():
 
 
 def test_the_proposal_learns_at_real_queries_only(monkeypatch):
-    """Padded queries have no features to learn from: whatever is drawn, they are not in the loss."""
+    """Padded queries have no features to learn from: whatever is drawn, they are not
+    in the loss.
+    """
     operator = create_operator(
         "itnet", 8, 2, **SMALL, strategy={**SAMPLED, "loss_queries": 50}, proposal=True
     )

@@ -87,7 +87,9 @@ def test_large_keys_and_queries(feature_map, causal):
 
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_padding_does_not_count_for_the_largest_exponent(feature_map):
-    """At padding keys are the bias, here a huge one: it must not push the real keys out of range."""
+    """At padding keys are the bias, here a huge one: it must not push the real keys
+    out of range.
+    """
     op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map)
     with torch.no_grad():
         op.kernel.key.weight.mul_(20)

@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from fredholm.errors import OptionError, ShapeError
 from fredholm.ops.feature_map import (
     Bank,
-    chunked,
     piecewise,
     scalar_bank,
     scalar_bank_naive,
@@ -61,7 +60,7 @@ def test_it_is_the_literal_bank(shape, activation, nonneg, monkeypatch):
     u, parts = scalars(), bank(*SHAPES[shape])
     assert_same(u, parts, activation=activation, nonneg=nonneg)
     monkeypatch.setattr(piecewise, "CHUNK", 4)  # parts of a row
-    monkeypatch.setattr(chunked, "ELEMENTS", 4 * parts.weight[0].numel())
+    monkeypatch.setattr(form, "ELEMENTS", 4 * parts.weight[0].numel())
     assert_same(u, parts, activation=activation, nonneg=nonneg)
     monkeypatch.setattr(piecewise, "CHUNK", T + 1)  # whole rows, one at a time
     assert_same(u, parts, activation=activation, nonneg=nonneg)

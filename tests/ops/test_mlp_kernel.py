@@ -16,13 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import OptionError, ShapeError
 from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
-from fredholm.families.itnet.hidden_first.arguments import complete
 from fredholm.families.itnet.hidden_first.backward import backward
 from fredholm.families.itnet.hidden_first.forward import forward
 from fredholm.families.itnet.hidden_first.registration import mlp_kernel_op
 from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
-from fredholm.ops.activations import ACTIVATIONS
+from fredholm.families.itnet.hidden_first.tiled import complete
 from fredholm.ops.dense import dense_apply
+from fredholm.ops.tiles import ACTIVATIONS
 
 TERMS = {
     "product": ("query", "key", "scale"),
@@ -51,15 +51,26 @@ def inputs(
     last = 4 if "mid" in terms else w
     position_batch = () if "B" in share else (b,)
     every = {
-        "query": r(bs, h, q, e), "key": r(b, hs, k, e), "value": r(b, h, k, d), "readout": r(h, o, d, last),
-        "query_bias": r(bs, hs, q, w), "key_bias": r(bs, hs, k, w), "scale": r(hs, w, e), "query2": r(bs, hs, q, f),
-        "scale2": r(hs, w, f), "table": r(hs, w, 9),
-        "query_index": torch.randint(4, 9, (q,), generator=g), "key_index": torch.randint(0, 5, (k,), generator=g),
-        "distance_scale": r(hs, w), "query_positions": r(*position_batch, q, 2),
+        "query": r(bs, h, q, e),
+        "key": r(b, hs, k, e),
+        "value": r(b, h, k, d),
+        "readout": r(h, o, d, last),
+        "query_bias": r(bs, hs, q, w),
+        "key_bias": r(bs, hs, k, w),
+        "scale": r(hs, w, e),
+        "query2": r(bs, hs, q, f),
+        "scale2": r(hs, w, f),
+        "table": r(hs, w, 9),
+        "query_index": torch.randint(4, 9, (q,), generator=g),
+        "key_index": torch.randint(0, 5, (k,), generator=g),
+        "distance_scale": r(hs, w),
+        "query_positions": r(*position_batch, q, 2),
         "key_positions": r(*position_batch, k, 2),
-        "density": r(bs, hs, q, k).exp(), "query_time": r(*position_batch, q), "key_time": r(*position_batch, k),
+        "density": r(bs, hs, q, k).exp(),
+        "query_time": r(*position_batch, q),
+        "key_time": r(*position_batch, k),
         "mid": [(r(5, w), r(5)), (r(4, 5), r(4))],
-    }  # fmt: skip
+    }
     wanted = {"value", "readout", "query_bias", *(name for term in terms for name in TERMS[term])}
     chosen = {name: x for name, x in every.items() if name in wanted}
     return {"query": None, "key": None, **chosen}
@@ -102,12 +113,24 @@ def assert_same(arguments, tolerance=1e-10, reference=None, **options):
 
 
 COMBINATIONS = [
-    (), ("product",), ("key_bias",), ("table",), ("distance",), ("second",), ("product", "table"),
-    ("product", "key_bias", "distance"), ("product", "key_bias", "table"), ("second", "distance", "time"),
-    ("density",), ("time", "table"), ("product", "density", "time"), ("mid",), ("product", "mid", "density"),
+    (),
+    ("product",),
+    ("key_bias",),
+    ("table",),
+    ("distance",),
+    ("second",),
+    ("product", "table"),
+    ("product", "key_bias", "distance"),
+    ("product", "key_bias", "table"),
+    ("second", "distance", "time"),
+    ("density",),
+    ("time", "table"),
+    ("product", "density", "time"),
+    ("mid",),
+    ("product", "mid", "density"),
     ("second", "key_bias", "table", "distance", "density", "time", "mid"),
     ("second", "key_bias", "table", "distance", "density", "time"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("share", ["", "B", "H", "BH"])
@@ -207,9 +230,18 @@ def test_matches_literal_pairs():
     expected = dense_apply(kernel, mu.expand(1, 1, n, n), u)
     wq, wk, wh, wd = w1.split([d, d, d, 1], 1)
     out = mlp_kernel(
-        u, u, u * mu[:, None], w2.view(d, d, w).expand(h, d, d, w), query_bias=u @ wq.T + b1, key_bias=u @ wk.T,
-        scale=wh[None], distance_scale=wd.T, query_positions=x, key_positions=x, memory=2000,
-    )  # fmt: skip
+        u,
+        u,
+        u * mu[:, None],
+        w2.view(d, d, w).expand(h, d, d, w),
+        query_bias=u @ wq.T + b1,
+        key_bias=u @ wk.T,
+        scale=wh[None],
+        distance_scale=wd.T,
+        query_positions=x,
+        key_positions=x,
+        memory=2000,
+    )
     out = out + (b2.view(d, d) @ (u * mu[:, None]).sum(2)[..., None])[..., 0][:, :, None]
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
 
@@ -327,6 +359,7 @@ class Peak(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 def test_memory_is_linear_in_n():
     """Measured slope of log peak memory over log N, forward and backward, no input of size N²
     counted.
@@ -370,9 +403,9 @@ class Model(torch.nn.Module):
         n = u.shape[2]
         t = torch.arange(n, device=u.device)
         bias = u @ self.w1[0].T
-        return mlp_kernel(u, u, u / n, self.w2, query_bias=bias, key_bias=bias, scale=self.w1, table=self.table,
-                          query_index=t + 31, key_index=t, query_time=t, key_time=t, mid=[(self.mid.weight, self.mid.bias)],
-                          memory=3000)
+        return mlp_kernel(u, u, u / n, self.w2, query_bias=bias, key_bias=bias, scale=self.w1,
+                          table=self.table, query_index=t + 31, key_index=t, query_time=t,
+                          key_time=t, mid=[(self.mid.weight, self.mid.bias)], memory=3000)
 
 def grads(f, model, u):
     u = u.clone().requires_grad_()
@@ -388,7 +421,8 @@ for backend in BACKENDS:
         for a, c in zip(grads(model, model, u), grads(compiled, model, u)):
             torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-4)
 dims = {0: torch.export.Dim("b"), 2: torch.export.Dim("n")}
-program = torch.export.export(model, (torch.randn(3, 2, 9, 4),), dynamic_shapes=({**dims},), strict=False)
+u = (torch.randn(3, 2, 9, 4),)
+program = torch.export.export(model, u, dynamic_shapes=({**dims},), strict=False)
 for b, n in ((2, 5), (6, 21)):
     u = torch.randn(b, 2, n, 4)
     torch.testing.assert_close(program.module()(u), model(u))

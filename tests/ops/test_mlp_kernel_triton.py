@@ -327,7 +327,8 @@ def run(u, w, r):
     return mlp_kernel(u, u, u, r, query_bias=u @ w[0].T, scale=w, backend="triton")
 
 u, w, r = torch.randn(1, 2, 5, 3), torch.randn(1, 4, 3), torch.randn(2, 3, 3, 4)
-torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="eager")(u, w, r), run(u, w, r))
+compiled = torch.compile(run, fullgraph=True, backend="eager")
+torch.testing.assert_close(compiled(u, w, r), run(u, w, r))
 print("same")
 """
 

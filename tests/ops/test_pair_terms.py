@@ -16,8 +16,8 @@ import torch
 import fredholm
 from fredholm.errors import OptionError, ShapeError
 from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
+from fredholm.families.itnet.hidden_first.forward import as_given, heads_first
 from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
-from fredholm.families.itnet.hidden_first.tiles import as_given, heads_first
 from tests.ops.test_mlp_kernel import inputs
 
 SOURCE = Path(fredholm.__file__).parent
@@ -88,7 +88,7 @@ DESCRIBED, COMPUTED, SUPPLIED = (
 # keys, the form that makes a grid's indices, and the count of FLOPs.
 BESIDES = (
     f"{ITNET}/triton/", f"{ITNET}/hidden_first/limits.py", "ops/anchors/sampled.py",
-    f"{ITNET}/tiled.py", f"{ITNET}/hidden_first/registration.py",
+    f"{ITNET}/hidden_first/tiled.py", f"{ITNET}/hidden_first/registration.py",
 )  # fmt: skip
 ADDITIVE = (
     "key_bias", "scale2", "query2", "query_index", "key_index", "distance_scale",
@@ -213,7 +213,7 @@ try:
     mlp_kernel(None, None, **{n: t for n, t in x.items() if n != "key_phase"})
 except ShapeError as error:
     assert "without key_phase" in str(error), error
-from fredholm.families.itnet.hidden_first.arguments import complete
+from fredholm.families.itnet.hidden_first.tiled import complete
 from fredholm.families.itnet.hidden_first.limits import refusal
 single = {n: t.float() for n, t in x.items()}
 assert refusal(complete(single), []) == "it has no kernels with query_phase"

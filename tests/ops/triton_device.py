@@ -1,4 +1,6 @@
-"""What the tests of Triton kernels share: the device they run on, and output buffers full of NaN."""
+"""What the tests of Triton kernels share: the device they run on, and output buffers
+full of NaN.
+"""
 
 from __future__ import annotations
 

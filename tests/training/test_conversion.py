@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized
-from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
 from fredholm.training.conversion_data import Part, TokenTexts, as_dataset
 from fredholm.training.conversion_page import write_page
@@ -119,6 +119,8 @@ def test_a_distillation_loss_that_is_not_finite_names_step_and_layer():
     with pytest.raises(
         TrainingFailed, match=r"layer bert\.encoder\.layer\.1\.attention\.self: nan at step 0"
     ):
+        linearize(broken, "t2r", probe=False, **FAST)
+    with pytest.raises(ConversionError, match="not finite on a small random signal"):
         linearize(broken, "t2r", **FAST)
 
 
@@ -163,8 +165,11 @@ def test_images_and_our_own_models():
 
 def test_a_regression_is_scored_by_rank():
     model = models.bert(num_labels=1)
-    data = [[({"input_ids": x["input_ids"], "attention_mask": x["attention_mask"]}, y.float()) for x, y in (d[i] for i in range(16))]
-            for d in DATA]  # fmt: skip
+    names = "input_ids", "attention_mask"
+    data = [
+        [({name: x[name] for name in names}, y.float()) for x, y in (d[i] for i in range(16))]
+        for d in DATA
+    ]
     report = linearize(
         model, "hedgehog", data=tuple(data), task="regression", distil=StageOptions(), tune=TUNE
     ).report

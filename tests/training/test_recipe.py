@@ -233,8 +233,8 @@ def test_a_recipe_survives_the_disk(tmp_path):
 
 def test_an_imported_operator_can_be_named(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from fredholm.operators import register_operator\nfrom fredholm.families.softmax.operator import "
-        "SoftmaxAttention\n"
+        "from fredholm.operators import register_operator\n"
+        "from fredholm.families.softmax.operator import SoftmaxAttention\n"
         "@register_operator('mine')\ndef mine(dim, heads=1, **options):\n    return "
         "SoftmaxAttention(dim, heads, **options)\n"
     )

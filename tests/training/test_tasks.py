@@ -9,7 +9,7 @@ import torch
 
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
-from fredholm.training.tasks import NOT_ASKED, create_task
+from fredholm.training.tasks import IGNORED, create_task
 
 from ..tolerances import assert_close
 
@@ -23,9 +23,9 @@ SMALL = (
 
 
 def test_points_at_which_nothing_is_asked_do_not_count():
-    task, labels = create_task("steps"), torch.tensor([[0, NOT_ASKED], [1, 2]])
+    task, labels = create_task("steps"), torch.tensor([[0, IGNORED], [1, 2]])
     logits = torch.randn(2, 2, 3)
-    expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=NOT_ASKED)
+    expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=IGNORED)
     assert_close(task.loss(logits, labels), expected)
     loss, correct, count = task.sums(logits, labels)
     assert count == 3

@@ -204,7 +204,9 @@ def unchecked_byte_code(source: str, path: Path) -> bytes:
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
-    """A folder of transformers whose ``auto_map`` names a file in it; questions are answered yes."""
+    """A folder of transformers whose ``auto_map`` names a file in it; questions are
+    answered yes.
+    """
     pytest.importorskip("transformers")
     folder = tmp_path / "remote"
     folder.mkdir()

@@ -115,8 +115,8 @@ def evaluate(
     from .. import training
 
     if every:
-        for found in training.glue_runs(run):
-            show.trusted_code(found, trust_code)
+        for each in training.glue_runs(run):
+            show.trusted_code(each, trust_code)
         scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
         show.glue_scores(scores, json)
         return
@@ -186,8 +186,8 @@ def compress(
     say = None if json else typer.echo
     sizes = {"steps": steps, "width": width, "samples": samples}
     show.trusted_code(run, trust_code)
-    found = training.compress_run(run, rank, out=out, **sizes, report=say, trust_code=trust_code)
-    show.compression(found, json)
+    report = training.compress_run(run, rank, out=out, **sizes, report=say, trust_code=trust_code)
+    show.compression(report, json)
 
 
 @app.command(

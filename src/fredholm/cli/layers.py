@@ -40,13 +40,13 @@ def read_options(given: list[str] | None) -> dict[str, Any]:
     """
     from ..training.recipe_text import parse, plain
 
-    found = {}
+    options = {}
     for text in given or []:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise OptionError(f"--option takes KEY=VALUE, got {text!r}")
-        found[key] = plain(parse(value, f"--option {key}"))
-    return found
+        options[key] = plain(parse(value, f"--option {key}"))
+    return options
 
 
 def import_run_code(source: str, trust_code: bool) -> None:

@@ -87,20 +87,20 @@ def _named(name: str, value: float) -> str:
     return f"{_NAMES.get(name, name)} {value:.4f}"
 
 
-def glue_scores(found: dict[str, Any], as_json: bool) -> None:
+def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
     """One line per task of GLUE, and the mean with what it is the mean of."""
     if as_json:
-        typer.echo(json_module.dumps(found))
+        typer.echo(json_module.dumps(summary))
         return
-    for task, row in found["tasks"].items():
+    for task, row in summary["tasks"].items():
         scores = ", ".join(_named(*pair) for pair in row["scores"].items())
         runs = f" (mean of {len(row['runs'])} runs)" if len(row["runs"]) > 1 else ""
         typer.echo(f"{task:<5} {scores}, n {row['n']}{runs}")
         for note in row["notes"]:
             typer.echo(f"      {note}")
-    missing = f"; no run of {', '.join(found['missing'])}" if found["missing"] else ""
-    count = len(found["tasks"])
-    typer.echo(f"mean of {count} task{'s' * (count > 1)} {found['mean']:.4f}{missing}")
+    missing = f"; no run of {', '.join(summary['missing'])}" if summary["missing"] else ""
+    count = len(summary["tasks"])
+    typer.echo(f"mean of {count} task{'s' * (count > 1)} {summary['mean']:.4f}{missing}")
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
@@ -166,7 +166,9 @@ def comparison(folder: Path) -> None:
 
 
 def models_table(pattern: str) -> None:
-    """Models with true counts, each at its own input size; a line as soon as its model is counted."""
+    """Models with true counts, each at its own input size; a line as soon as its
+    model is counted.
+    """
     import torch
 
     from .. import models

@@ -18,6 +18,9 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
     Raises:
         TrustError: the folder cannot be read without its own code.
     """
+    from .linearize.hub import register_config
+
+    register_config()  # a converted model is loaded as what it is
     try:
         return kind.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **options

@@ -1,4 +1,6 @@
-"""Text to token numbers: words or characters of the training split, or bytes. Number 0 is padding."""
+"""Text to token numbers: words or characters of the training split, or bytes. Number
+0 is padding.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ class GraphEncoder(nn.Module):
     on an edge (and a node with itself) has weight 1, any other λ; what a node sees is averaged with
     these weights:
 
-    .. math:: (Tu)_i = W u_i + \frac{\sum_j w_{ij}\, K(x_i, x_j, u_i, u_j)\, u_j}{\sum_j w_{ij}},\qquad
+    .. math:: (Tu)_i = W u_i +
+        \frac{\sum_j w_{ij}\, K(x_i, x_j, u_i, u_j)\, u_j}{\sum_j w_{ij}},\qquad
               w_{ij} = 1 \text{ on edges},\ \lambda \text{ elsewhere}
 
     λ = 0 is graph convolution, λ = 1 the global operator. ``learned``: one λ = sigmoid(θ) for the

@@ -34,7 +34,8 @@ class MultiScaleImageEncoder(nn.Module):
     as modality embeddings do.
 
     Example:
-        >>> features, domain = MultiScaleImageEncoder(scales=(2, 4), channels=1, dim=8)(torch.zeros(1, 1, 8, 8))
+        >>> encoder = MultiScaleImageEncoder(scales=(2, 4), channels=1, dim=8)
+        >>> features, domain = encoder(torch.zeros(1, 1, 8, 8))
         >>> features.shape
         torch.Size([1, 20, 8])
     """

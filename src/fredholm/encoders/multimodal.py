@@ -46,7 +46,8 @@ class MultimodalEncoder(nn.Module):
 
     Example:
         >>> encoder = MultimodalEncoder(patch=4, channels=1, vocabulary=9, max_length=6, dim=8)
-        >>> features, domain = encoder(Inputs(image=torch.zeros(2, 1, 8, 8), tokens=torch.tensor([[3, 4, 0], [5, 6, 7]])))
+        >>> image, tokens = torch.zeros(2, 1, 8, 8), torch.tensor([[3, 4, 0], [5, 6, 7]])
+        >>> features, domain = encoder(Inputs(image=image, tokens=tokens))
         >>> features.shape, domain.quadrature().weights()[0, 0, 0].tolist()
         (torch.Size([2, 8, 8]), [0.0, 0.125, 0.125, 0.125, 0.125, 0.25, 0.25, 0.0])
     """
@@ -137,7 +138,9 @@ class MultimodalEncoder(nn.Module):
         return Domain.join(picture, line, balance=(share, 1.0 - share))
 
     def read_out(self, features: Tensor, domain: Domain) -> Tensor:
-        """The pair's one feature vector (B, D): the class token, or the mean against the measure."""
+        """The pair's one feature vector (B, D): the class token, or the mean against
+        the measure.
+        """
         if self.token is not None:
             return features[:, 0]
         weights = domain.quadrature().weights()[:, 0, 0, :, None].to(features.dtype)

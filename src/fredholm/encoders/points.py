@@ -119,7 +119,9 @@ class PointEncoder(nn.Module):
         return self.dropout(features), domain
 
     def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
-        """max over the nearest real points j of MLP[x_i, x_j − x_i, c_j]; zero where there is none."""
+        """max over the nearest real points j of MLP[x_i, x_j − x_i, c_j]; zero where
+        there is none.
+        """
         assert self.local is not None
         index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
         batch = torch.arange(len(clouds), device=clouds.device)[:, None, None]

@@ -144,4 +144,5 @@ class SequenceEncoder(nn.Module):
         return torch.where(last[:, None] >= 0, chosen, 0.0)
 
     def extra_repr(self) -> str:
-        return f"channels={self.channels}, length={self.length}, timed={self.timed}, mask={self.mask!r}"
+        size = f"channels={self.channels}, length={self.length}"
+        return f"{size}, timed={self.timed}, mask={self.mask!r}"

@@ -12,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..domain import Domain
-from ..errors import DomainError, OptionError
+from ..errors import DomainError, OptionError, require
 from ..families.infsa.graph import edge_product
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check
-from .targets import average_ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +71,17 @@ def eigenvector_alignment(
     kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
     weights, vector = weights[..., kept], vector[..., kept]
     cosine = torch.nn.functional.cosine_similarity(weights, vector, dim=-1)
-    ranks = [average_ranks(x) for x in (weights, vector)]
+    ranks = [_average_ranks(x) for x in (weights, vector)]
     centred = [r - r.mean(-1, keepdim=True) for r in ranks]
     return Alignment(cosine, torch.nn.functional.cosine_similarity(*centred, dim=-1))
+
+
+def _average_ranks(values: Tensor) -> Tensor:
+    """Ranks along the last dimension, equal values sharing the mean of theirs."""
+    stats = require("scipy.stats", "train", "Spearman's correlation")
+    return torch.from_numpy(stats.rankdata(values.detach().cpu().numpy(), axis=-1)).to(
+        values.device
+    )
 
 
 def _centred_weights(

@@ -1,7 +1,7 @@
 """Attention as one picture an image: what the class token takes from the patches, rollout over
 layers, centrality.
 
-Only ``weights`` of an operator are read, so that every operator has these maps, not InfSA alone.
+Only an operator's weight of each pair is read, so that every operator has these maps, not InfSA alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError, suggest
+from ..integral import IntegralOperator
 from .centrality import DENSE, token_chain
-from .kernels import BUDGET, check, image_grid
+from .kernels import BUDGET, check, image_grid, pair_weights
 
 METHODS = ("attention", "rollout", "incoming")
 Seen = tuple[Any, Tensor, Domain]
@@ -46,7 +47,7 @@ def class_attention(
     mass = _masses(domain)
     token = (mass == 0).all(0).nonzero()[:, 0] if domain.valid is None else mass.new_zeros(0)
     if len(token):
-        row = operator.weights(u, domain, rows=[int(token[0])]).double().mean(1)[:, 0]
+        row = pair_weights(operator, u, domain, rows=[int(token[0])]).double().mean(1)[:, 0]
     else:
         kernel = getattr(operator, "kernel", None)
         entries = (
@@ -56,7 +57,7 @@ def class_attention(
         row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
         for start in range(0, domain.size, block):
             rows = list(range(start, min(start + block, domain.size)))
-            part = operator.weights(u, domain, rows=rows).double().mean(1)
+            part = pair_weights(operator, u, domain, rows=rows).double().mean(1)
             row = row + (part * mass[:, rows, None]).sum(1)
     return _distribution(row.clamp(min=0) * (mass > 0))
 
@@ -100,7 +101,7 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
     else:
         row = _distribution(mass).expand(len(u), -1)
     for operator, u, domain in reversed(seen):
-        weights = operator.weights(u, domain).double().mean(1).clamp(min=0)
+        weights = pair_weights(operator, u, domain).double().mean(1).clamp(min=0)
         row = residual * row + (1 - residual) * (row[:, None] @ _distribution(weights))[:, 0]
     return _distribution(row * (mass > 0))
 
@@ -135,8 +136,8 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
     """:func:`image_maps` of what a model's operators saw."""
     if method not in METHODS:
         raise OptionError(f"method: received {method!r}{suggest(method, METHODS)}")
-    if not seen or not all(hasattr(operator, "weights") for operator, _, _ in seen):
-        raise DomainError("maps need operators with weights; this model has none")
+    if not seen or not all(isinstance(operator, IntegralOperator) for operator, _, _ in seen):
+        raise DomainError("maps need integral operators; this model has none")
     operator, u, domain = seen[layer]
     grid = image_grid(domain)
     if grid is None:
@@ -173,11 +174,7 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
         return hook
 
-    found = [
-        (name, m)
-        for name, m in model.named_modules()
-        if hasattr(m, "weights") and hasattr(m, "kernel_matrix")
-    ]
+    found = [(name, m) for name, m in model.named_modules() if isinstance(m, IntegralOperator)]
     if not found:
         raise ShapeError(
             f"{type(model).__name__} has no operators inside; convert its layers with as_operator "

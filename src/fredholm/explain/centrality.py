@@ -20,7 +20,7 @@ from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
 from ..families.infsa.graph import TokenGraph, solve
 from ..integral import TokenGraphWeights, has_trait
-from .kernels import BUDGET, check
+from .kernels import BUDGET, check, pair_weights
 
 DENSE = 1024  # points up to which the matrix is held
 Product = Callable[[Tensor], Tensor]
@@ -215,7 +215,7 @@ def token_chain(
     real = valid[:, None, :, None].double()
     weights = None
     if domain.size <= dense:
-        weights = operator.weights(u, domain).detach().double() * real * real.mT
+        weights = pair_weights(operator, u, domain).detach().double() * real * real.mT
         _check_signs(weights)
         held = weights
         products: tuple[Product, Product] = (lambda v: held @ v, lambda v: held.mT @ v)
@@ -223,7 +223,7 @@ def token_chain(
         products = _graph_products(operator, u, domain, real) or _row_products(
             operator, u, domain, real, budget
         )
-    heads = (operator.weights(u, domain, rows=[0]) if weights is None else weights).shape[1]
+    heads = (pair_weights(operator, u, domain, rows=[0]) if weights is None else weights).shape[1]
     row_sums = products[0](real.expand(len(u), heads, -1, -1))[..., 0]
     largest = row_sums.amax(-1)
     gamma = torch.where(
@@ -263,12 +263,12 @@ def _row_products(
     """Products by blocks of rows, evaluated anew each time; the first one looks for negative
     weights.
     """
-    probe = operator.weights(u, domain, rows=[0])
+    probe = pair_weights(operator, u, domain, rows=[0])
     size = max(1, budget // (8 * probe.numel()))
     blocks = [list(range(i, min(i + size, domain.size))) for i in range(0, domain.size, size)]
 
     def rows(block: list[int]) -> Tensor:
-        found = operator.weights(u, domain, rows=block).detach().double() * real.mT
+        found = pair_weights(operator, u, domain, rows=block).detach().double() * real.mT
         return found * real[:, :, block]
 
     def apply(v: Tensor) -> Tensor:

@@ -140,6 +140,17 @@ def kernel_profile(
     )
 
 
+def pair_weights(
+    operator: Any, u: Tensor, domain: Domain | None = None, *, rows: list[int] | None = None
+) -> Tensor:
+    """What maps and walks are made of, (B, H, Nq, Nk): the scalar weight of a pair times the key's
+    measure where the kernel has one (:meth:`IntegralOperator.weights`), else the norm of its matrix
+    times the measure (:meth:`IntegralOperator.influence`). ``operator.has_weights`` tells which.
+    """
+    read = operator.weights if operator.has_weights else operator.influence
+    return read(u, domain, rows=rows)
+
+
 @torch.no_grad()
 def kernel_map(
     operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, queries: list[int]
@@ -164,7 +175,7 @@ def kernel_map(
     for query in queries:
         if not 0 <= query < size:
             raise OptionError(f"query {query} is outside the domain; it has points 0 to {size - 1}")
-    return operator.weights(u, domain, rows=list(queries)).detach().double().cpu()
+    return pair_weights(operator, u, domain, rows=list(queries)).detach().double().cpu()
 
 
 def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
@@ -260,7 +271,9 @@ def _norms(operator, u, domain, rows, budget) -> Iterator[tuple[slice, slice, Te
     for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
         norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
         weight = (
-            operator.weights(u[batch], take_samples(domain, batch), rows=rows[part]).double().cpu()
+            pair_weights(operator, u[batch], take_samples(domain, batch), rows=rows[part])
+            .double()
+            .cpu()
         )
         yield batch, part, norm, weight.expand(norm.shape)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DomainError, OptionError
+from ..integral import IntegralOperator
 from . import quality_plots as plots
 from .alignment import eigenvector_alignment
 from .centrality import token_chain
@@ -287,7 +288,7 @@ def _refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
         return "the operators do not live on a grid of patches"
     if size[0] % grid.shape[0] or size[1] % grid.shape[1]:
         return f"the grid of {grid.shape[0]}x{grid.shape[1]} points does not divide images of {size[0]}x{size[1]}"
-    if not all(hasattr(layer.operator, "weights") for layer in layers):
+    if not all(isinstance(layer.operator, IntegralOperator) for layer in layers):
         return "an operator has no weights"
     return (
         f"{_work(layers):,} kernel entries an image are too many" if _work(layers) > WORK else None
@@ -301,7 +302,7 @@ def _work(layers: Sequence[Layer]) -> int:
     total = 0
     for layer in layers:
         kernel = getattr(layer.operator, "kernel", None)
-        scalar = hasattr(kernel, "weights")
+        scalar = layer.operator.has_weights
         entries = 1 if scalar else getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1)
         total += entries * getattr(layer.operator, "heads", 1) * layer.domain.size**2
     return total

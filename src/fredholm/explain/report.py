@@ -168,9 +168,7 @@ def report(
             else []
         )
         lead = _lead(model, kind)
-    elif (
-        hasattr(model, "kernel_matrix") and hasattr(model, "weights") and isinstance(inputs, Tensor)
-    ):
+    elif hasattr(model, "kernel_matrix") and isinstance(inputs, Tensor):
         layer = Layer(
             type(model).__name__,
             model,
@@ -181,8 +179,8 @@ def report(
         head, lead = [], f"One operator on {inputs.shape[1]} points"
     else:
         raise OptionError(
-            "report takes a model with trace(images) or an operator with kernel_matrix and "
-            f"weights, got {type(model).__name__}"
+            "report takes a model with trace(images) or an operator with kernel_matrix, got "
+            f"{type(model).__name__}"
         )
     heading = title or f"What {type(model).__name__} learned"
     foot = f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."

@@ -289,18 +289,16 @@ def _mass_at(domain: Domain, index: int) -> float:
 
 
 def _weight_words(layer: Layer) -> str:
-    """What the operator's weights are, told by their values: rows that are non-negative and sum to
-    1 are probabilities.
-    """
-    with torch.no_grad():
-        rows = layer.operator.weights(
-            layer.u[:1],
-            _first(layer.domain),
-            rows=[output_points(layer.operator, layer.domain).size // 2],
+    """What the maps' values are."""
+    if layer.operator.has_weights:
+        return (
+            "The weight of a pair is the kernel's scalar weight times the key's measure; of softmax "
+            "attention that is the attention probability"
         )
-    if bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < 1e-3).all()):
-        return "The weight of a pair is its attention probability; each row sums to 1"
-    return "The weight of a pair is the norm of its kernel matrix times the key's measure, ‖K<sub>ij</sub>‖<sub>F</sub> · μ<sub>j</sub>"
+    return (
+        "The weight of a pair is the norm of its kernel matrix times the key's measure, "
+        "‖K<sub>ij</sub>‖<sub>F</sub> · μ<sub>j</sub>"
+    )
 
 
 def _proportional(profile) -> bool:

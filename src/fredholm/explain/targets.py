@@ -4,11 +4,13 @@ number an image.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..errors import ShapeError
+from ..errors import ShapeError, require
 
 
 def patch_targets(
@@ -43,11 +45,8 @@ def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[
         >>> roc_auc(torch.tensor([[0.1, 0.4, 0.4, 0.9]]), torch.tensor([[False, False, True, True]])).item()
         0.875
     """
-    ranks = average_ranks(scores)
-    good = inside.sum(1).double()
-    bad = inside.shape[1] - good
-    above = (ranks * inside).sum(1) - good * (good + 1) / 2
-    return torch.where((good > 0) & (bad > 0), above / (good * bad).clamp(min=1), torch.nan)
+    metrics = require("sklearn.metrics", "train", "ROC-AUC")
+    return _per_image(metrics.roc_auc_score, scores, inside, needs_outside=True)
 
 
 def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
@@ -60,20 +59,8 @@ def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[T
         >>> pr_auc(torch.tensor([[0.1, 0.4, 0.4, 0.9]]), torch.tensor([[False, False, True, True]])).item()
         0.8333333333333333
     """
-    found = []
-    for row, own in zip(scores.double(), inside):
-        order = row.argsort(descending=True)
-        hits, values = own[order].double().cumsum(0), row[order]
-        last = torch.cat(
-            [values.diff() != 0, values.new_ones(1, dtype=torch.bool)]
-        )  # of each group of ties
-        hits, count = hits[last], (torch.arange(len(row)) + 1.0)[last.cpu()].to(hits)
-        recall = hits / own.sum().clamp(min=1)
-        gained = recall.diff(prepend=recall.new_zeros(1))
-        found.append(
-            (gained * hits / count).sum() if bool(own.any()) else row.new_tensor(torch.nan)
-        )
-    return torch.stack(found)
+    metrics = require("sklearn.metrics", "train", "PR-AUC")
+    return _per_image(metrics.average_precision_score, scores, inside, needs_outside=False)
 
 
 def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
@@ -104,14 +91,16 @@ def localisation(
     }
 
 
-def average_ranks(values: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-    """Ranks from 1 along the last dimension, equal values sharing the mean of theirs, in float64.
+# --- parts ----------------------------------------------------------------------------------------
 
-    Example:
-        >>> average_ranks(torch.tensor([5.0, 1.0, 5.0])).tolist()
-        [2.5, 1.0, 2.5]
-    """
-    ordered = values.contiguous().sort(-1).values
-    below = torch.searchsorted(ordered, values.contiguous(), side="left")
-    upto = torch.searchsorted(ordered, values.contiguous(), side="right")
-    return (below + upto + 1).double() / 2
+
+def _per_image(
+    score: Callable[..., float], scores: Tensor, inside: Tensor, *, needs_outside: bool
+) -> Tensor:
+    """A ranking score of every image; NaN where it is undefined: nothing inside, or all of it."""
+    truth, values = inside.cpu().numpy(), scores.detach().double().cpu().numpy()
+    rows = [
+        score(t, v) if t.any() and not (needs_outside and t.all()) else float("nan")
+        for t, v in zip(truth, values)
+    ]
+    return torch.tensor(rows, dtype=torch.float64, device=scores.device)

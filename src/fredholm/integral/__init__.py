@@ -4,7 +4,17 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from .attention import AttentionKernel, Projections, TransposedLinear
+from .attention import (
+    FEATURE_MAPS,
+    AttentionKernel,
+    FeatureAttentionKernel,
+    FeatureMap,
+    build_feature_map,
+    is_pointwise,
+    key_features,
+    query_features,
+    register_feature_map,
+)
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
@@ -25,35 +35,26 @@ from .capabilities import (
     WeightedValue,
     has_trait,
 )
+from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
-from .feature_attention import FeatureAttentionKernel
-from .feature_map import (
-    FEATURE_MAPS,
-    ExponentialMap,
-    FeatureMap,
-    build_feature_map,
-    is_pointwise,
-    key_features,
-    orthogonal_draws,
-    query_features,
-    register_feature_map,
-)
+from .exponential import ExponentialMap, orthogonal_draws
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
-from .kernel import (
-    Kernel,
-    check_dropout,
-    head_width,
-    identity,
-    merge_heads,
-    own_parameter,
-    split_heads,
-)
-from .lattice import LatticeKernel, Window, read_grid, write_points
+from .lattice import LatticeKernel, read_grid, write_points
 from .multihead import MultiheadAdapter
 from .operator import CausalState, IntegralOperator
-from .problem import Facts, Layout, Point, Problem, grid_displacements
+from .problem import (
+    Facts,
+    Layout,
+    Point,
+    Problem,
+    grid_displacements,
+    head_width,
+    merge_heads,
+    split_heads,
+)
+from .projections import Projections, TransposedLinear
 from .registry import (
     create_operator,
     import_file,
@@ -74,6 +75,7 @@ from .strategy import (
     read_strategy,
     register_strategy,
 )
+from .window import Window
 
 __all__ = [
     "EXACT",

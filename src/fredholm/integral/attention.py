@@ -1,40 +1,33 @@
-"""What attention kernels share: maps to queries, keys and values, stored as three
-layers or as one.
+"""What attention kernels share: maps to queries, keys and values, stored as three layers or as one;
+and where the weight is an inner product of features, the feature map.
+
+Longer than others, because these are read together: what a feature map is and what attends with it.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..errors import OptionError
-from .bases import WeightedKernel
-from .kernel import head_width, split_heads
-from .problem import Problem
+from ..errors import OptionError, suggest
+from ..ops.linear_attention import linear_density
+from ..registry import Registry
+from .bases import SEPARABLE, WeightedKernel
+from .capabilities import Stabilised
+from .forms import WeightBlocks
+from .problem import Problem, head_width, split_heads
+from .projections import Projections, projected_widths
 
-Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
+FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
+"""Functions, and classes derived from :class:`FeatureMap`, by name."""
 
-
-class TransposedLinear(nn.Linear):
-    """A linear layer whose parameter is stored as (in, out), as GPT-2 stores it; ``weight`` is its
-    transpose, a view.
-
-    Example:
-        >>> layer = TransposedLinear(nn.Parameter(torch.randn(4, 6)))
-        >>> layer.weight.shape, layer(torch.zeros(1, 4)).shape
-        (torch.Size([6, 4]), torch.Size([1, 6]))
-    """
-
-    def __init__(self, stored: nn.Parameter, bias: nn.Parameter | None = None):
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = stored.shape
-        self.stored = stored
-        self.register_parameter("bias", bias)
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        return self.stored.mT
+register_feature_map = FEATURE_MAPS.register
 
 
 class AttentionKernel(WeightedKernel):
@@ -68,7 +61,7 @@ class AttentionKernel(WeightedKernel):
                 nn.Linear(dim, dim, bias),
                 nn.Linear(dim, dim, bias),
             )
-        width, groups, d_out = _widths(dim, heads, projections)
+        width, groups, d_out = projected_widths(dim, heads, projections)
         super().__init__(heads, dim, d_out)
         self.width, self.groups = width, groups
         self.packed = None
@@ -144,30 +137,221 @@ class AttentionKernel(WeightedKernel):
         return None if bias is None else self._share(bias.view(1, self.groups, 1, self.d_out))
 
 
-def _widths(dim: int, heads: int, projections: Projections) -> tuple[int, int, int]:
-    """Width of a query, heads of keys and values, width of a value; OptionError where the layers do
-    not fit.
+# --- where the weight is an inner product of features ---------------------------------------------
+
+
+class FeatureMap(nn.Module):
+    r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a
+    function.
+
+    Every inner product of features is a positive semi-definite kernel. Features come in float32 at
+    least, autocast or not.
+
+    Args:
+        width: e, features of a query or a key.
+        heads: H, for maps with parameters of each head's own.
+
+    Attributes:
+        features: r.
+        positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
+        pointwise: φ of a point is a function of that point alone, so that points may come in
+            pieces.
     """
-    layers = [projections] if isinstance(projections, nn.Linear) else list(projections)
-    if any(layer.in_features != dim for layer in layers):
-        got = [layer.in_features for layer in layers]
-        raise OptionError(f"projections must read the width of u, {dim}; they read {got}")
-    if len(layers) == 1:
-        width = layers[0].out_features // (3 * heads)
-        if width * 3 * heads != layers[0].out_features:
-            got = layers[0].out_features
+
+    positive = True
+    pointwise = True
+
+    def __init__(self, width: int, heads: int = 1, *, features: int):
+        super().__init__()
+        if features < 1:
+            raise OptionError(f"a feature map has at least one feature, got {features}")
+        self.width, self.heads, self.features = width, heads, features
+
+    def features_of(self, x: Tensor) -> Tensor:
+        """φ of x in float32 or float64, outside autocast."""
+        raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
+
+    def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
+        with torch.autocast(x.device.type, enabled=False):
+            return self.features_of(x.to(torch.promote_types(x.dtype, torch.float32)))
+
+    def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
+        """Features of queries for a normalised attention, up to a factor of each."""
+        return self(x)
+
+    def of_keys(
+        self,
+        x: Float[Tensor, "b h n e"],
+        valid: Bool[Tensor, "#b n"] | None = None,
+        least: Tensor | None = None,
+    ) -> tuple[Float[Tensor, "b h n r"], Tensor | None]:
+        """Features of keys for a normalised attention, divided by e^c, and c (B, H), or None where
+        nothing was divided; see :class:`.ExponentialMap`.
+        """
+        return self(x), None
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, heads={self.heads}, features={self.features}"
+
+
+class FeatureAttentionKernel(AttentionKernel, Stabilised):
+    r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
+
+    .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
+
+    Args:
+        dim, heads, bias, projections: see :class:`AttentionKernel`.
+        feature_map: φ, from (…, e) to (…, r): a name of :data:`fredholm.kernels.FEATURE_MAPS`, a
+            function, or a module with parameters of its own. Where it may be negative, Z may
+            vanish.
+        feature_options: options of a named map.
+        tied: one φ for queries and keys, a positive semi-definite kernel; otherwise keys have a map
+            of their own.
+        normalised: divide by Z; without it the values' layer must have no bias, whose response
+            would not be constant.
+        floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`.
+
+    Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h).
+
+    Raises:
+        OptionError: an unknown feature map; no positive floor; a value bias without normalisation.
+    """
+
+    forms = (*SEPARABLE, WeightBlocks)
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        feature_map: str | Callable[[Tensor], Tensor],
+        feature_options: dict[str, Any] | None = None,
+        tied: bool = True,
+        normalised: bool = True,
+        floor: float = 1e-6,
+        bias: bool = True,
+        projections: Projections | None = None,
+    ):
+        super().__init__(dim, heads, bias=bias, projections=projections)
+        if not floor > 0:
+            raise OptionError(f"the denominator's floor must be positive, got {floor}")
+        if not normalised and self._map(2)[1] is not None:
             raise OptionError(
-                f"one projection must give queries, keys and values of {heads} heads; {got} "
-                "features do not split"
+                "normalised=False needs values without bias: pass bias=False, or such projections"
             )
-        return width, heads, width
-    query, key, value = (layer.out_features for layer in layers)
-    width = head_width(query, heads)
-    groups = key // width
-    if groups < 1 or groups * width != key or heads % groups or value % groups:
-        raise OptionError(
-            f"keys of {key} and values of {value} features do not fit {heads} heads of queries of "
-            f"width {width}: "
-            "their number of heads must divide the queries'"
+        self.feature_map = build_feature_map(
+            feature_map, self.width, heads, **feature_options or {}
         )
-    return width, groups, value // groups
+        self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
+        self.floor = floor if normalised else None
+
+    def _second_map(
+        self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
+    ) -> Any:
+        """The keys' own map: another draw of a named one, a copy of a module."""
+        if isinstance(feature_map, str):
+            return build_feature_map(feature_map, self.width, self.heads, **options)
+        return copy.deepcopy(feature_map)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether the features of a point are a function of that point alone; not known of
+        functions that have no name here.
+        """
+        maps = [one for one in (self.feature_map, self.key_map) if one is not None]
+        return all(is_pointwise(one) for one in maps)
+
+    def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        return self.feature_map(self._heads(ux, 0))
+
+    def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
+        return (self.feature_map if self.key_map is None else self.key_map)(self._heads(uy, 1))
+
+    def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
+        """:meth:`query_features` up to a factor of each query, which the denominator takes away."""
+        return (
+            self.query_features(x, ux)
+            if self.floor is None
+            else query_features(self.feature_map, self._heads(ux, 0))
+        )
+
+    def stable_key_features(
+        self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`key_features` divided by e^c, and c, (B, H), or None where nothing was divided."""
+        if self.floor is None:
+            return self.key_features(y, uy), None
+        feature_map = self.feature_map if self.key_map is None else self.key_map
+        return key_features(feature_map, self._heads(uy, 1), valid, least)
+
+    def weights(self, problem: Problem) -> Tensor:
+        query = self.stable_query_features(problem.x, problem.ux)
+        key, _ = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
+        return linear_density(query, key, problem.quadrature.weights(), self.floor).to(
+            problem.uy.dtype
+        )
+
+
+def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
+    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true
+    of named functions.
+    """
+    if isinstance(feature_map, FeatureMap):
+        return feature_map.pointwise
+    return any(feature_map is known for known in FEATURE_MAPS.values())
+
+
+def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Features of queries for a normalised attention: exponentials without their largest exponent,
+    others as they are.
+    """
+    return feature_map.of_queries(x) if isinstance(feature_map, FeatureMap) else feature_map(x)
+
+
+def key_features(
+    feature_map: Callable[[Tensor], Tensor],
+    x: Tensor,
+    valid: Tensor | None = None,
+    least: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Features of keys for a normalised attention, and the exponent they were divided by, see
+    :meth:`FeatureMap.of_keys`.
+    """
+    if isinstance(feature_map, FeatureMap):
+        return feature_map.of_keys(x, valid, least)
+    return feature_map(x), None
+
+
+def build_feature_map(
+    feature_map: str | Callable[[Tensor], Tensor], width: int, heads: int, **options
+) -> Callable[[Tensor], Tensor]:
+    """A map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the given function or
+    module itself.
+
+    Raises:
+        OptionError: an unknown name; options for a map that has none; a module for another width or
+            number of heads.
+
+    Example:
+        >>> build_feature_map("performer", 8, 2, features=16).features
+        16
+    """
+    if isinstance(feature_map, FeatureMap):
+        have, need = (feature_map.width, feature_map.heads), (width, heads)
+        if have[0] != width or have[1] not in (1, heads):
+            raise OptionError(
+                f"{type(feature_map).__name__} is for {have[1]} heads of width {have[0]}, needs "
+                f"{need[1]} of {need[0]}"
+            )
+    chosen = feature_map
+    if isinstance(feature_map, str):
+        if feature_map not in FEATURE_MAPS:
+            known = suggest(feature_map, FEATURE_MAPS)
+            raise OptionError(f"unknown feature map {feature_map!r}{known}, or pass a function")
+        chosen = FEATURE_MAPS[feature_map]
+    if isinstance(chosen, type):
+        return chosen(width, heads, **options)
+    if options:
+        names = ", ".join(sorted(options))
+        raise OptionError(f"feature map {feature_map!r} has no options, got {names}")
+    return chosen  # type: ignore[return-value]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..ops.linear_attention import linear_density
 from .capabilities import HiddenReadout, Separable, WeightedValue
+from .contract import Kernel
 from .forms import (
     AnchorKeys,
     Chunks,
@@ -31,7 +32,6 @@ from .forms import (
     Transition,
     WeightBlocks,
 )
-from .kernel import Kernel
 from .problem import Problem
 
 # Forms of one domain exclude one another where they can (an order or none, pairs or none); where

@@ -15,9 +15,21 @@ from ..errors import DomainError, OptionError, ShapeError
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
+from .contract import Kernel
 from .forms import Form, Memory, choose
-from .kernel import Kernel, head_width, merge_heads, split_heads
-from .problem import Call, Facts, Layout, Problem, batched, check_fit, clean, positions
+from .problem import (
+    Call,
+    Facts,
+    Layout,
+    Problem,
+    batched,
+    check_fit,
+    clean,
+    head_width,
+    merge_heads,
+    positions,
+    split_heads,
+)
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -178,19 +190,44 @@ class IntegralOperator(nn.Module):
         problem, _, _ = self._problem(u, domain, query, query_domain)
         return self.kernel.matrix(problem.rows(rows))
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the kernel is a scalar weight times a value map, so that ``weights`` exist."""
+        return isinstance(self.kernel, WeightedValue)
+
     def weights(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
     ) -> Tensor:
-        """How much a query takes from a key, (B, H, Nq, Nk): for pictures.
+        """The scalar weight of each pair times the key's measure, (B, H, Nq, Nk); of softmax: the
+        attention probabilities.
 
-        Scalar-weight kernels: weight times measure (softmax: the attention probabilities). Others:
-        ‖K‖_F times measure.
+        Raises:
+            OptionError: the kernel is a matrix a pair and has no scalar weight; ``influence`` has
+                a number a pair for every kernel.
+        """
+        kernel = self.kernel
+        if not isinstance(kernel, WeightedValue):
+            raise OptionError(
+                f"{type(kernel).__name__} is a matrix for each pair of points and has no scalar "
+                "weights; influence(u, domain) has the norm of that matrix times the measure"
+            )
+        problem, _, _ = self._problem(u, domain, query, query_domain)
+        problem = problem.rows(rows)
+        return kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
+
+    def influence(
+        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+    ) -> Tensor:
+        """How much of a key reaches a query, ‖K‖_F times the key's measure, (B, H, Nq, Nk): one
+        number, never negative, for every kernel.
         """
         problem, _, _ = self._problem(u, domain, query, query_domain)
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)
         if isinstance(self.kernel, WeightedValue):
-            return self.kernel.weights(problem) * quadrature
+            # The value map is the same for all pairs: no need for the matrix of each.
+            scale = torch.linalg.matrix_norm(self.kernel.value_map())[:, None, None]
+            return self.kernel.weights(problem).abs() * scale * quadrature
         return kernel_norm(self.kernel.matrix(problem), quadrature)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..domain import Domain
-from ..errors import ShapeError
+from ..errors import OptionError, ShapeError
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -216,6 +216,23 @@ def clean(x: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return x
     return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def head_width(dim: int, heads: int) -> int:
+    """dim / heads, or an OptionError."""
+    if heads < 1 or dim % heads:
+        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
+    return dim // heads
+
+
+def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
+    """(B, N, H·c) to (B, H, N, c)."""
+    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
+    """(B, H, N, c) to (B, N, H·c)."""
+    return u.transpose(1, 2).flatten(2)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

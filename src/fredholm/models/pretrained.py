@@ -142,8 +142,11 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     tensors = read_tensors(path, "restore it or train again")
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    wrong = [f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}" for k in own.keys() & tensors.keys()
-             if tensors[k].shape != own[k].shape]  # fmt: skip
+    wrong = [
+        f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
+        for k in own.keys() & tensors.keys()
+        if tensors[k].shape != own[k].shape
+    ]
     if missing or unknown or wrong:
         raise CheckpointError(
             f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes "

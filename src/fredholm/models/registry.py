@@ -84,7 +84,8 @@ def create_model(name: str, **overrides: Any) -> Any:
     """A model by name, freshly initialised. Overrides are fields of its configuration.
 
     Example:
-        >>> create_model("itnet_nano", num_classes=3, operator="softmax")(torch.zeros(1, 1, 28, 28)).shape
+        >>> model = create_model("itnet_nano", num_classes=3, operator="softmax")
+        >>> model(torch.zeros(1, 1, 28, 28)).shape
         torch.Size([1, 3])
     """
     config = model_config(name, **overrides)

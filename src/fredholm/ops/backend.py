@@ -1,4 +1,5 @@
-"""Which implementation of an op runs: PyTorch's operations, or the op's own Triton kernel.
+"""What happens when an op is called: which implementation runs, PyTorch's operations or the op's
+own Triton kernel, and which derivatives none of them has.
 
 An op that has a Triton kernel takes ``backend``, and so does the strategy or operator that calls
 it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
@@ -15,12 +16,18 @@ Triton is imported by ``ops/<name>/triton.py`` alone, when that kernel is first 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.autograd import forward_ad
 
-from ..errors import BackendError, OptionError, suggest
+from ..errors import BackendError, DerivativeError, OptionError, suggest
+
+Op = Callable[..., Any]
 
 BACKENDS = ("auto", "torch", "triton")
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
@@ -111,3 +118,60 @@ def interpreted() -> bool:
 @torch.compiler.assume_constant_result
 def _capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
+
+
+# --- derivatives that no implementation of an op has ----------------------------------------------
+
+
+def guarded_call(name: str, op: Op) -> Op:
+    """The function that calls a custom op, behind :func:`refuse_transforms`."""
+
+    def call(*arguments: Any) -> Any:
+        # is_compiling is a constant to the tracer, which then leaves the check out
+        if not torch.compiler.is_compiling():
+            refuse_transforms(name, arguments)
+        return op(*arguments)
+
+    return call
+
+
+def refuse_transforms(name: str, arguments: Sequence[Any]) -> None:
+    """DerivativeError where forward mode, or a gradient of ``torch.func``, follows one of the
+    arguments.
+
+    ``vmap`` alone passes: it calls the op once for each element.
+    """
+    for x in spread(arguments):
+        if isinstance(x, Tensor) and _is_followed(x):
+            raise DerivativeError(
+                f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
+                "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
+                "backward(), which it supports, or the op's plain form (its naive function)"
+            )
+
+
+def _is_followed(x: Tensor) -> bool:
+    """Whether a derivative with respect to ``x`` is being taken.
+
+    Each level of torch.func wraps all tensors made inside it, also those it does not differentiate.
+    Only the outermost wrapper shows whether it has a tangent; an inner one counts as followed.
+    """
+    outermost = True
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
+            return True
+        x, outermost = _functorch.get_unwrapped(x), False
+    return _has_derivative(x)
+
+
+def _has_derivative(x: Tensor) -> bool:
+    wrapped = _functorch.is_functorch_wrapped_tensor(x)
+    return (wrapped and x.requires_grad) or forward_ad.unpack_dual(x).tangent is not None
+
+
+def spread(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments with the elements of lists in the lists' places."""
+    spread: list[Any] = []
+    for x in arguments:
+        spread.extend(x) if isinstance(x, (list, tuple)) else spread.append(x)
+    return spread

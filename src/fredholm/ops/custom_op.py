@@ -14,13 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from ..errors import DerivativeError
-
-Op = Callable[..., Any]
+from .backend import Op, guarded_call, spread
 
 
 def custom_op(
@@ -73,13 +70,7 @@ def custom_op(
             lambda *arguments, out_shape=None, **_: formula(*arguments)
         )
 
-    def call(*arguments: Any) -> Any:
-        # is_compiling is a constant to the tracer, which then leaves the check out
-        if not torch.compiler.is_compiling():
-            refuse_transforms(full_name, arguments)
-        return op(*arguments)
-
-    return call
+    return guarded_call(full_name, op)
 
 
 def differentiable_op(
@@ -128,7 +119,7 @@ def differentiable_op(
     count = len(tensors.split(", "))
 
     def contiguous_gradients(*arguments: Any) -> list[Tensor]:
-        given = _spread(arguments[len(gradients_of) :][:count])
+        given = spread(arguments[len(gradients_of) :][:count])
         return [x.new_empty(x.shape) for x, needed in zip(given, arguments[-1]) if needed]
 
     backward_op = custom_op(
@@ -140,17 +131,17 @@ def differentiable_op(
     )
 
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-        ctx.save_for_backward(*_spread(inputs[:count]))
+        ctx.save_for_backward(*spread(inputs[:count]))
         # the length of every list of tensors, None for a tensor by itself
         ctx.lengths = [len(x) if isinstance(x, (list, tuple)) else None for x in inputs[:count]]
         ctx.options = inputs[count:]
 
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
-        needs = [bool(needed) for needed in _spread(ctx.needs_input_grad[:count])]
+        needs = [bool(needed) for needed in spread(ctx.needs_input_grad[:count])]
         inputs = _gathered(iter(ctx.saved_tensors), ctx.lengths)
         wanted = iter(backward_op(*grads, *inputs, *ctx.options, needs))
-        spread = iter([next(wanted) if needed else None for needed in needs])
-        return *_gathered(spread, ctx.lengths), *(None for _ in ctx.options)
+        every = iter([next(wanted) if needed else None for needed in needs])
+        return *_gathered(every, ctx.lengths), *(None for _ in ctx.options)
 
     return custom_op(
         name,
@@ -161,40 +152,6 @@ def differentiable_op(
         setup_context=setup_context,
         backward=gradients,
     )
-
-
-def refuse_transforms(name: str, arguments: Sequence[Any]) -> None:
-    """DerivativeError where forward mode, or a gradient of ``torch.func``, follows one of the
-    arguments.
-
-    ``vmap`` alone passes: it calls the op once for each element.
-    """
-    for x in _spread(arguments):
-        if isinstance(x, Tensor) and _is_followed(x):
-            raise DerivativeError(
-                f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
-                "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
-                "backward(), which it supports, or the op's plain form (its naive function)"
-            )
-
-
-def _is_followed(x: Tensor) -> bool:
-    """Whether a derivative with respect to ``x`` is being taken.
-
-    Each level of torch.func wraps all tensors made inside it, also those it does not differentiate.
-    Only the outermost wrapper shows whether it has a tangent; an inner one counts as followed.
-    """
-    outermost = True
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if _functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
-            return True
-        x, outermost = _functorch.get_unwrapped(x), False
-    return _has_derivative(x)
-
-
-def _has_derivative(x: Tensor) -> bool:
-    wrapped = _functorch.is_functorch_wrapped_tensor(x)
-    return (wrapped and x.requires_grad) or forward_ad.unpack_dual(x).tangent is not None
 
 
 def _refusal(name: str) -> Callable[..., tuple]:
@@ -212,14 +169,6 @@ def _refusal(name: str) -> Callable[..., tuple]:
     return refuse
 
 
-def _spread(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments with the elements of lists in the lists' places."""
-    spread: list[Any] = []
-    for x in arguments:
-        spread.extend(x) if isinstance(x, (list, tuple)) else spread.append(x)
-    return spread
-
-
 def _gathered(values: Iterator[Any], lengths: Sequence[int | None]) -> list[Any]:
-    """The inverse of :func:`_spread`: a list of ``values`` wherever there is a length."""
+    """The inverse of :func:`.spread`: a list of ``values`` wherever there is a length."""
     return [next(values) if n is None else [next(values) for _ in range(n)] for n in lengths]

@@ -1,17 +1,23 @@
 """Tools of the ops that go over pairs tile by tile: spans of an axis, groups of matrices, scratch
-memory.
+memory, activations that overwrite a tile, distances.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import OptionError, suggest
+
 Span = slice
+aten = torch.ops.aten
 
 
 def cut(x: Tensor | None, h: Span, b: Span) -> Any:
@@ -44,6 +50,16 @@ def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tupl
                 yield slice(i, i + 1), b
 
 
+def rectangles(rows: int, columns: int, size: int) -> Iterator[tuple[Span, Span]]:
+    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of
+    one.
+    """
+    high, wide = max(1, size // max(1, columns)), min(size, max(1, columns))
+    for r in range(0, rows, high):
+        for c in range(0, columns, wide):
+            yield slice(r, r + high), slice(c, c + wide)
+
+
 class Scratch:
     """A buffer reused by every tile, so that its memory is paged in once."""
 
@@ -65,3 +81,93 @@ def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> Non
         out, rows = (t.view(parts, -1, t.shape[-1]) for t in (out, rows))
         right = right.expand(parts, -1, -1)
     out.baddbmm_(rows, right, beta=beta)
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A pointwise nonlinearity.
+
+    Attributes:
+        function: the nonlinearity, differentiable by autograd.
+        apply_: overwrites its argument with the nonlinearity's value.
+        gradient_: ``gradient_(grad, s)`` overwrites ``grad`` with ``grad * f'(s)``; ``s`` is left
+            alone.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    apply_: Callable[[Tensor], object]
+    gradient_: Callable[[Tensor, Tensor], object]
+
+
+def _gelu(approximate: str) -> Activation:
+    return Activation(
+        lambda x: F.gelu(x, approximate=approximate),
+        lambda x: aten.gelu_(x, approximate=approximate),
+        lambda g, s: aten.gelu_backward.grad_input(g, s, approximate=approximate, grad_input=g),
+    )
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": _gelu("none"),
+    "gelu_tanh": _gelu("tanh"),
+    "relu": Activation(
+        torch.relu,
+        torch.relu_,
+        lambda g, s: aten.threshold_backward.grad_input(g, s, 0.0, grad_input=g),
+    ),
+    "silu": Activation(
+        F.silu, aten.silu_, lambda g, s: aten.silu_backward.grad_input(g, s, grad_input=g)
+    ),
+    "tanh": Activation(
+        torch.tanh,
+        torch.tanh_,
+        lambda g, s: aten.tanh_backward.grad_input(g, torch.tanh(s), grad_input=g),
+    ),
+    "sin": Activation(torch.sin, torch.sin_, lambda g, s: g.mul_(torch.cos(s))),
+}
+
+
+def find_activation(name: str) -> Activation:
+    """The :class:`Activation` called ``name``.
+
+    Raises:
+        OptionError: where there is none of that name.
+
+    Example:
+        >>> find_activation("relu").function(torch.tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
+    if name not in ACTIVATIONS:
+        raise OptionError(f"unknown activation {name!r}{suggest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+# --- distances, with gradient zero, not infinite, at zero -----------------------------------------
+
+
+def root_of(x: Tensor) -> Tensor:
+    """√x with gradient zero, not infinity, at zero.
+
+    The root is taken of 1 where x is 0: its slope there is infinite, and the zero of the outer
+    ``where``'s gradient times infinity would be NaN.
+
+    Example:
+        >>> x = torch.tensor([4.0, 0.0], requires_grad=True)
+        >>> torch.autograd.grad(root_of(x).sum(), x)[0].tolist()
+        [0.25, 0.0]
+    """
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
+
+
+def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:
+    """Euclidean distances whose gradient is zero, not NaN, between coinciding points. O(Nq·Nk·p).
+
+    Example:
+        >>> distances(torch.zeros(1, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [[5.0, 0.0]]
+    """
+    square = (x[..., :, None, :] - y[..., None, :, :]).square().sum(-1)
+    return root_of(square)

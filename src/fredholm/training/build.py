@@ -91,7 +91,9 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
 
 
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
-    """The recipe's model with the data set's sizes and classes, initialised from the recipe's seed."""
+    """The recipe's model with the data set's sizes and classes, initialised from the
+    recipe's seed.
+    """
     from .. import models
 
     torch.manual_seed(recipe.seed)

@@ -202,7 +202,9 @@ class Checkpoints(Checkpoint):
         self.save(trainer)
 
     def save(self, trainer) -> None:
-        """Write the state now, drop all but the newest two, and end the run if that was asked for."""
+        """Write the state now, drop all but the newest two, and end the run if that
+        was asked for.
+        """
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step:09d}.ckpt")
         self.last_save = time.monotonic()
         if trainer.is_global_zero:

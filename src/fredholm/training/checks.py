@@ -133,7 +133,8 @@ def _data_problems(recipe: Recipe):
 
     known = data.list_datasets()
     if recipe.data.name not in known:
-        yield f"data.name: received {recipe.data.name!r}; needs a data set{suggest(recipe.data.name, known)}"
+        name = recipe.data.name
+        yield f"data.name: received {name!r}; needs a data set{suggest(name, known)}"
     else:
         entry = data.get_entry(recipe.data.name)
         for key, what in entry.needs.items():
@@ -159,7 +160,8 @@ def _model_problems(recipe: Recipe):
 
     known = models.list_models()
     if recipe.model.name not in known:
-        yield f"model.name: received {recipe.model.name!r}; needs a model{suggest(recipe.model.name, known)}"
+        name = recipe.model.name
+        yield f"model.name: received {name!r}; needs a model{suggest(name, known)}"
         return
     fields = [field.name for field in dataclasses.fields(models.model_config(recipe.model.name))]
     allowed = [name for name in fields if name not in _DERIVED]

@@ -88,15 +88,15 @@ def compress_run(
     layers, states = [], {}
     for number, block in enumerate(model.blocks):
         signals, held_out = fitted[number], unseen[number]
-        low, found = compress(
+        low, fit = compress(
             block.operator, own_rank, signals, held_out=held_out, steps=steps, **options
         )
-        layers.append({"layer": number + 1, **dataclasses.asdict(found)})
+        layers.append({"layer": number + 1, **dataclasses.asdict(fit)})
         states |= {
             f"blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()
         }
         if report:
-            report(f"layer {number + 1}: {found}")
+            report(f"layer {number + 1}: {fit}")
     config = low_rank_config(model.config, low, own_rank, options)
     student = ITNet(config)
     kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
@@ -111,11 +111,11 @@ def compress_run(
 def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[tuple[Any, Any]]]:
     """For each block the batches (u, domain) that its operator sees on the first samples."""
     batches = torch.arange(min(samples, len(dataset))).split(batch_size)
-    found: list[list[tuple[Any, Any]]] = [[] for _ in model.blocks]
+    inputs: list[list[tuple[Any, Any]]] = [[] for _ in model.blocks]
     for indices in batches:
-        for layer, (_, u, domain) in zip(found, model.trace(dataset.batch(indices)[0])):
+        for layer, (_, u, domain) in zip(inputs, model.trace(dataset.batch(indices)[0])):
             layer.append((u, domain))
-    return found
+    return inputs
 
 
 def low_rank_config(

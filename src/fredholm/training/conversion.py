@@ -18,7 +18,7 @@ from ..errors import OptionError
 from .conversion_data import as_dataset
 from .conversion_fit import PRECISIONS, Run, StageOptions, run_stage
 from .conversion_progress import Progress
-from .conversion_scores import divergences, evaluate
+from .conversion_scores import check_head, divergences, evaluate
 from .conversion_speed import measure_speed
 from .conversion_stages import Distillation, FineTuning
 from .metrics import metric_named
@@ -36,13 +36,17 @@ class Conversion:
     report: ConversionReport
     replaced: Replaced
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, processor: Any = None) -> Path:
         """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
         ``conversion.html``.
+
+        Args:
+            processor: of a transformers model, a tokenizer or image processor saved beside it.
         """
         from .conversion_page import write_page
 
-        folder = save_linearized(self.replaced, folder)
+        lines = self.report.summary()
+        folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
         self.report.save(folder / "conversion.json")
         write_page(self.report, folder / "conversion.html")
         return folder
@@ -60,6 +64,7 @@ def linearize(
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
+    probe: bool = True,
     distil: StageOptions = DISTIL,
     tune: StageOptions = TUNE,
     folder: str | Path | None = None,
@@ -90,7 +95,8 @@ def linearize(
             :class:`fredholm.training.tasks.Task`.
         metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of
             regressions ``"spearman"``.
-        options, tied, layers, inputs, keep_refused: see :func:`fredholm.convert.replace_attention`.
+        options, tied, layers, inputs, keep_refused, probe: see
+            :func:`fredholm.convert.replace_attention`.
         distil, tune: the two stages.
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
             resume.
@@ -102,7 +108,8 @@ def linearize(
         say: receives a line at every step of the conversion and every epoch.
 
     Raises:
-        ConversionError: nothing to convert, or attention that cannot be, by name.
+        ConversionError: nothing to convert, attention that cannot be, by name, or a model without
+            the head of a task.
         OptionError: an unknown map, metric or task; a folder that is in use.
         RecipeError: the conversion to resume was started otherwise.
         TrainingFailed: a loss that is not finite, with step and layer.
@@ -130,6 +137,9 @@ def linearize(
         "model": type(model).__name__,
     }
     settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
+    splits = None if data is None else [as_dataset(split) for split in data]
+    if splits is not None:
+        check_head(model, splits[0])
     torch.manual_seed(seed)
     replaced = replace_attention(
         model,
@@ -139,20 +149,15 @@ def linearize(
         layers=layers,
         inputs=inputs,
         keep_refused=keep_refused,
+        probe=probe,
     )
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
-    if data is not None:
-        _train(
-            run,
-            progress,
-            model,
-            replaced,
-            report,
-            [as_dataset(split) for split in data],
-            distil,
-            tune,
-        )
+    if splits is not None:
+        name = getattr(splits[0], "name", "") or type(splits[0]).__name__
+        sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
+        report.data = f"{name}, {sizes}"
+        _train(run, progress, model, replaced, report, splits, distil, tune)
     replaced.model.eval()
     if lengths:
         report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))

@@ -81,8 +81,8 @@ class TokenTexts(LabelledDataset):
             if texts and not isinstance(texts[0], str)
             else [list(texts)]
         )
-        found = tokenizer(*columns, truncation=True, max_length=max_length)
-        self.columns = {key: found[key] for key in found}
+        encoded = tokenizer(*columns, truncation=True, max_length=max_length)
+        self.columns = {key: encoded[key] for key in encoded}
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None

@@ -37,8 +37,13 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
         *([_refused(report)] if report.refused else []),
         *([_speed(report)] if report.speed else []),
     ]
-    lead = f"{len(report.layers)} attention layers of {report.source} compute {report.to} linear attention."
-    foot = f"Options of the map: {report.options or 'defaults'}; keys {'share' if report.tied else 'do not share'} the queries' map."
+    lead = (
+        f"{len(report.layers)} attention layers of {report.source} compute {report.to} linear "
+        "attention."
+    )
+    shared = "share" if report.tied else "do not share"
+    options = report.options or "defaults"
+    foot = f"Options of the map: {options}; keys {shared} the queries' map."
     path.write_text(
         render_page(f"{report.source} → {report.to}", lead, facts, sections, foot), encoding="utf-8"
     )
@@ -53,7 +58,10 @@ def _layers(report: ConversionReport) -> Section:
     )
     pictures = []
     if any(x.before is not None for x in report.layers):
-        caption = "<b>Divergence of each layer's attention</b> from its teacher's, before stage 1 and after it."
+        caption = (
+            "<b>Divergence of each layer's attention</b> from its teacher's, before stage 1 and "
+            "after it."
+        )
         pictures = [
             Picture(
                 "divergence",
@@ -83,7 +91,10 @@ def _speed(report: ConversionReport) -> Section:
         for x in report.speed
     ]  # fmt: skip
     where = "no measured length" if report.crossover is None else f"{report.crossover:,} tokens"
-    text = f"<p>One forward pass of batch 1 on this machine. The converted model is faster from: {where}.</p>"
+    text = (
+        "<p>One forward pass of batch 1 on this machine. The converted model is faster from: "
+        f"{where}.</p>"
+    )
     head = ["tokens", "teacher, ms", "converted, ms", "teacher, MiB", "converted, MiB"]
     caption = "<b>Time and peak memory against the length</b>, logarithmic."
     picture = Picture(

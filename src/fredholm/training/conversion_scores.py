@@ -36,6 +36,13 @@ def evaluate(
 
 
 @torch.no_grad()
+def check_head(model: nn.Module, dataset: Any) -> None:
+    """ConversionError where a model gives no logits, before anything is written or trained."""
+    for _ in _forward(model, dataset, "32", 1, 1):
+        pass
+
+
+@torch.no_grad()
 def divergences(
     replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
 ) -> dict[str, float]:

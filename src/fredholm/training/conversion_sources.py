@@ -4,20 +4,40 @@ gives them.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..convert.linearize.description import ADAPTER
 from ..convert.transformers_folder import load_local
 from ..data import create_dataset
 from ..errors import CheckpointError, ConversionError, OptionError, require
+from ..files import storing
 from .build import build_dataset
 from .conversion import DISTIL, TUNE, Conversion, linearize
 from .conversion_data import Part, TokenTexts
 from .conversion_fit import StageOptions
 from .evaluation import load_run
+
+# Files of tokenizers, of image and of sound processors, as transformers writes them.
+PROCESSOR = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
 
 
 def linearize_source(
@@ -66,9 +86,14 @@ def linearize_source(
         splits = None if data is None else _splits(model, source, data, max_length)
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
-    return linearize(
+    result = linearize(
         model, to, data=splits, folder=out, distil=distil, tune=tune, say=say, **options
     )
+    for name in PROCESSOR:  # a tokenizer as it is: what it would write anew may differ
+        if (source / name).is_file():
+            with storing(Path(out)):
+                shutil.copyfile(source / name, Path(out) / "model" / name)
+    return result
 
 
 def _some(dataset: Any, samples: int) -> Any:
@@ -85,6 +110,10 @@ def _transformers_model(folder: Path) -> Any:
         raise CheckpointError(
             f"no config.json in {str(folder)!r}; give a folder of transformers, or of a run of "
             "fredholm train"
+        )
+    if (folder / ADAPTER).is_file():
+        raise ConversionError(
+            f"{folder} holds a model that was converted already; convert its source"
         )
     try:
         config = load_local(library.AutoConfig, folder)

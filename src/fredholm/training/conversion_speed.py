@@ -30,7 +30,8 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
     )
     if size is None:
         raise OptionError(
-            f"{type(model).__name__} does not read tokens: say what it is given at a length with lengths={{n: inputs}}"
+            f"{type(model).__name__} does not read tokens: say what it is given at a length with "
+            "lengths={n: inputs}"
         )
 
     def make(length: int) -> dict[str, Any]:
@@ -106,8 +107,8 @@ def peak_bytes(run: Callable[[], Any]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run()
     events: Any = record.profiler.kineto_results.events()  # type: ignore[union-attr]
-    held = peak = 0
+    live = peak = 0
     for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
+        live += event.nbytes()
+        peak = max(peak, live)
     return peak

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..convert.linearize import Replaced
-from ..errors import DataError
+from ..errors import ConversionError, DataError
 from .failures import TrainingFailed
 from .module import step_seed, warmup_cosine
 from .tasks import Task
@@ -24,9 +24,21 @@ Metric = Callable[[Tensor, Tensor], float]
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
     """A model's logits: called with a batch's arguments where they are a mapping, and taken out of
     the library's outputs.
+
+    Raises:
+        ConversionError: a model without the head of a task.
     """
     out = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-    return out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
+    found = out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
+    if not isinstance(found, Tensor):
+        gives = ", ".join(out) if isinstance(out, Mapping) else type(out).__name__
+        kind = type(model).__name__
+        stem = kind.removesuffix("Model")
+        raise ConversionError(
+            f"{kind} gives {gives} and no logits: the head of a task is missing. Load the model "
+            f"with one, for example {stem}ForSequenceClassification, fine-tuned on the task"
+        )
+    return found
 
 
 def check_batch(inputs: Any) -> None:

@@ -19,14 +19,14 @@ def glue_runs(folder: str | Path) -> list[Path]:
     Raises:
         DataError: there is none.
     """
-    found = [path.parent for path in sorted(Path(folder).glob("*/recipe.yaml"))]
-    found = [run for run in found if (run / "model").is_dir() and _task(run) is not None]
-    if not found:
+    runs = [path.parent for path in sorted(Path(folder).glob("*/recipe.yaml"))]
+    runs = [run for run in runs if (run / "model").is_dir() and _task(run) is not None]
+    if not runs:
         raise DataError(
             f"{folder}: holds no finished run on a task of GLUE; needs a folder of runs such as "
             "that of `fredholm sweep itnet-glue data.options.task=cola,sst2`"
         )
-    return found
+    return runs
 
 
 def _task(run: Path) -> str | None:

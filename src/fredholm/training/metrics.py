@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -41,14 +42,8 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    ranks = torch.stack([_ranks(outputs.flatten()), _ranks(labels.flatten())])
-    return float(torch.corrcoef(ranks)[0, 1])
-
-
-def _ranks(x: Tensor) -> Tensor:
-    _, inverse, counts = x.double().unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    return (last - (counts - 1) / 2)[inverse]
+    found: Any = stats.spearmanr(outputs.flatten().double().cpu(), labels.flatten().double().cpu())
+    return float(found.statistic)
 
 
 def two_classes(confusion: Tensor) -> dict[str, float]:
@@ -67,9 +62,9 @@ def two_classes(confusion: Tensor) -> dict[str, float]:
         * (negative + missed)
     )
     cross = positive * negative - false_alarm * missed
-    asked = 2 * positive + false_alarm + missed
+    either = 2 * positive + false_alarm + missed
     return {
-        "f1": 2 * positive / asked if asked else 0.0,
+        "f1": 2 * positive / either if either else 0.0,
         "matthews": cross / product**0.5 if product else 0.0,
     }
 

@@ -177,10 +177,11 @@ class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule and training.
 
     ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
-    texts are read with; or several, see :mod:`fredholm.training.starting`.
+    texts are read with; or several, see :mod:`fredholm.training.warm_start`.
 
     Example:
-        >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}})
+        >>> sections = {"data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
+        >>> recipe = Recipe.model_validate({"name": "demo", **sections})
         >>> recipe.training.epochs, recipe.operator.name
         (10, None)
     """
@@ -210,7 +211,8 @@ class Recipe(Section):
         """Those of the schedule, or half of the run where it is no longer than they are.
 
         Example:
-            >>> recipe = Recipe.model_validate({"name": "demo", "data": {"name": "digits"}, "model": "itnet_nano"})
+            >>> sections = {"data": {"name": "digits"}, "model": "itnet_nano"}
+            >>> recipe = Recipe.model_validate({"name": "demo", **sections})
             >>> recipe.training.epochs, recipe.schedule.warmup_epochs = 1, 2.0
             >>> recipe.warmup_epochs
             0.5
@@ -227,19 +229,26 @@ def _conflicts(recipe: Recipe):
     training = recipe.training
     size = recipe.data.image_size
     if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
-        yield f"data.cutmix: received {recipe.data.cutmix:g} with {size[0]}x{size[1]} images; needs 2x2 pixels or 0"
+        got = f"{recipe.data.cutmix:g} with {size[0]}x{size[1]} images"
+        yield f"data.cutmix: received {got}; needs 2x2 pixels or 0"
     stop = training.early_stop
     if (
         stop is not None
         and stop.mode is not None
         and stop.mode != ("max" if "accuracy" in stop.metric else "min")
     ):
-        yield f"training.early_stop.mode: received {stop.mode!r} for {stop.metric}; needs the other, or leave it out"
+        got = f"{stop.mode!r} for {stop.metric}"
+        yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
     if training.strategy != "auto" and training.devices < 2:
-        yield f"training.strategy: received {training.strategy!r} with devices 1; needs training.devices of 2 or more"
+        got = f"{training.strategy!r} with devices 1"
+        yield f"training.strategy: received {got}; needs training.devices of 2 or more"
     if recipe.data.batch_size % training.devices:
-        yield f"data.batch_size: received {recipe.data.batch_size} for {training.devices} devices; needs a multiple of them"
+        got = f"{recipe.data.batch_size} for {training.devices} devices"
+        yield f"data.batch_size: received {got}; needs a multiple of them"
     if training.ema_decay is not None and training.strategy == "fsdp":
-        yield "training.ema_decay: received a decay with strategy 'fsdp'; needs null (sharded weights are not averaged)"
+        yield (
+            "training.ema_decay: received a decay with strategy 'fsdp'; needs null (sharded "
+            "weights are not averaged)"
+        )
     if recipe.operator.name is None and recipe.operator.options:
         yield "operator.name: missing, but the operator has options; needs the name they belong to"

@@ -70,7 +70,8 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
     the old one's options.
 
     Example:
-        >>> apply_overrides({"operator": {"name": "itnet", "width": 16}}, ["operator.name=softmax", "optimizer.lr=1e-3"])
+        >>> recipe = {"operator": {"name": "itnet", "width": 16}}
+        >>> apply_overrides(recipe, ["operator.name=softmax", "optimizer.lr=1e-3"])
         {'operator': {'name': 'softmax'}, 'optimizer': {'lr': 0.001}}
     """
     pairs = [_split(text) for text in overrides]
@@ -206,7 +207,9 @@ def _explain(problem: Any) -> str:
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        return f"{key}: unknown key (received {_short(value)}){suggest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}"
+        *above, last = problem["loc"]
+        hint = suggest(str(last), _known(tuple(above)))
+        return f"{key}: unknown key (received {_short(value)}){hint}"
     if kind == "invalid_key":
         return f"{key}: received {type(value).__name__} as a key; needs text"
     if kind == "missing":
@@ -222,7 +225,8 @@ def _explain(problem: Any) -> str:
         need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
     hint = suggest(str(value), re.findall(r"'([^']+)'", need)) if kind == "literal_error" else ""
     kind = "str" if isinstance(value, str) else type(value).__name__
-    return f"{key}: received {_short(value)} ({kind}); needs {need}{hint if 'did you mean' in hint else ''}"
+    hint = hint if "did you mean" in hint else ""
+    return f"{key}: received {_short(value)} ({kind}); needs {need}{hint}"
 
 
 _SHORT = reprlib.Repr()

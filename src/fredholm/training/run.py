@@ -32,8 +32,8 @@ from .leases import hold
 from .module import Classifier
 from .monitors import SAMPLES, StepMonitor
 from .recipe import Recipe
-from .starting import known_vocabulary, start_from
 from .tasks import Task, task_of
+from .warm_start import known_vocabulary, start_from
 
 
 def train(

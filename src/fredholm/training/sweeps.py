@@ -183,7 +183,8 @@ def tabulate(cells: list[Cell]) -> list[dict[str, Any]]:
     regression, loss) over its seeds.
 
     Example:
-        >>> cells = [{"cell": "a", "seed": s, "accuracy": v, "parameters": 5, "minutes": 1.0} for s, v in enumerate([0.9, 0.8])]
+        >>> same = {"cell": "a", "parameters": 5, "minutes": 1.0}
+        >>> cells = [{**same, "seed": s, "accuracy": v} for s, v in enumerate([0.9, 0.8])]
         >>> row = tabulate(cells)[0]
         >>> round(row["mean"], 3), round(row["sd"], 4), row["n"], row["failed"]
         (0.85, 0.0707, 2, 0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from ..data.kinds.dataset import NOT_ASKED
+from ..data.kinds.dataset import IGNORED
 from ..errors import ShapeError
 from ..registry import Registry
 from .metrics import pearson, spearman, summarise
@@ -105,7 +105,8 @@ def create_task(name: str = "classification") -> Task:
 
     Example:
         >>> task = create_task("regression")
-        >>> task.loss(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])).item(), task.metrics([4.0, 0.0, 2.0])
+        >>> out, target = torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])
+        >>> task.loss(out, target).item(), task.metrics([4.0, 0.0, 2.0])
         (2.0, {'val_loss': 2.0})
     """
     return TASKS[name]()
@@ -155,7 +156,7 @@ class Steps(Classification):
                 f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
                 "set head='every' (CKCNN) or pool='every' (ITNet)"
             )
-        asked = labels != NOT_ASKED
+        asked = labels != IGNORED
         return outputs[asked], labels[asked]
 
 

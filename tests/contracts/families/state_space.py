@@ -77,7 +77,8 @@ class TimesCase(SequenceCase):
     """A linear system in real time, which also answers at other times."""
 
     cross = True
-    traced = False  # powers of a dense matrix by doubling: a program a power of two, so no export for any length
+    # powers of a dense matrix by doubling: a program a power of two, so no export for any length
+    traced = False
 
     def build(self) -> IntegralOperator:
         a, b, c = torch.randn(3, 3), torch.randn(3, self.dim), torch.randn(self.dim, 3)

@@ -64,7 +64,9 @@ def test_unforced_sensitivities_are_exact_and_driven_ones_are_not(initial, paper
 
 
 def test_input_matrix_and_several_channels_against_a_driven_solve():
-    """A Lotka-Volterra-like pair with B(h), and first-order convergence in the samples' distance."""
+    """A Lotka-Volterra-like pair with B(h), and first-order convergence in the
+    samples' distance.
+    """
 
     def field(h):
         x, y = h.unbind(-1)

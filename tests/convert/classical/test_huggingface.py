@@ -170,6 +170,9 @@ def test_bert_layer_inside_its_model():
 
 
 def test_the_library_does_not_import_transformers():
-    code = "import sys, fredholm.convert; sys.exit(int(any(m in sys.modules for m in ('transformers', 'timm'))))"
+    code = (
+        "import sys, fredholm.convert; "
+        "sys.exit(int(any(m in sys.modules for m in ('transformers', 'timm'))))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "transformers.models.bert.modeling_bert.BertSelfAttention" in convertible()

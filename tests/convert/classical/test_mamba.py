@@ -1,4 +1,6 @@
-"""Mamba mixers: refusals, their own casts, padding, steps. Equality itself is in test_equality.py."""
+"""Mamba mixers: refusals, their own casts, padding, steps. Equality itself is in
+test_equality.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the conversion of recurrences accepts, refuses, shares; and the memory of a converted LSTM."""
+"""What the conversion of recurrences accepts, refuses, shares; and the memory of a
+converted LSTM.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from torch import nn
 from fredholm.convert import replace_attention
 from fredholm.convert.linearize import LinearHeads, divergence
 from fredholm.convert.linearize.heads import Seen
-from fredholm.convert.linearize.interface import NAME, padding_mask
+from fredholm.convert.linearize.interface import NAME
+from fredholm.convert.linearize.mask_interface import padding_mask
 from fredholm.errors import ConversionError, OptionError
 
 from . import models
@@ -148,7 +149,9 @@ def test_models_of_fredholm_get_a_configuration():
 
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
 def test_infsa_on_heads_is_the_operator(to):
-    """The same queries, keys and values, once as the heads of BERT and once as torch's attention."""
+    """The same queries, keys and values, once as the heads of BERT and once as
+    torch's attention.
+    """
     from fredholm.convert.linearize.graph_heads import GraphHeads
 
     attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()

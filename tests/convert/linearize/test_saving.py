@@ -5,8 +5,10 @@ process.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from fredholm.errors import CheckpointError, ConversionError
 from . import models
 
 pytest.importorskip("transformers")
+OLD = sorted(Path(__file__).parents[2].glob("fixtures/first_house/linearized/bert*"))[0]
 
 FRESH = """
 import sys, torch
@@ -53,16 +56,6 @@ def test_other_models_of_the_library(build, tmp_path):
         assert loaded(**inputs).logits.equal(replaced.model(**inputs).logits)
 
 
-def test_the_library_still_reads_the_folder_as_softmax(tmp_path):
-    from transformers import BertForSequenceClassification
-
-    source, inputs = models.bert(), models.padded()
-    save_linearized(replace_attention(source), tmp_path)
-    with torch.no_grad():
-        plain = BertForSequenceClassification.from_pretrained(tmp_path)(**inputs).logits
-        assert torch.allclose(plain, source(**inputs).logits, atol=1e-6)
-
-
 @pytest.mark.parametrize("build", [models.torch_encoder, models.timm_like])
 def test_modules_need_a_fresh_one_of_their_class(build, tmp_path):
     replaced, x = replace_attention(build(), "t2r"), torch.randn(2, 5, 16)
@@ -96,36 +89,30 @@ def test_models_of_fredholm_are_ordinary_ones(to, tmp_path):
 
 def test_no_weight_is_left_random(tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
-    maps, model, adapter = (
-        tmp_path / n
-        for n in ("linear_attention.safetensors", "model.safetensors", "linear_attention.json")
+    weights, adapter = (
+        tmp_path / n for n in ("fredholm_linear.safetensors", "linear_attention.json")
     )
-    whole, text = load_file(maps), adapter.read_text()
-    name = next(iter(whole))
+    whole, text = load_file(weights), adapter.read_text()
+    mapped = next(name for name in whole if ".linear_heads." in name)
+    kept = next(name for name in whole if name.endswith("layer.0.attention.self.query.weight"))
 
-    save_file({key: value for key, value in whole.items() if key != name}, maps)
-    with pytest.raises(CheckpointError, match="missing"):
+    def write(tensors):
+        save_file(tensors, weights, {"format": "pt"})
+
+    for name, message in ((mapped, "missing"), (kept, "query")):
+        write({key: value for key, value in whole.items() if key != name})
+        with pytest.raises(CheckpointError, match=message):
+            load_linearized(tmp_path)
+        write({**whole, name: torch.zeros(3)})
+        with pytest.raises(CheckpointError, match=r"shapes|mismatched"):
+            load_linearized(tmp_path)
+    write({**whole, "stray": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match="stray"):
         load_linearized(tmp_path)
-    save_file({**whole, "stray": torch.zeros(1)}, maps)
-    with pytest.raises(CheckpointError, match=r"unknown \['stray'\]"):
-        load_linearized(tmp_path)
-    save_file({**whole, name: torch.zeros(3)}, maps)
-    with pytest.raises(CheckpointError, match="shapes"):
-        load_linearized(tmp_path)
-    maps.write_bytes(maps.read_bytes()[:40])
+    weights.write_bytes(weights.read_bytes()[:40])
     with pytest.raises(CheckpointError, match="corrupt or truncated"):
         load_linearized(tmp_path)
-    save_file(whole, maps)
-
-    kept = load_file(model)
-    save_file(
-        {key: value for key, value in kept.items() if "layer.0.attention.self.query" not in key},
-        model,
-        {"format": "pt"},
-    )
-    with pytest.raises(CheckpointError, match="query"):
-        load_linearized(tmp_path)
-    save_file(kept, model, {"format": "pt"})
+    write(whole)
 
     for broken, message in (
         ("{", "no description"),
@@ -141,9 +128,7 @@ def test_no_weight_is_left_random(tmp_path):
         load_linearized(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    "name", ["linear_attention.safetensors", "model.safetensors", "config.json"]
-)
+@pytest.mark.parametrize("name", ["fredholm_linear.safetensors", "config.json"])
 def test_a_damaged_file_is_refused(name, tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
     path = tmp_path / name
@@ -158,6 +143,43 @@ def test_a_damaged_file_is_refused(name, tmp_path):
         load_linearized(tmp_path)
 
 
+@pytest.fixture
+def old(tmp_path):
+    """A folder of the first format: transformers' own, as softmax, and the maps beside it."""
+    return shutil.copytree(OLD, tmp_path / "old")
+
+
+def test_a_folder_of_the_first_format_is_read_strictly(old):
+    expected = load_file(old / "example.safetensors")["output"]
+    maps, weights = old / "linear_attention.safetensors", old / "model.safetensors"
+    loaded = load_linearized(old)
+    again = load_linearized(resaved(loaded, old.parent / "new"))
+    inputs = {
+        key.removeprefix("input."): value
+        for key, value in load_file(old / "example.safetensors").items()
+        if key != "output"
+    }
+    with torch.no_grad():
+        assert again(**inputs).logits.equal(loaded(**inputs).logits)
+        torch.testing.assert_close(loaded(**inputs).logits, expected)
+
+    whole = load_file(maps)
+    save_file(dict(list(whole.items())[1:]), maps)
+    with pytest.raises(CheckpointError, match="missing"):
+        load_linearized(old)
+    save_file(whole, maps)
+    kept = load_file(weights)
+    save_file(dict(list(kept.items())[1:]), weights, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="do not fit"):
+        load_linearized(old)
+
+
+def resaved(model, folder):
+    """What was loaded is saved in today's format by transformers' own call."""
+    model.save_pretrained(folder)
+    return folder
+
+
 def test_a_damaged_description_is_refused_and_one_without_checksums_is_read(tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
     path = tmp_path / "linear_attention.json"
@@ -165,7 +187,7 @@ def test_a_damaged_description_is_refused_and_one_without_checksums_is_read(tmp_
     path.write_text(json.dumps(saved | {"tied": not saved["tied"]}))
     with pytest.raises(CheckpointError, match=r"not as it was saved .*convert again"):
         load_linearized(tmp_path)
-    for key in ("sha256", "weights", "configuration"):  # as earlier versions wrote it
+    for key in ("sha256", "configuration"):  # as earlier versions wrote it
         del saved[key]
     path.write_text(json.dumps(saved))
     assert load_linearized(tmp_path) is not None

@@ -198,7 +198,9 @@ READERS: dict[str, Callable[[Any], Layer]] = {
 
 
 def read_layer(layer: nn.Module) -> Layer:
-    """The facts of a layer of a known class; a ConversionError for anything that is not understood."""
+    """The facts of a layer of a known class; a ConversionError for anything that is
+    not understood.
+    """
     kind = type(layer)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name not in READERS:

@@ -32,7 +32,8 @@ def divergence(
 
     Example:
         >>> p = torch.tensor([[[[0.5, 0.5]]]])
-        >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, torch.tensor([[[[1.0, 0.0]]]]))) > 1
+        >>> q = torch.tensor([[[[1.0, 0.0]]]])
+        >>> abs(float(divergence(p, p))) < 1e-5, float(divergence(p, q)) > 1
         (True, True)
     """
     with torch.autocast(teacher.device.type, enabled=False):
@@ -43,3 +44,28 @@ def divergence(
             return rows.mean()
         rows = torch.where(real[:, None], rows, 0.0)
         return rows.sum() / (real.sum() * rows.shape[1]).clamp(min=1)
+
+
+class Noted:
+    """What a layer diverged by on one forward pass: the mean over its calls, of which a model with
+    shared layers (ALBERT) makes several.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+        self.read = False
+
+    def add(self, value: Tensor) -> None:
+        """Another call; the first after a reading begins a new pass."""
+        if self.read:
+            self.clear()
+        self.values.append(value)
+
+    def mean(self) -> Tensor | None:
+        """Of the calls noted since the pass before was read; None without any."""
+        self.read = True
+        return torch.stack(self.values).mean() if self.values else None
+
+    def clear(self) -> None:
+        """Forget the pass."""
+        self.values, self.read = [], False

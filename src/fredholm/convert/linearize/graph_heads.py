@@ -103,3 +103,8 @@ class GraphHeads(Heads):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, width={self.width}, name={self.name}, {self.options}"
+
+
+def graph_options(options: dict[str, Any]) -> dict[str, Any]:
+    """InfSA's options with a γ that is learned, from the same start as in :class:`GraphHeads`."""
+    return {"decay": 0.95, "tied": False, **options, "learned_decay": True}

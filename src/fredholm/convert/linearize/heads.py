@@ -17,7 +17,7 @@ from ...errors import ConversionError, OptionError
 from ...integral import build_feature_map, is_pointwise, key_features, query_features
 from ...ops.linear_attention import attend_in_pieces, linear_attention, linear_density, wants_pieces
 from ...quadrature import Quadrature
-from .divergence import divergence
+from .divergence import Noted, divergence
 
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     "luna": {
@@ -77,7 +77,7 @@ class Heads(nn.Module):
 
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
-            ``loss`` is set to the divergence of the two attentions on this call.
+            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass.
     """
 
     name: str
@@ -86,7 +86,11 @@ class Heads(nn.Module):
         super().__init__()
         self.heads, self.width = heads, width
         self.mode = "linear"
-        self.loss: Tensor | None = None
+        self.noted = Noted()
+
+    @property
+    def loss(self) -> Tensor | None:
+        return self.noted.mean()
 
     def forward(
         self,
@@ -114,7 +118,7 @@ class Heads(nn.Module):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
         real = seen.valid if query.shape[2] == key.shape[2] else None
-        self.loss = divergence(weights, self.student_weights(query, key, seen, scale), real)
+        self.noted.add(divergence(weights, self.student_weights(query, key, seen, scale), real))
         return weights.to(value.dtype) @ value
 
     def student_weights(
@@ -204,13 +208,15 @@ class LinearHeads(Heads):
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
 
     def query_features(self, query: Tensor, scale: float) -> Tensor:
-        """φ(q) up to a factor of each query, which the denominator takes away, in float32 at least."""
+        """φ(q) up to a factor of each query, which the denominator takes away, in
+        float32 at least.
+        """
         return query_features(self.feature_map, self._scaled(query, scale))
 
     def key_features(
         self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ(k) over a common e^c, and c, see :func:`fredholm.families.softmax.feature_maps.key_features`."""
+        """ψ(k) over a common e^c, and c, see :func:`fredholm.integral.key_features`."""
         key_map = self.feature_map if self.key_map is None else self.key_map
         return key_features(key_map, self._scaled(key, scale), valid, least)
 
@@ -260,7 +266,8 @@ class LinearHeads(Heads):
         return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, feature_map={self.name}, tied={self.key_map is None}"
+        shape = f"heads={self.heads}, width={self.width}"
+        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}"
 
 
 def _clean(x: Tensor, valid: Tensor | None) -> Tensor:

@@ -2,24 +2,28 @@
 it is called with.
 
 Nothing is imported before a model of the library is given. The function looks for :class:`Heads` in
-the attention module that calls it, and computes the module's own softmax where there are none.
+the attention module that calls it; a module without them computes the softmax that it had before.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, require
-from .heads import Heads, Seen, softmax_attention
+from .heads import Heads, Seen
+from .masks import additive, problem_of, visible_pairs
 
 NAME = "fredholm_linear"
+MIXED = "fredholm_linear_mixed"  # of models that keep softmax somewhere: masks of any kind are made
 SLOT = "linear_heads"  # the attribute of an attention module that holds its Heads
+SOFTMAX = "softmax_attention"  # the attribute that holds the function of one that has none
+EAGER = "eager_attention_forward"  # what modules of the library compute where nothing is chosen
 # Arguments by which models ask for more than a softmax of scaled products; harmless where they are
 # None.
 REFUSED = {
@@ -66,50 +70,15 @@ def register() -> None:
     """Make the function and its masks known to the library, once a process."""
     modeling: Any = require("transformers.modeling_utils", "hf", "converting a transformers model")
     masking: Any = require("transformers.masking_utils", "hf", "converting a transformers model")
-    if NAME not in modeling.ALL_ATTENTION_FUNCTIONS:
-        modeling.AttentionInterface.register(NAME, attend)
-        masking.AttentionMaskInterface.register(NAME, padding_mask)
+    from .mask_interface import any_mask, padding_mask
+
+    for name, mask in ((NAME, padding_mask), (MIXED, any_mask)):
+        if name not in modeling.ALL_ATTENTION_FUNCTIONS:
+            modeling.AttentionInterface.register(name, attend)
+            masking.AttentionMaskInterface.register(name, mask)
 
 
-def padding_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: Any = 0,
-    kv_offset: Any = 0,
-    mask_function: Callable[..., Any] | None = None,
-    attention_mask: Tensor | None = None,
-    **options: Any,
-) -> Tensor | None:
-    """The library asks for a mask: padding alone, (B, Nk), where order and padding say all; else
-    pairs, (B, 1, Nq, Nk).
-
-    Raises:
-        ConversionError: a mask of another kind than causal or none: windows, packed sequences,
-            blocks.
-    """
-    masking: Any = require("transformers.masking_utils", "hf", "converting a transformers model")
-    causal = mask_function is None or mask_function is masking.causal_mask_function
-    if not causal and mask_function is not masking.bidirectional_mask_function:
-        raise ConversionError(
-            "this model asks for a mask that is neither causal nor none (a sliding window, chunks, "
-            "packed sequences); linear "
-            "attention keeps no pairs to mask. Give it padded sequences, or keep its softmax"
-        )
-    fits = attention_mask is None or attention_mask.shape[-1] == kv_length
-    if fits and (not causal or q_length == kv_length):
-        return attention_mask
-    return masking.sdpa_mask(
-        batch_size,
-        q_length,
-        kv_length,
-        q_offset=q_offset,
-        kv_offset=kv_offset,
-        mask_function=mask_function,
-        attention_mask=attention_mask,
-        **{**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
-    )
-
+# --- the function ---------------------------------------------------------------------------------
 
 _calls: list[tuple[nn.Module, Call]] | None = None
 
@@ -125,40 +94,32 @@ def attend(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     **options: Any,
-) -> tuple[Tensor, None]:
-    """The library's attention function: (B, Nq, H, d) and no weights.
+) -> tuple[Tensor, Tensor | None]:
+    """The library's attention function: (B, Nq, H, d), and weights where softmax gave some.
 
     Raises:
         ConversionError: an argument that changes the attention and is not understood.
     """
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     asked = next((what for name, what in REFUSED.items() if options.get(name) is not None), "")
-    seen = _seen(attention_mask, causal, query.shape[2], key.shape[2])
     if _calls is not None:
-        rate = float(
-            getattr(getattr(module, "dropout", None), "p", None)
-            or getattr(module, "attention_dropout", 0.0)
-            or 0.0
-        )
         sizes = (query.shape[1], key.shape[1], query.shape[-1])
-        _calls.append((module, Call("", *sizes, causal, scaling, rate, asked)))
+        problem = asked or _problem(query, key, attention_mask)
+        problem = f"asks for {problem}" if problem else ""
+        call = Call("", *sizes, causal, scaling, _rate(module), problem)
+        _calls.append((module, call))
     heads: Heads | None = getattr(module, SLOT, None)
-    if heads is not None:
-        if asked:
-            raise ConversionError(
-                f"{type(module).__name__} asks for {asked}, which linear attention does not have"
-            )
-        out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
-    else:
-        if asked and _calls is None:
-            raise ConversionError(
-                f"{type(module).__name__} was not converted and asks for {asked}; keep its own "
-                "attention"
-            )
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        out = softmax_attention(query, key, value, seen, scale, dropout)
+    if heads is None:
+        given = options | {"scaling": scaling, "dropout": dropout}
+        if is_causal is not None:
+            given["is_causal"] = is_causal
+        return _kept(module, query, key, value, attention_mask, causal, given)
+    if asked:
+        raise ConversionError(
+            f"{type(module).__name__} asks for {asked}, which linear attention does not have"
+        )
+    seen = _seen(attention_mask, causal, query.shape[2], key.shape[2])
+    out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -172,6 +133,27 @@ def _seen(mask: Tensor | None, causal: bool, queries: int, keys: int) -> Seen:
     )
 
 
+def _problem(query: Tensor, key: Tensor, mask: Tensor | None) -> str:
+    """What stands between a call and linear attention, or ""."""
+    if query.shape[2] != key.shape[2]:
+        return "cross attention, keys of other tokens than its queries"
+    if query.shape[1] % key.shape[1]:
+        return f"{key.shape[1]} heads of keys that do not divide {query.shape[1]} heads of queries"
+    return problem_of(mask)
+
+
+def _rate(module: nn.Module) -> float:
+    """The rate of dropout on a module's attention weights, which the library's models keep in
+    several places.
+    """
+    for name in ("attention_dropout", "attn_dropout", "dropout", "dropout_prob"):
+        found = getattr(module, name, None)
+        rate = getattr(found, "p", found)
+        if isinstance(rate, int | float):
+            return float(rate)
+    return 0.0
+
+
 @contextmanager
 def recorded() -> Iterator[list[tuple[nn.Module, Call]]]:
     """The calls made inside, in order."""
@@ -183,51 +165,74 @@ def recorded() -> Iterator[list[tuple[nn.Module, Call]]]:
         _calls = before
 
 
-@torch.no_grad()
-def probe(model: Any, inputs: dict[str, Any] | None = None) -> list[Call]:
-    """Which modules call the interface and with what heads, in order, by one forward pass.
+# --- layers that keep their softmax ---------------------------------------------------------------
 
-    Args:
-        model: of the library; comes back with the attention implementation it had, and in its mode.
-        inputs: arguments of one call; default the library's dummy ones.
 
-    Raises:
-        ConversionError: a model that does not go through the interface, by name.
+def keep_softmax(model: nn.Module) -> None:
+    """Let every attention module remember the function that it computes now: torch's fused one, or
+    its library's plain one.
     """
-    register()
-    kind = type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
+    sdpa = require("transformers.integrations.sdpa_attention", "hf", "keeping softmax")
+    for module in model.modules():
+        if not uses_interface(module) or hasattr(module, SOFTMAX):
+            continue
+        fused = module.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
+        plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
+        setattr(module, SOFTMAX, sdpa.sdpa_attention_forward if fused or plain is None else plain)
+
+
+def uses_interface(module: nn.Module) -> bool:
+    """Whether a module computes its attention by the interface, as its code says."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "get_interface" in code.co_names and hasattr(module, "config")
+
+
+def _kept(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    softmax: Callable[..., Any] | None = getattr(module, SOFTMAX, None)
+    if softmax is None:
         raise ConversionError(
-            f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its "
-            "encoder alone"
+            f"{type(module).__name__} has no linear attention and does not know its softmax: "
+            f"{NAME!r} is set by replace_attention, and not by set_attn_implementation"
         )
-    if not model._can_set_attn_implementation():
-        raise ConversionError(
-            f"{kind} does not compute its attention through transformers' attention interface (a "
-            "relative bias inside, as T5 and "
-            "DeBERTa have, or an older implementation), so that nothing can take its place"
-        )
-    before, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation(NAME)
-    names = {id(module): name for name, module in model.named_modules()}
+    fused = softmax.__name__ != EAGER
+    if mask is not None or not fused:  # the fused one knows the order by itself
+        mask = visible_pairs(mask, causal, query, key)
+    return softmax(module, query, key, value, mask if fused else additive(mask, query), **options)
+
+
+# --- which function a model calls -----------------------------------------------------------------
+
+Implementations = list[tuple[Any, Any]]  # configurations, and the implementation of each
+
+
+def implementations(model: nn.Module) -> Implementations:
+    """The attention implementation of every configuration in a model."""
+    found = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    return [(config, config._attn_implementation) for config in found.values()]
+
+
+@contextmanager
+def implementation(model: Any, wanted: str | Implementations) -> Iterator[None]:
+    """The model with another attention implementation for a while."""
+    before = implementations(model)
     try:
-        with recorded() as calls:
-            model.eval()(**(inputs or _dummy(model)))
+        if isinstance(wanted, str):
+            model.set_attn_implementation(wanted)
+        else:
+            _set(wanted)
+        yield
     finally:
-        model.train(training)
-        model.set_attn_implementation(before)
-    found = {names[id(module)]: call for module, call in calls if id(module) in names}
-    return [
-        Call(name, *(getattr(call, f) for f in Call.__dataclass_fields__ if f != "name"))
-        for name, call in found.items()
-    ]
+        _set(before)
 
 
-def _dummy(model: Any) -> dict[str, Any]:
-    """Inputs of a small call: tokens, or an image of the configuration's size."""
-    device = next(model.parameters()).device
-    if model.main_input_name != "pixel_values":
-        return {model.main_input_name: torch.ones(1, 4, dtype=torch.long, device=device)}
-    size = model.config.image_size
-    size = (size, size) if isinstance(size, int) else tuple(size)
-    return {"pixel_values": torch.zeros(1, model.config.num_channels, *size, device=device)}
+def _set(wanted: Implementations) -> None:
+    for config, name in wanted:
+        config._attn_implementation_internal = name

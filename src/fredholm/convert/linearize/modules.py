@@ -4,34 +4,27 @@ structure.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ...domain import Domain
 from ...errors import ConversionError
 from ...families.infsa.centre_kernel import CentreKernel
-from ...families.infsa.kernel import HopKernel, TokenGraphKernel
+from ...families.infsa.kernel import HopKernel
 from ...families.softmax.kernel import SoftmaxKernel
 from ...families.softmax.linear import LinearAttentionKernel
 from ...integral import AttentionKernel, IntegralOperator
-from ...integral.conversion import as_operator
+from ...integral.conversion import as_operator, check_path
 from ...integral.multihead import MultiheadAdapter
-from ...models.registry import family
-from .divergence import divergence
-from .graph_heads import GRAPHS
+from ...integral.probe import probe as compare
+from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
+from .linearized import LinearizedOperator, TimmAdapter
+from .rebuilt import NEW, rebuilt, shared_teacher
 from .replaced import Layer, Replaced
 
-NEW = (
-    "feature_map",
-    "key_map",
-    "decay_logit",
-)  # what a converted kernel has beside its projections
 ATTENTION = (
     "Attention"  # part of the class name of modules that are named where they are not understood
 )
@@ -42,71 +35,8 @@ BIASES = (
     "rel_pos_bias",
     "relative_attention_bias",
 )
-
-
-class LinearizedOperator(IntegralOperator):
-    """Linear attention that took a softmax operator's place, and still knows its teacher.
-
-    Args:
-        teacher: the softmax operator, which shares its projections; it holds no parameters of its
-            own.
-        kernel: the linear one.
-
-    Attributes:
-        mode, loss: see :class:`fredholm.convert.linearize.replaced.Part`.
-    """
-
-    def __init__(self, teacher: IntegralOperator, kernel: AttentionKernel):
-        projection = False if teacher.projection is None else teacher.projection
-        options = {"out_dim": teacher.out_dim, "residual": False, "projection": projection}
-        self._graph = isinstance(kernel, TokenGraphKernel)
-        super().__init__(kernel.d_in, kernel.heads, kernel=kernel, **options)  # type: ignore[arg-type]
-        self._teacher = (teacher,)  # in a tuple, so that it is no part of the state
-        self.mode = "linear"
-        self.loss: Tensor | None = None
-
-    def forward(self, u, domain=None, *, query=None, query_domain=None):
-        if self.mode == "linear":
-            return super().forward(u, domain, query=query, query_domain=query_domain)
-        (teacher,) = self._teacher
-        teacher.eval()  # its dropout would be no operator
-        call: dict[str, Any] = {"query": query, "query_domain": query_domain}
-        if self.mode == "distil":
-            own = query_domain is None
-            real = domain.valid if domain is not None and own else None
-            if real is not None:
-                real = real.expand(u.shape[0], -1)
-            weights = self.weights(u, domain, **call)
-            if self._graph:  # whose rows do not sum to one
-                weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)
-            self.loss = divergence(teacher.weights(u, domain, **call), weights, real)
-        return teacher(u, domain, **call)
-
-    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
-        if self._graph and query is not None:  # linear InfSA gives all queries one response
-            response = response.expand(-1, -1, query.shape[1], -1)
-        return super()._finish(response, query, valid)
-
-
+POINTS = 6  # of the signal on which a module and its replacement are compared
 TIMM_CALL = ("x", "attn_mask", "is_causal")
-
-
-class TimmAdapter(nn.Module):
-    """An operator behind the call of timm's ``Attention``: ``forward(x, attn_mask=None,
-    is_causal=False)``.
-    """
-
-    def __init__(self, operator: IntegralOperator):
-        super().__init__()
-        self.operator = operator
-        self.num_heads = operator.heads
-
-    def forward(
-        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
-    ) -> Tensor:
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
-        return self.operator(x, domain if attn_mask is None else domain.replace(pairs=attn_mask))
 
 
 def replace_modules(
@@ -116,10 +46,14 @@ def replace_modules(
     tied: bool,
     choose: Callable[[list[str]], list[str]],
     keep_refused: bool,
+    compared: bool,
 ) -> Replaced:
     """:func:`replace_attention` for everything that is not of transformers."""
     from .replace import check_found
 
+    rebuilds = hasattr(model, "family") and hasattr(model, "config")
+    if rebuilds:  # from its configuration: whatever else was put into it would be lost
+        check_path(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     found, reasons = _find(model)
@@ -128,25 +62,27 @@ def replace_modules(
     names = [name for name in found if name in wanted]
     check_found(model, names, refused, keep_refused)
     ecosystem, before = "torch", model
-    if hasattr(model, "family") and hasattr(model, "config"):
+    if rebuilds:
         if set(names) != set(found):
             raise ConversionError(
                 "a model of fredholm has one kind of operator in all its blocks; leave layers out"
             )
-        ecosystem, model = "fredholm", _rebuilt(model, to, options, tied)
+        ecosystem, model = "fredholm", rebuilt(model, to, options, tied)
         found = {name: _operator_teacher(before.get_submodule(name)) for name in names}
     layers, parts, roots = [], {}, []
     for name in names:
         source, teacher = before.get_submodule(name), found[name]
-        kept = tuple(f"{name}.{p}" for p, _ in source.named_parameters())
+        kept = {f"{name}.{key}": p.numel() for key, p in source.named_parameters()}
         if ecosystem == "fredholm":
             built: Any = model.get_submodule(name)
-            teacher = _shared_teacher(built, teacher)
+            teacher = shared_teacher(built, teacher)
             part = LinearizedOperator(teacher, built.kernel)
         else:
             part = LinearizedOperator(teacher, _kernel(teacher.kernel, to, options, tied))
         part.to(next(source.parameters()).device)
         holder = _adapter(source, part)
+        if compared:
+            _verify(source, holder, part)
         model = _put(model, name, holder)
         where = ".".join(x for x in (name, "" if holder is part else "operator") if x)
         maps = [
@@ -171,8 +107,9 @@ def replace_modules(
                 *sizes,
                 softmax.causal,
                 float(softmax.dropout),
-                kept,
+                tuple(kept),
                 new,
+                sum(kept.values()),
             )
         )
         parts[name] = part
@@ -180,6 +117,33 @@ def replace_modules(
         module.training = modes.get(module, next(iter(modes.values())))
     extra = {"roots": roots}
     return Replaced(model, ecosystem, to, options, tied, layers, refused, parts, extra)
+
+
+def _verify(source: nn.Module, holder: nn.Module, part: LinearizedOperator) -> None:
+    """ConversionError unless what takes a module's place gives what the module gives, its softmax
+    switched on, and the same gradient.
+    """
+    torch_own = isinstance(source, nn.MultiheadAttention)
+
+    def call(module: nn.Module, u: Tensor) -> Tensor:
+        if not torch_own:
+            return module(u)
+        u = u if source.batch_first else u.transpose(0, 1)
+        out = module(u, u, u, need_weights=False)[0]
+        return out if source.batch_first else out.transpose(0, 1)
+
+    part.mode = "softmax"
+    try:
+        compare(
+            source,
+            lambda u: call(source, u),
+            lambda u: call(holder, u),
+            (2, POINTS, part.kernel.d_in),  # type: ignore[union-attr]
+            advice="only attention that is understood to the end can be converted; probe=False "
+            "leaves this comparison out",
+        )
+    finally:
+        part.mode = "linear"
 
 
 def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
@@ -241,6 +205,7 @@ def _teacher_of(module: nn.Module) -> IntegralOperator | None:
 
 def _operator_teacher(operator: Any) -> IntegralOperator:
     """A softmax operator of ours, or a ConversionError for an option that features cannot carry."""
+    check_path(operator)
     kernel = operator.kernel
     for name, what in (
         ("query_norm", "normalised queries"),
@@ -263,6 +228,7 @@ def _timm_teacher(module: Any) -> IntegralOperator:
     """timm's ``Attention`` by its parts: one layer ``qkv``, an output layer ``proj``, and nothing
     on the weights.
     """
+    check_path(module)
     kind = type(module).__name__
     further = [
         name for name in inspect.signature(module.forward).parameters if name not in TIMM_CALL
@@ -312,7 +278,7 @@ def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> Atten
     )
     if to in GRAPHS:
         kind = HopKernel if to == "infsa" else CentreKernel
-        return kind(teacher.d_in, teacher.heads, projections=projections, **_graph_options(options))
+        return kind(teacher.d_in, teacher.heads, projections=projections, **graph_options(options))
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
     return LinearAttentionKernel(
         teacher.d_in,
@@ -324,71 +290,8 @@ def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> Atten
     )
 
 
-def _graph_options(options: dict[str, Any]) -> dict[str, Any]:
-    """InfSA's options with a γ that is learned, from the same start as in :class:`GraphHeads`."""
-    return {"decay": 0.95, "tied": False, **options, "learned_decay": True}
-
-
 def _adapter(source: nn.Module, part: LinearizedOperator) -> nn.Module:
     """The operator behind the call of the module that it replaces."""
     if isinstance(source, nn.MultiheadAttention):
         return MultiheadAdapter(part, batch_first=source.batch_first)
     return part if isinstance(source, IntegralOperator) else TimmAdapter(part)
-
-
-# --- models of fredholm ---------------------------------------------------------------------------
-
-
-def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, Any]:
-    """The fields of a model's configuration that name the converted operator."""
-    if to in GRAPHS:
-        return {"operator": to, "operator_options": {"bias": True, **_graph_options(options)}}
-    chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
-    if to == "luna":
-        return {"operator": "luna", "operator_options": {**chosen, "tied": tied}}
-    return {
-        "operator": "linear_attention",
-        "operator_options": {"feature_map": to, "feature_options": chosen, "tied": tied},
-    }
-
-
-def _rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
-    """The same model with the converted operator by its configuration; every other weight is
-    copied.
-    """
-    if not hasattr(model.config, "operator_options"):
-        raise ConversionError(
-            f"{type(model).__name__} has no operator in its configuration to be exchanged"
-        )
-    config = dataclasses.replace(model.config, **operator_fields(to, options, tied))
-    rebuilt: Any = family(model.family).model(config)
-    parameter = next(model.parameters())
-    rebuilt.to(parameter.device, parameter.dtype)
-    missing, unknown = rebuilt.load_state_dict(model.state_dict(), strict=False)
-    stray = [name for name in missing if not any(f".kernel.{key}" in name for key in NEW)]
-    if stray or unknown:
-        raise ConversionError(
-            f"{type(model).__name__}: weights without a place: {stray + list(unknown)}"
-        )
-    return rebuilt
-
-
-def _shared_teacher(built: Any, teacher: IntegralOperator) -> IntegralOperator:
-    """A softmax operator on the projections of a rebuilt model's operator."""
-    kernel = built.kernel
-    projections = (
-        kernel.packed if kernel.packed is not None else (kernel.query, kernel.key, kernel.value)
-    )
-    own: Any = teacher.kernel
-    softmax = SoftmaxKernel(
-        kernel.d_in, kernel.heads, projections=projections, scale=own.scale, causal=own.causal
-    )
-    projection = False if built.projection is None else built.projection
-    return IntegralOperator(
-        kernel.d_in,
-        kernel.heads,
-        kernel=softmax,
-        out_dim=built.out_dim,
-        residual=False,
-        projection=projection,
-    )

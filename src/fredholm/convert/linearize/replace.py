@@ -7,15 +7,25 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from ...errors import ConversionError, OptionError, suggest
+from ...errors import CheckpointError, ConversionError, OptionError, suggest
 from ...integral import FEATURE_MAPS
 from .graph_heads import GRAPHS, GraphHeads
 from .heads import Heads, LinearHeads
-from .interface import NAME, SLOT, Call, is_transformers, probe, register
+from .interface import (
+    MIXED,
+    NAME,
+    SLOT,
+    Call,
+    is_transformers,
+    keep_softmax,
+    register,
+    uses_interface,
+)
 from .replaced import Layer, Replaced
 
 
@@ -29,6 +39,7 @@ def replace_attention(
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
     copied: bool = True,
+    probe: bool = True,
 ) -> Replaced:
     """The model with linear attention in place of its softmax: projections, networks and norms are
     kept, maps are new.
@@ -45,13 +56,18 @@ def replace_attention(
         keep_refused: leave attention that cannot be converted as it is, named in ``refused``;
             otherwise it is an error.
         copied: convert a copy and leave ``model`` as it is.
+        probe: compare output and input gradient on a small signal: of the model before, and of the
+            converted one with the softmax inside it. Random state, buffers and gradients stay as
+            they are.
 
     Raises:
-        ConversionError: nothing to convert, or attention that cannot be, by name and reason.
+        ConversionError: nothing to convert, attention that cannot be, by name and reason, or a
+            model that does something else with its softmax than its converted layers do.
         OptionError: an unknown map, an option it does not have, or a pattern that fits no layer.
 
     Example:
-        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> encoder = nn.TransformerEncoder(layer, 2).eval()
         >>> replaced = replace_attention(encoder, "hedgehog")
         >>> [layer.name for layer in replaced.layers]
         ['layers.0.self_attn', 'layers.1.self_attn']
@@ -66,13 +82,14 @@ def replace_attention(
         raise OptionError(f"{to} has no feature maps that could be untied")
     if copied:
         model = copy.deepcopy(model)
+    choose, options = _chooser(layers), dict(options or {})
     if is_transformers(model):
-        return _transformers(
-            model, to, dict(options or {}), tied, _chooser(layers), inputs, keep_refused
-        )
+        if not copied:
+            _own_configuration(model)
+        return _transformers(model, to, options, tied, choose, inputs, keep_refused, probe)
     from .modules import replace_modules
 
-    return replace_modules(model, to, dict(options or {}), tied, _chooser(layers), keep_refused)
+    return replace_modules(model, to, options, tied, choose, keep_refused, probe)
 
 
 Chooser = Callable[[list[str]], list[str]]
@@ -113,13 +130,23 @@ def check_found(
         raise ConversionError(
             f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
             "torch.nn.MultiheadAttention, "
-            "timm's Attention, and softmax operators of fredholm"
+            f"timm's Attention, and softmax operators of fredholm{_advice(model, refused)}"
         )
     if refused and not keep_refused:
         raise ConversionError(
             f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
             "these layers as they are"
         )
+
+
+def _advice(model: Any, refused: dict[str, str]) -> str:
+    """The way out where every layer has the same window."""
+    windowed = all("sliding window" in why for why in refused.values())
+    if not refused or not windowed or getattr(model, "config", None) is None:
+        return ""
+    return (
+        ". Loaded with sliding_window=None its queries see the whole past, and it can be converted"
+    )
 
 
 def _transformers(
@@ -130,21 +157,33 @@ def _transformers(
     choose: Chooser,
     inputs: Any,
     keep_refused: bool,
+    compared: bool,
 ) -> Replaced:
-    calls = {call.name: call for call in probe(model, inputs)}
-    wanted = choose(list(calls))
-    refused = {name: why for name in wanted if (why := _refusal(calls[name]))}
+    from .probe import probe, verify
+
+    probed = probe(model, inputs)
+    calls = {call.name: call for call in probed.calls}
+    reasons = {name: call.problem for name, call in calls.items() if call.problem}
+    reasons |= probed.unreached
+    wanted = choose([*calls, *probed.unreached])
+    refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
     check_found(model, names, refused, keep_refused)
-    return attach(model, [calls[name] for name in names], to, options, tied, refused)
+    replaced = attach(model, [calls[name] for name in names], to, options, tied, refused)
+    if compared:
+        with replaced.mode("softmax"):
+            verify(model, probed)
+    return replaced
 
 
-def _refusal(call: Call) -> str:
-    if call.problem:
-        return f"asks for {call.problem}"
-    if call.heads % call.groups:
-        return f"{call.groups} heads of keys do not divide {call.heads} heads of queries"
-    return ""
+def _own_configuration(model: nn.Module) -> None:
+    """Give a part of a larger model configurations of its own, so that the rest keeps the attention
+    it has.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        if "config" in vars(module):
+            module.config = copy.deepcopy(module.config, memo)  # type: ignore[assignment]
 
 
 def attach(
@@ -158,11 +197,14 @@ def attach(
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
     them.
     """
+    from .auto import become_linear, facts_of
+
     register()
+    keep_softmax(model)
     layers, parts = [], {}
     for call in calls:
         module = model.get_submodule(call.name)
-        kept = tuple(f"{call.name}.{name}" for name, _ in module.named_parameters())
+        kept = {f"{call.name}.{name}": p.numel() for name, p in module.named_parameters()}
         part: Heads
         if to in GRAPHS:
             part = GraphHeads(call.heads, call.width, to, options)
@@ -172,10 +214,46 @@ def attach(
         setattr(module, SLOT, part)
         new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
         kind, sizes = type(module).__name__, (call.heads, call.groups, call.width)
-        layers.append(Layer(call.name, kind, *sizes, call.causal, call.dropout, kept, new))
+        facts = (call.name, kind, *sizes, call.causal, call.dropout)
+        layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
         parts[call.name] = part
-    model.set_attn_implementation(NAME)
+    softmax = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
+    model.set_attn_implementation(MIXED if softmax else NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
-    return Replaced(
+    replaced = Replaced(
         model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots}
     )
+    become_linear(model, facts_of(replaced))
+    return replaced
+
+
+def restore(
+    model: Any, facts: dict[str, Any], maps: dict[str, Tensor] | None, folder: Path
+) -> None:
+    """Put linear attention into a transformers model that was read as softmax, as its conversion is
+    described, and the weights of its maps, where they are given.
+
+    Raises:
+        CheckpointError: layers that the model does not have, or weights that do not fit.
+    """
+    present = {name for name, _ in model.named_modules()}
+    names = [layer["name"] for layer in facts["layers"]]
+    # A base model's names lack the prefix that they have in a model with a head.
+    prefix = "" if present & set(names) else f"{model.base_model_prefix}."
+
+    def local(name: str) -> str:
+        return name.removeprefix(prefix)
+
+    absent = [name for name in names if local(name) not in present]
+    if absent:
+        raise CheckpointError(
+            f"{folder}: {type(model).__name__} has no attention {', '.join(absent)}; restore it or "
+            "convert again"
+        )
+    calls = [
+        Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
+        for x in facts["layers"]
+    ]
+    replaced = attach(model, calls, facts["to"], facts["options"], facts["tied"], facts["refused"])
+    if maps is not None:
+        replaced.fill({local(name): value for name, value in maps.items()}, folder)

@@ -7,21 +7,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ...errors import ConversionError
+from ...errors import CheckpointError, ConversionError
+from .divergence import Noted
 from .graph_heads import GRAPHS
 
 
 class Part(Protocol):
     """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"`` or
-    ``"distil"``, which sets ``loss``.
+    ``"distil"``, which notes the divergences whose mean is ``loss``.
     """
 
     mode: str
-    loss: Tensor | None
+    noted: Noted
+
+    @property
+    def loss(self) -> Tensor | None: ...
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
@@ -36,7 +41,9 @@ class Layer:
         heads, groups, width: query heads, key and value heads, features of a query.
         causal: whether a query sees only what came before.
         dropout: rate on the attention weights, which linear attention does not have: dropped.
-        kept, new: names of parameters taken over as they are, and of those that start anew.
+        kept, new: names of parameters taken over as they are, in the source, and of those that
+            start anew, in the converted model.
+        numbers: how many numbers the kept ones hold.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Layer:
     dropout: float = 0.0
     kept: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    numbers: int = 0
 
 
 @dataclass(eq=False)
@@ -77,7 +85,8 @@ class Replaced:
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""
         for part in self.parts.values():
-            part.mode, part.loss = mode, None
+            part.mode = mode
+            part.noted.clear()
 
     @contextmanager
     def mode(self, mode: str) -> Iterator[None]:
@@ -89,7 +98,7 @@ class Replaced:
             self.switch("linear")
 
     def losses(self) -> dict[str, Tensor]:
-        """Each layer's divergence on the last call in the mode ``"distil"``.
+        """Each layer's divergence on the last pass in the mode ``"distil"``.
 
         Raises:
             ConversionError: a layer was not called.
@@ -119,6 +128,29 @@ class Replaced:
             for n, value in self.model.state_dict().items()
             if n in roots or n.startswith(inside)
         }
+
+    def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
+        """Copy saved tensors into their places, all of them and nothing else: what is new in a
+        model of transformers, all that another model has.
+
+        Raises:
+            CheckpointError: tensors that are missing, unknown or of other shapes.
+        """
+        own = self.model.state_dict()
+        wanted = self.new_tensors() if self.ecosystem == "transformers" else own
+        missing = sorted(wanted.keys() - tensors.keys())
+        unknown = sorted(tensors.keys() - wanted.keys())
+        wrong = [
+            f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
+            for k in wanted.keys() & tensors.keys()
+            if tensors[k].shape != own[k].shape
+        ]
+        if missing or unknown or wrong:
+            raise CheckpointError(
+                f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes "
+                f"{wrong}"
+            )
+        self.model.load_state_dict(tensors, strict=self.ecosystem != "transformers")
 
     @property
     def distils(self) -> bool:

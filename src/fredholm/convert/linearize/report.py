@@ -7,9 +7,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from .replaced import Replaced
 
@@ -18,10 +21,12 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One layer: its facts, the names of parameters kept and new, and the divergence of its
-    attention from the teacher's in nats.
+    """One layer: its facts, the names of parameters kept and new and how many numbers they hold,
+    and the divergence of its attention from the teacher's in nats.
 
-    ``before`` and ``after`` stage 1; None where it was not measured.
+    ``before`` and ``after`` stage 1; None where it was not measured. ``kept_numbers`` and
+    ``new_numbers`` are None in reports of earlier versions. Buffers, such as random frequencies,
+    are no parameters, and a parameter that two names share counts once.
     """
 
     name: str
@@ -35,6 +40,8 @@ class LayerReport:
     new: list[str]
     before: float | None = None
     after: float | None = None
+    kept_numbers: int | None = None
+    new_numbers: int | None = None
 
 
 @dataclass
@@ -45,6 +52,7 @@ class ConversionReport:
         source: class of the model.
         to, options, tied: the map.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
+        data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
         metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
             (after stage 1) and ``tuned``.
@@ -61,6 +69,7 @@ class ConversionReport:
     refused: dict[str, str]
     parameters: int
     new_parameters: int
+    data: str | None = None
     metric: str | None = None
     scores: dict[str, float] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
@@ -71,11 +80,14 @@ class ConversionReport:
     @classmethod
     def of(cls, replaced: Replaced, source: str) -> ConversionReport:
         """The report of a model whose attention was replaced and not yet trained."""
+        found = dict(replaced.model.named_parameters(remove_duplicate=False))
         rows = [
             LayerReport(
                 *(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout),
                 list(x.kept),
                 list(x.new),
+                kept_numbers=x.numbers,
+                new_numbers=_count(found[name] for name in x.new),
             )
             for x in replaced.layers
         ]
@@ -86,8 +98,8 @@ class ConversionReport:
             tied=replaced.tied,
             layers=rows,
             refused=dict(replaced.refused),
-            parameters=sum(p.numel() for p in replaced.model.parameters()),
-            new_parameters=sum(p.numel() for p in replaced.new_parameters().values()),
+            parameters=_count(found.values()),
+            new_parameters=_count(replaced.new_parameters().values()),
         )
 
     def measured(self, when: str, divergences: dict[str, float]) -> None:
@@ -148,6 +160,8 @@ class ConversionReport:
                 f"dropped: dropout on attention weights ({max(rates):g}), which linear attention "
                 "does not form"
             )
+        if self.data:
+            lines.append(f"data: {self.data}")
         if self.scores:
             names = {
                 "teacher": "teacher",
@@ -176,7 +190,8 @@ class ConversionReport:
                 f", {x.groups} of keys" if x.groups != x.heads else ""
             )
             values = [_number(x.before), _number(x.after)]
-            rows.append([x.name, x.kind, heads, str(len(x.kept)), str(len(x.new)), *values])
+            counts = [_whole(x.kept_numbers), _whole(x.new_numbers)]
+            rows.append([x.name, x.kind, heads, *counts, *values])
         return head, rows
 
     def __str__(self) -> str:
@@ -187,6 +202,15 @@ class ConversionReport:
             for row in [head, *rows]
         ]
         return "\n".join([*self.summary(), *table])
+
+
+def _count(parameters: Iterable[Tensor]) -> int:
+    """How many numbers parameters hold, each once."""
+    return sum(p.numel() for p in {id(p): p for p in parameters}.values())
+
+
+def _whole(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
 
 
 def _number(value: float | None) -> str:

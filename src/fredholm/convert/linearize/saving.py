@@ -1,48 +1,41 @@
-"""Converted models on disk: the source ecosystem's own files, and beside them what is new."""
+"""Converted models on disk, written and read."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
 
-from ...errors import CheckpointError, ConversionError, require
-from ...files import (
-    CHECKSUM,
-    digest_json,
-    digest_tensors,
-    read_tensors,
-    replacing,
-    storing,
-    write_tensors,
-)
+from ...errors import CheckpointError, ConversionError, FredholmError, require
+from ...files import digest_json, digest_tensors, read_tensors, storing, write_json, write_tensors
 from ...models.pretrained import from_pretrained, save_pretrained
 from ..transformers_folder import load_local
-from .interface import Call, is_transformers
-from .replace import attach, replace_attention
+from .description import ADAPTER, FIX, describe, read_description, read_json, sealed
+from .replace import replace_attention, restore
 from .replaced import Replaced
 
-ADAPTER, MAPS, WEIGHTS = (
-    "linear_attention.json",
-    "linear_attention.safetensors",
-    "model.safetensors",
-)
-FORMAT = 1
-FIX = "restore it or convert again"
+MAPS, WEIGHTS = "linear_attention.safetensors", "model.safetensors"
 
 
-def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
-    """Write a converted model: what its source library writes, ``linear_attention.safetensors``
-    (the maps) and ``linear_attention.json`` (which layers, which map, and checksums).
+def save_linearized(
+    replaced: Replaced, folder: str | Path, *, processor: Any = None, lines: Sequence[str] = ()
+) -> Path:
+    """Write a converted model, and ``linear_attention.json``: which layers, which map, checksums.
 
-    A transformers model is saved by its own ``save_pretrained``, so that the library itself still
-    reads the folder, as the softmax model with these weights. A model of fredholm is written by its
-    own ``save_pretrained``, maps and all, and read by ``from_pretrained``. A model of other classes
-    is saved as ``model.safetensors``, its state under the converted names.
+    A transformers model is one safetensors file and a configuration of ``model_type:
+    fredholm_linear``: after ``import fredholm.hf`` its Auto classes load it; without fredholm the
+    library refuses the folder. A model of fredholm is written by its own ``save_pretrained``, maps
+    and all, and read by ``from_pretrained``. A model of other classes is ``model.safetensors``, its
+    state under the converted names, and ``linear_attention.safetensors``, the maps.
+
+    Args:
+        processor: of a transformers model, a tokenizer or image processor that is saved beside it.
+        lines: what the model card of a transformers model says of the conversion.
 
     Example:
         >>> import tempfile
@@ -51,38 +44,30 @@ def save_linearized(replaced: Replaced, folder: str | Path) -> Path:
         >>> sorted(path.name for path in folder.iterdir())
         ['linear_attention.json', 'linear_attention.safetensors', 'model.safetensors']
     """
-    folder = Path(folder)
+    folder, model = Path(folder), replaced.model
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    new = replaced.new_tensors()
-    rest = {name: value for name, value in replaced.model.state_dict().items() if name not in new}
-    checksums: dict[str, str] = {}
-    if replaced.ecosystem == "transformers":  # it writes no checksums itself, and empties ``rest``
-        checksums["weights"] = digest_tensors(rest)
-        replaced.model.save_pretrained(folder, state_dict=rest)
-        checksums["configuration"] = digest_json(_json(folder / "config.json"))
-    elif replaced.ecosystem == "fredholm":
-        save_pretrained(replaced.model, folder)
+        if replaced.ecosystem == "transformers":
+            model.save_pretrained(folder, processor=processor, lines=lines)
+            return folder
+    if replaced.ecosystem == "fredholm":
+        save_pretrained(model, folder)
     else:
+        new = replaced.new_tensors()
+        rest = {name: value for name, value in model.state_dict().items() if name not in new}
         write_tensors(folder / WEIGHTS, rest)
-    if replaced.ecosystem != "fredholm":
         write_tensors(folder / MAPS, new)
-    adapter = {
-        "format": FORMAT,
+    description = {
         "ecosystem": replaced.ecosystem,
-        "class": f"{type(replaced.model).__module__}.{type(replaced.model).__qualname__}",
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "to": replaced.to,
         "options": replaced.options,
         "tied": replaced.tied,
-        "layers": [dataclasses.asdict(layer) for layer in replaced.layers],
+        "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
-        **checksums,
         **replaced.extra,
     }
-    adapter[CHECKSUM] = digest_json(adapter)
-    text = json.dumps(adapter, indent=2) + "\n"
-    with replacing(folder / ADAPTER) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_json(folder / ADAPTER, sealed(description))
     return folder
 
 
@@ -92,8 +77,9 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
 
     Args:
         folder: written by :func:`save_linearized`.
-        model: for models of classes that no configuration rebuilds, a fresh one of the source's
-            class; its weights are replaced.
+        model: for models of torch and timm, which no configuration rebuilds, a fresh one of the
+            source's class, whose weights are replaced; for a model of the transformers interface
+            whose class is in nobody's library, any one of its class.
 
     Raises:
         CheckpointError: a missing, truncated, damaged or unreadable file, or weights that are
@@ -101,47 +87,56 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
         ConversionError: a model of a class that is not in its library, or none where one is needed.
     """
     folder = Path(folder)
-    adapter = _adapter(folder)
+    adapter = read_description(folder)
     if adapter["ecosystem"] == "fredholm":
         return from_pretrained(folder)
-    tensors = read_tensors(folder / MAPS, FIX)
     if adapter["ecosystem"] == "transformers":
-        replaced = _load_transformers(folder, adapter)
-    else:
-        if model is None:
-            raise ConversionError(
-                f"{folder} holds a converted {adapter['class']}, which nothing but its code can "
-                "build: pass "
-                "load_linearized(folder, model=...), a fresh one of its class"
-            )
-        names = [layer["name"] for layer in adapter["layers"]]
-        options = {
-            "options": adapter["options"],
-            "tied": adapter["tied"],
-            "layers": names,
-            "keep_refused": True,
-        }
-        replaced = replace_attention(model.eval(), adapter["to"], **options)
-        tensors |= read_tensors(folder / WEIGHTS, FIX)
-    _fill(replaced, tensors, folder)
+        kind = _source_class(folder, adapter["class"]) if model is None else type(model)
+        load = _load_first_format if adapter["format"] == 1 else _load_transformers
+        return load(folder, adapter, kind, model).eval()
+    if model is None:
+        raise ConversionError(
+            f"{folder} holds a converted {adapter['class']}, which nothing but its code can build: "
+            "pass load_linearized(folder, model=...), a fresh one of its class"
+        )
+    names = [layer["name"] for layer in adapter["layers"]]
+    options = {"options": adapter["options"], "tied": adapter["tied"], "layers": names}
+    replaced = replace_attention(
+        model.eval(), adapter["to"], **options, keep_refused=True, probe=False
+    )
+    tensors = read_tensors(folder / MAPS, FIX) | read_tensors(folder / WEIGHTS, FIX)
+    replaced.fill(tensors, folder)
     return replaced.model.eval()
 
 
-def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
-    library: Any = require("transformers", "hf", "loading a converted transformers model")
-    module, _, name = adapter["class"].rpartition(".")
-    kind = getattr(library, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)) or (
-        not module.startswith("transformers.")
-    ):
-        raise ConversionError(
-            f"{adapter['class']} is no class of the installed transformers; load it by its own code"
-        )
+def _load_transformers(folder: Path, adapter: dict[str, Any], kind: Any, given: Any) -> Any:
+    from .auto import linear_config, linear_model
+
+    config = None
+    if given is not None:  # of somebody's own class, and maybe of a configuration of their own
+        saved = read_json(folder / "config.json")
+        facts = {"linear_attention": saved["linear_attention"]}
+        config = linear_config(type(given.config)).from_dict(saved["source"] | facts)
+    with _reading(folder):
+        return load_local(linear_model(kind), folder, config=config)
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """What transformers cannot read is a CheckpointError."""
     try:
-        model, info = load_local(kind, folder, output_loading_info=True)
+        yield
+    except FredholmError:
+        raise
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
-    assert is_transformers(model)
+
+
+def _load_first_format(folder: Path, adapter: dict[str, Any], kind: Any, given: Any) -> Any:
+    """A folder that transformers itself reads as softmax, with the maps in a file beside it."""
+    tensors, name = read_tensors(folder / MAPS, FIX), kind.__name__
+    with _reading(folder):
+        model, info = load_local(kind, folder, output_loading_info=True)
     faults = {
         key: sorted(map(str, info.get(key) or ()))
         for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
@@ -150,75 +145,37 @@ def _load_transformers(folder: Path, adapter: dict[str, Any]) -> Replaced:
         raise CheckpointError(f"{folder}: the weights do not fit {name}: {faults}")
     found = {
         "weights": lambda: digest_tensors(model.state_dict()),
-        "configuration": lambda: digest_json(_json(folder / "config.json")),
+        "configuration": lambda: digest_json(read_json(folder / "config.json")),
     }
-    for what, digest in found.items():  # absent from folders of earlier versions
+    for what, digest in found.items():  # absent from folders of the first versions
         if what in adapter and digest() != adapter[what]:
             raise CheckpointError(
                 f"{folder}: the {what} that transformers reads there differ from what was saved "
                 f"(by their checksum); {FIX}"
             )
-    calls = [
-        Call(x["name"], x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
-        for x in adapter["layers"]
-    ]
-    return attach(
-        model, calls, adapter["to"], adapter["options"], adapter["tied"], adapter["refused"]
-    )
+    facts = {key: adapter[key] for key in ("to", "options", "tied", "layers", "refused")}
+    restore(model, facts, tensors, folder)
+    return model
 
 
-def _fill(replaced: Replaced, tensors: dict[str, Any], folder: Path) -> None:
-    """Copy the tensors into their places, all of them and nothing else."""
-    own = replaced.model.state_dict()
-    wanted = replaced.new_tensors() if replaced.ecosystem == "transformers" else own
-    missing, unknown = (
-        sorted(wanted.keys() - tensors.keys()),
-        sorted(tensors.keys() - wanted.keys()),
-    )
-    both = wanted.keys() & tensors.keys()
-    wrong = [
-        f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
-        for k in both
-        if tensors[k].shape != own[k].shape
-    ]
-    if missing or unknown or wrong:
-        raise CheckpointError(
-            f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes {wrong}"
+def _source_class(folder: Path, name: str) -> Any:
+    """The class of transformers that was converted, of its main module or of a model's own file.
+
+    Raises:
+        ConversionError: there is none of this name.
+    """
+    library: Any = require("transformers", "hf", "loading a converted transformers model")
+    module, _, short = name.rpartition(".")
+    kind = getattr(library, short, None)
+    if kind is None and module.startswith("transformers.models."):
+        try:
+            kind = getattr(importlib.import_module(module), short, None)
+        except ImportError:
+            kind = None
+    known = isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)
+    if not known or not module.startswith("transformers."):
+        raise ConversionError(
+            f"{folder} holds a converted {name}, which is no class of the installed transformers "
+            f"{library.__version__}; pass a model of its class, load_linearized(folder, model=...)"
         )
-    replaced.model.load_state_dict(tensors, strict=replaced.ecosystem != "transformers")
-
-
-def _adapter(folder: Path) -> dict[str, Any]:
-    path = folder / ADAPTER
-    if not path.is_file():
-        raise CheckpointError(
-            f"no {ADAPTER} in {str(folder)!r}; give a folder written by save_linearized or "
-            "linearize"
-        )
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        newer = found["format"] > FORMAT
-        absent = {"ecosystem", "class", "to", "options", "tied", "layers", "refused"} - found.keys()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
-    if newer:
-        raise CheckpointError(
-            f"{path} has format {found['format']}, this version reads up to {FORMAT}; update "
-            "fredholm"
-        )
-    if absent:
-        raise CheckpointError(
-            f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}"
-        )
-    expected = found.pop(CHECKSUM, None)  # absent from files of earlier versions
-    if expected is not None and digest_json(found) != expected:
-        raise CheckpointError(
-            f"{path} is not as it was saved (its content does not match its checksum); {FIX}, or "
-            f"remove its line {CHECKSUM!r} if the change was meant"
-        )
-    return found
-
-
-def _json(path: Path) -> Any:
-    with storing(path):
-        return json.loads(path.read_text(encoding="utf-8"))
+    return kind

@@ -52,8 +52,10 @@ def compose(
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
-        >>> found, mask = compose(images, torch.tensor([3]), torch.tensor([0, 1]), torch.tensor([0]), 2, 7)
-        >>> bool((found[:, 0][mask] == 3).all()), mask.sum().item(), bool((found[:, 0][~mask] < 2).all())
+        >>> parts = torch.tensor([3]), torch.tensor([0, 1]), torch.tensor([0])
+        >>> mosaic, mask = compose(images, *parts, 2, 7)
+        >>> inside, outside = mosaic[:, 0][mask], mosaic[:, 0][~mask]
+        >>> bool((inside == 3).all()), mask.sum().item(), bool((outside < 2).all())
         (True, 1, True)
     """
     side, count = images.shape[-1], cells * cells

@@ -65,7 +65,9 @@ def family_of(name: str) -> str:
     out.
 
     Example:
-        >>> family_of("DIP-14_W7.62mm_Socket") == family_of("DIP-28_W7.62mm_Socket") != family_of("DIP-14_W10.16mm_Socket")
+        >>> names = "DIP-14_W7.62mm_Socket", "DIP-28_W7.62mm_Socket", "DIP-14_W10.16mm_Socket"
+        >>> few, more, wider = map(family_of, names)
+        >>> few == more != wider
         True
     """
     first = _LENGTH.search(name)
@@ -97,7 +99,8 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
                     np.float16
                 )
             except DataError:
-                continue  # a model of nested transforms, or an empty one; how many there are is in the entry's notes
+                # a model of nested transforms, or an empty one; the entry's notes count them
+                continue
             advance(rows[name].nbytes)
     kinds = defaultdict(list)
     for name in sorted(rows):

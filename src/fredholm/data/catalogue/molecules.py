@@ -192,7 +192,8 @@ def read_tu(folder: Path) -> tuple[list[Graph], Tensor, tuple[str, ...]]:
     order = of.argsort(stable=True)
     edges, cut = edges[:, order], torch.searchsorted(of[order], torch.arange(n + 1))
     graphs = [
-        Graph(features[start[i] : start[i + 1]], edges[:, cut[i] : cut[i + 1]] - start[i]) for i in range(n)
+        Graph(features[start[i] : start[i + 1]], edges[:, cut[i] : cut[i + 1]] - start[i])
+        for i in range(n)
     ]  # fmt: skip
     values, places = labels[:, 0].unique(return_inverse=True)
     return graphs, places, tuple(f"{value:g}" for value in values.tolist())

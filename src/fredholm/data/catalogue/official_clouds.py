@@ -22,7 +22,8 @@ from .official_clouds_off import parse_off
 
 STORED = 2048
 SCAN_CLASSES = (
-    "bag", "bin", "box", "cabinet", "chair", "desk", "display", "door", "shelf", "table", "bed", "pillow", "sink", "sofa", "toilet"
+    "bag", "bin", "box", "cabinet", "chair", "desk", "display", "door", "shelf", "table", "bed",
+    "pillow", "sink", "sofa", "toilet"
 )  # fmt: skip
 
 

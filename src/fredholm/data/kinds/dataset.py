@@ -18,7 +18,7 @@ from ...errors import DataError, OptionError
 from .kind import SAMPLES, Kind
 
 Transform = Callable[[Tensor], Tensor]
-NOT_ASKED = -100  # the label of a point at which nothing is asked
+IGNORED = -100  # the label of a point that no loss counts
 
 
 class LabelledDataset(Dataset):
@@ -175,7 +175,7 @@ def check_labels(labels: Tensor, classes: Sequence[str]) -> None:
     Raises:
         DataError: one below 0 or beyond the names.
     """
-    asked = labels[labels != NOT_ASKED]
+    asked = labels[labels != IGNORED]
     if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
         raise DataError(
             f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}"

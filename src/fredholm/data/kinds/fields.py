@@ -104,4 +104,5 @@ class FieldDataset(LabelledDataset):
         return {**super().encoder(), "channels": self.channels}
 
     def __repr__(self) -> str:
-        return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {'x'.join(map(str, self.fields.shape[1:]))})"
+        size = "x".join(map(str, self.fields.shape[1:]))
+        return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {size})"

@@ -1,4 +1,6 @@
-"""Graphs as torch data sets: many small ones, and the surroundings of single nodes of a large one."""
+"""Graphs as torch data sets: many small ones, and the surroundings of single nodes of
+a large one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from ...encoders import Inputs, laplacian_positions
 from ...errors import DataError, OptionError
-from .dataset import NOT_ASKED, LabelledDataset, check_labels
+from .dataset import IGNORED, LabelledDataset, check_labels
 from .kind import Kind, register_kind
 
 
@@ -80,7 +82,8 @@ class GraphDataset(LabelledDataset):
 
     Example:
         >>> path = Graph(torch.rand(3, 2), torch.tensor([[0, 1], [1, 2]]))
-        >>> data = GraphDataset("tiny", "train", [path], torch.tensor([0]), ("a", "b"), eigenvectors=2)
+        >>> labels, classes = torch.tensor([0]), ("a", "b")
+        >>> data = GraphDataset("tiny", "train", [path], labels, classes, eigenvectors=2)
         >>> data.batch([0])[0]
         Inputs(edges=(1, 3, 3), positions=(1, 3, 2), valid=(1, 3), features=(1, 3, 2))
     """
@@ -99,7 +102,7 @@ class GraphDataset(LabelledDataset):
     ):
         nodes = not isinstance(labels, Tensor)
         given = (
-            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=NOT_ASKED)
+            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=IGNORED)
             if nodes
             else labels
         )
@@ -151,7 +154,8 @@ class GraphDataset(LabelledDataset):
         return {"pool": "every" if self.task == "steps" else "mean"}
 
     def __repr__(self) -> str:
-        return f"GraphDataset({self.name!r}, {self.split!r}, {len(self)} graphs, {len(self.classes)} classes, {self.task})"
+        what = f"{self.name!r}, {self.split!r}, {len(self)} graphs"
+        return f"GraphDataset({what}, {len(self.classes)} classes, {self.task})"
 
 
 def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
@@ -238,7 +242,8 @@ class NodeDataset(LabelledDataset):
     Example:
         >>> network = Network(torch.tensor([[0, 1], [1, 2]]), 4)
         >>> data = NodeDataset(
-        ...     "tiny", "train", network, torch.rand(4, 2), torch.tensor([0, 3]), torch.tensor([0, 1]), ("a", "b"), size=3
+        ...     "tiny", "train", network, torch.rand(4, 2),
+        ...     torch.tensor([0, 3]), torch.tensor([0, 1]), ("a", "b"), size=3
         ... )
         >>> data.batch([0, 1])[0]["valid"].tolist()
         [[True, True, True], [True, False, False]]
@@ -306,4 +311,5 @@ class NodeDataset(LabelledDataset):
 
     def __repr__(self) -> str:
         size = f"{self.around.shape[1]} nodes around each"
-        return f"NodeDataset({self.name!r}, {self.split!r}, {len(self)} of {self.network.n} nodes, {size}, {len(self.classes)} classes)"
+        what = f"{self.name!r}, {self.split!r}, {len(self)} of {self.network.n} nodes, {size}"
+        return f"NodeDataset({what}, {len(self.classes)} classes)"

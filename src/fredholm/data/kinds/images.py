@@ -139,7 +139,8 @@ class ImageDataset(LabelledDataset):
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
-        return f"{type(self).__name__}({self.name!r}, {self.split!r}, {len(self)} images {size}, {len(self.classes)} classes)"
+        what = f"{self.name!r}, {self.split!r}, {len(self)} images {size}"
+        return f"{type(self).__name__}({what}, {len(self.classes)} classes)"
 
 
 class ArrayDataset(ImageDataset):
@@ -152,7 +153,8 @@ class ArrayDataset(ImageDataset):
 
     Example:
         >>> images = torch.full((2, 1, 3, 3), 255, dtype=torch.uint8)
-        >>> data = ArrayDataset("white", "train", images, torch.tensor([0, 1]), ("a", "b"), mean=(0.5,), std=(0.5,))
+        >>> labels, scale = torch.tensor([0, 1]), {"mean": (0.5,), "std": (0.5,)}
+        >>> data = ArrayDataset("white", "train", images, labels, ("a", "b"), **scale)
         >>> round(data[1][0].mean().item(), 6), len(data)
         (1.0, 2)
     """

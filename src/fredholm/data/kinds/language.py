@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import DataError, OptionError
 from ..counter import uniform
 from ..vocabulary import PADDING, UNKNOWN, Vocabulary
-from .dataset import NOT_ASKED, LabelledDataset
+from .dataset import IGNORED, LabelledDataset
 from .texts import TextDataset, TokenizedDataset
 
 HIDDEN, RANDOM = 0.8, 0.1  # of the tokens that are asked for; the rest stay as they are
@@ -37,7 +37,8 @@ class NextTokens(TokenizedDataset):
 
     Example:
         >>> vocabulary = Vocabulary.of_characters(["abc"])
-        >>> data = NextTokens("tiny", "train", torch.tensor(vocabulary.encode("abcab")), vocabulary, 2)
+        >>> tokens = torch.tensor(vocabulary.encode("abcab"))
+        >>> data = NextTokens("tiny", "train", tokens, vocabulary, 2)
         >>> data.batch([0, 1])
         (tensor([[2, 3],
                 [4, 2]]), tensor([[3, 4],
@@ -102,7 +103,8 @@ class HiddenTokens(TokenizedDataset):
 
     Example:
         >>> vocabulary = Vocabulary.of_words(["a b c d"], min_count=1)
-        >>> texts = TextDataset("tiny", "val", ["a b c d", "d c"], torch.zeros(2).long(), ("one",), vocabulary, 4)
+        >>> lines, labels = ["a b c d", "d c"], torch.zeros(2).long()
+        >>> texts = TextDataset("tiny", "val", lines, labels, ("one",), vocabulary, 4)
         >>> inputs, asked = HiddenTokens(texts, 0.5).batch([0, 1])
         >>> inputs.shape, bool((asked[inputs == 1] > 1).all())
         (torch.Size([2, 4]), True)
@@ -166,7 +168,7 @@ class HiddenTokens(TokenizedDataset):
         changed = torch.where(
             how < HIDDEN, UNKNOWN, torch.where(how < HIDDEN + RANDOM, words, numbers)
         )
-        return torch.where(asked, changed, numbers), torch.where(asked, numbers, NOT_ASKED)
+        return torch.where(asked, changed, numbers), torch.where(asked, numbers, IGNORED)
 
     def __repr__(self) -> str:
         return f"HiddenTokens({self.source!r}, {self.share:g})"

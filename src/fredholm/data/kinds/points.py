@@ -60,7 +60,8 @@ class PointDataset(LabelledDataset):
         DataError: a cloud without any point, infinite coordinates, or labels outside the classes.
 
     Example:
-        >>> data = PointDataset("tiny", "train", torch.rand(4, 9, 3), torch.zeros(4).long(), ("a", "b"), points=5)
+        >>> clouds, labels = torch.rand(4, 9, 3), torch.zeros(4).long()
+        >>> data = PointDataset("tiny", "train", clouds, labels, ("a", "b"), points=5)
         >>> data.batch([0, 1])[0].shape
         torch.Size([2, 5, 3])
     """
@@ -114,7 +115,8 @@ class PointDataset(LabelledDataset):
         return CloudAugment(**{key: options[key] for key in known if key in options})
 
     def __repr__(self) -> str:
-        return f"PointDataset({self.name!r}, {self.split!r}, {len(self)} clouds of {self.points} points, {len(self.classes)} classes)"
+        size = f"{len(self)} clouds of {self.points} points, {len(self.classes)} classes"
+        return f"PointDataset({self.name!r}, {self.split!r}, {size})"
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class QuestionDataset(TokenizedDataset):
         >>> white = lambda indices: torch.full((len(indices), 1, 4, 4), 255, dtype=torch.uint8)
         >>> vocabulary = Vocabulary("words", ("is", "it", "white"))
         >>> data = QuestionDataset(
-        ...     "tiny", "train", white, ["is it white"], torch.tensor([0]), ("yes", "no"), vocabulary, 4, shape=(1, 4, 4)
+        ...     "tiny", "train", white, ["is it white"], torch.tensor([0]), ("yes", "no"),
+        ...     vocabulary, 4, shape=(1, 4, 4),
         ... )
         >>> data.batch([0])[0]
         Inputs(image=(1, 1, 4, 4), tokens=(1, 3))

@@ -62,7 +62,8 @@ class SequenceDataset(LabelledDataset):
 
     Example:
         >>> walk = torch.randn(4, 9, 1)
-        >>> data = SequenceDataset("walk", "train", torch.zeros(4).long(), ("a", "b"), lambda i: walk[i], shape=(9, 1))
+        >>> rows, labels = walk.__getitem__, torch.zeros(4).long()
+        >>> data = SequenceDataset("walk", "train", labels, ("a", "b"), rows, shape=(9, 1))
         >>> data.batch([1, 2])[0].shape
         torch.Size([2, 9, 1])
     """
@@ -105,7 +106,8 @@ class SequenceDataset(LabelledDataset):
 
     def __repr__(self) -> str:
         size = f"at most {self.length} points, {self.channels} channels"
-        return f"SequenceDataset({self.name!r}, {self.split!r}, {len(self)} sequences, {size}, {self.task})"
+        what = f"{self.name!r}, {self.split!r}, {len(self)} sequences"
+        return f"SequenceDataset({what}, {size}, {self.task})"
 
 
 def _signal(row: np.ndarray, timed: bool) -> Signal:

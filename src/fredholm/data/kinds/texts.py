@@ -218,8 +218,9 @@ class TextDataset(TokenizedDataset):
         ShapeError: when labels or targets do not fit the texts.
 
     Example:
-        >>> vocabulary = Vocabulary.of_words(["a fine film", "dull"], min_count=1)
-        >>> data = TextDataset("tiny", "train", ["a fine film", "dull"], torch.tensor([1, 0]), ("bad", "good"), vocabulary, 2)
+        >>> texts, labels = ["a fine film", "dull"], torch.tensor([1, 0])
+        >>> words = Vocabulary.of_words(texts, min_count=1)
+        >>> data = TextDataset("tiny", "train", texts, labels, ("bad", "good"), words, 2)
         >>> data.batch([0, 1])[0].tolist(), data.truncated
         ([[2, 5], [3, 0]], 1)
     """
@@ -245,7 +246,8 @@ class TextDataset(TokenizedDataset):
             )
         self.task = task
         if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
-            found = f"{len(texts)} texts, {len(labels)} labels, targets {None if targets is None else tuple(targets.shape)}"
+            shape = None if targets is None else tuple(targets.shape)
+            found = f"{len(texts)} texts, {len(labels)} labels, targets {shape}"
             raise ShapeError(
                 f"{name}: received {found}; needs one label (and target) for each text"
             )
@@ -287,7 +289,8 @@ class TextDataset(TokenizedDataset):
 
     def __repr__(self) -> str:
         tokens = f"at most {self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
-        return f"TextDataset({self.name!r}, {self.split!r}, {len(self)} texts, {tokens}, {len(self.classes)} classes)"
+        size = f"{len(self)} texts, {tokens}, {len(self.classes)} classes"
+        return f"TextDataset({self.name!r}, {self.split!r}, {size})"
 
 
 # --- texts without a data set ---------------------------------------------------------------------

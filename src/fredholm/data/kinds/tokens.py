@@ -141,7 +141,8 @@ class TokenDataset(LabelledDataset):
 
     Example:
         >>> rows = Rows.of([torch.tensor([7, 8]), torch.tensor([9])])
-        >>> data = TokenDataset("tiny", "train", torch.tensor([1, 0]), ("a", "b"), rows, tokens=11, max_length=2)
+        >>> labels, sizes = torch.tensor([1, 0]), {"tokens": 11, "max_length": 2}
+        >>> data = TokenDataset("tiny", "train", labels, ("a", "b"), rows, **sizes)
         >>> data[1]
         (tensor([10]), tensor(0))
     """
@@ -181,7 +182,8 @@ class TokenDataset(LabelledDataset):
     def __repr__(self) -> str:
         what = "pairs of sequences" if self.pair else "sequences"
         size = f"at most {self.max_length} of {self.tokens} tokens"
-        return f"TokenDataset({self.name!r}, {self.split!r}, {len(self)} {what}, {size}, {len(self.classes)} classes)"
+        shape = f"{len(self)} {what}, {size}"
+        return f"TokenDataset({self.name!r}, {self.split!r}, {shape}, {len(self.classes)} classes)"
 
 
 def image_tokens(images: ImageDataset) -> TokenDataset:

@@ -7,8 +7,8 @@ authors' code: https://github.com/dwromero/ckconv
 - ``kernel.py``: the kernel, a network of the displacement; ``finite_horizon.py``: one that ends.
 - ``position_network.py``: that network: sine layers, and what the paper compares them with.
 - ``operator.py``: the operator, a thin constructor.
-- ``hidden_convolution.py``: the fast form on a regular grid, hidden units first.
-- ``grid_convolution/``: the op under it: definition, FFT, products of spectra, registration.
+- ``grid_convolution/``: the fast form on a regular grid, hidden units first, with its op:
+  definition, FFT, products of spectra, registration.
 - ``triton/``: the products of spectra on a GPU.
 - ``config.py``, ``model.py``, ``presets.py``: the CKCNN and its named sizes.
 """

@@ -6,7 +6,7 @@ r"""CKConv as the paper writes it, in plain einsums: the page to open first.
 
 ψ is a small network of the relative position with sine layers, so that one kernel covers the whole
 input at any resolution. The operator equals this function in values and gradients, and reaches it
-by FFT on a regular grid, hidden units first (``hidden_convolution.py``).
+by FFT on a regular grid, hidden units first (``grid_convolution/fft.py``).
 
 Letters of the einsums: b batch, n and m query and key, p axis of the positions, c and v input and
 output unit of a layer, o and i output and input channel, w hidden unit.

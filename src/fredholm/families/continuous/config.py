@@ -134,8 +134,8 @@ class ContinuousConfig:
         if self.stages and self.stages[-1][:3] != (self.dim, self.depth, self.heads):
             sizes = (self.dim, self.depth, self.heads)
             raise OptionError(
-                f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {sizes}; make "
-                "them equal"
+                f"stages: the last is {self.stages[-1][:3]}, dim, depth and heads say {sizes}; "
+                "make them equal"
             )
         if self.encoder == "image" and not self.stages:
             check_patch(size, self.patch)

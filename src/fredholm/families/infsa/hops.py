@@ -11,9 +11,10 @@ from torch import Tensor
 from ...errors import OptionError
 from ...integral import Exact, Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
 from ...ops.backend import check_backend
+from ...ops.tiles import root_of
 from ...quadrature import Quadrature
 from .graph import NORMS, TokenGraph, activated, sum_of_hops
-from .graph.token_graph import root_of, row_factor
+from .graph.token_graph import row_factor
 
 NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
 

@@ -7,9 +7,9 @@ and appendices are cited by their numbers.
 - ``kernel.py``: the kernel, a network of seven groups of positions and features, and its ablations.
 - ``low_rank.py``: the kernel as a product of two networks, one of each end.
 - ``operator.py``: both operators, thin constructors.
-- ``tiled.py``: the exact form, hidden units first, on a grid and on any points.
 - ``pooled.py``: the low-rank form where all queries see all keys.
-- ``hidden_first/``: the op under ``tiled.py``: definition, tiles, gradients, registration.
+- ``hidden_first/``: the exact form, hidden units first: ``tiled.py`` has the forms, on a grid and
+  on any points, and their op; then definition, forward, first layer, gradients, registration.
 - ``triton/``: the same op on a GPU.
 - ``compress.py``: a low-rank operator fitted to a trained exact one.
 - ``config.py``, ``model.py``, ``build.py``, ``presets.py``: the model, its encoders, its sizes.

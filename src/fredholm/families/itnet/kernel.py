@@ -11,7 +11,7 @@ from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity
 from ...integral.bases import SAMPLED
 from .hidden_first import ACTIVATIONS, hidden_pairs
-from .tiled import TiledColumns, TiledTable
+from .hidden_first.tiled import TiledColumns, TiledTable
 
 GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
 _FOURIER = GROUPS[:3]

@@ -8,8 +8,8 @@ Linear attention whose kernel is learned: features are scalar networks on learne
 is where, in the order to read it:
 
 - :mod:`.naive`: the paper's definitions in plain einsums.
-- :mod:`.feature_map`: ``LunaMap``, the map with all its options; :mod:`.initial`: how it starts.
-- :mod:`.kernel`: ``LunaKernel``, attention by the map's inner products.
+- :mod:`.kernel`: ``LunaKernel``, attention by the inner products of ``LunaMap``, the map with all
+  its options; :mod:`.initial`: how it begins.
 - :mod:`.operator`: ``LunaAttention``.
 
 Its sums, causal chunks and steps are those of every separable kernel, in
@@ -17,8 +17,7 @@ Its sums, causal chunks and steps are those of every separable kernel, in
 :mod:`fredholm.ops.feature_map`.
 """
 
-from .feature_map import LunaMap
-from .kernel import LunaKernel
+from .kernel import LunaKernel, LunaMap
 from .operator import LunaAttention
 
 __all__ = ["LunaAttention", "LunaKernel", "LunaMap"]

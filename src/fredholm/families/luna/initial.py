@@ -1,14 +1,30 @@
-"""Where LUNA's scalar networks and directions start."""
+"""How LUNA's map begins: presets of its options, and where scalar networks and directions start."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...errors import OptionError
+from ...errors import OptionError, suggest
 from ...integral import orthogonal_draws
 from ...ops.feature_map import Bank, scalar_bank_naive
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {"shared": False, "envelope": None, "init": "knots"},
+    "exponential": {"shared": False, "envelope": None, "init": "exponential"},  # of conversions
+    "paper": {"shared": False, "envelope": None, "init": "linear"},  # Listing 1
+    "paper-figure": {
+        "shared": True,
+        "envelope": None,
+        "init": "linear",
+    },  # Fig. 1: one network for all channels
+    "paper-equation": {"shared": False, "envelope": "scalar", "init": "linear"},  # Eq. 11
+    "paper-gated": {"shared": False, "envelope": "channels", "init": "linear"},  # Table 5
+}
+CAPS = (None, "running", "batch")
+ENVELOPES = (None, "scalar", "channels")
 REACH = 6.0  # how far from 0 an exponential is drawn
 
 
@@ -93,3 +109,24 @@ def orthonormal(sets: int, directions: int, width: int) -> Tensor:
 
 
 INITS = {"knots": _knot_bank, "linear": _linear_bank, "exponential": _exponential_bank}
+
+
+def chosen_options(name: str, **given: Any) -> dict[str, Any]:
+    """A preset's options, with those that are given in their place.
+
+    Raises:
+        OptionError: a name that does not exist.
+    """
+    if name not in PRESETS:
+        raise OptionError(f"unknown preset {name!r}{suggest(name, PRESETS)}")
+    chosen = PRESETS[name] | {key: value for key, value in given.items() if value is not None}
+    if chosen["envelope"] == "none":
+        chosen["envelope"] = None
+    allowed = {"envelope": ENVELOPES, "cap": CAPS, "init": tuple(INITS)}
+    for key, known in allowed.items():
+        value = chosen.get(key)
+        if value not in known:
+            raise OptionError(
+                f"unknown {key} {value!r}{suggest(str(value), [str(k) for k in known])}"
+            )
+    return chosen

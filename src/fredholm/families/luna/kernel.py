@@ -1,14 +1,28 @@
-"""LUNA's kernel: attention by the inner products of a learned feature map."""
+"""LUNA's kernel: attention by the inner products of a learned feature map, a bank of scalar
+networks on learned projections.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from ...errors import DomainError
-from ...integral import Banked, FeatureAttentionKernel, Layout, Problem, Projections
-from .feature_map import LunaMap
+from ...errors import DomainError, OptionError
+from ...integral import (
+    Banked,
+    FeatureAttentionKernel,
+    FeatureMap,
+    Layout,
+    Problem,
+    Projections,
+    register_feature_map,
+)
+from ...ops.feature_map import Bank, scalar_bank, scalar_bank_naive
+from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
+
+TINY = 1e-6
 
 
 class LunaKernel(FeatureAttentionKernel, Banked):
@@ -88,3 +102,202 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         return super().weights(problem.whole)[
             :, :, problem.index
         ]  # the statistic is that of all queries
+
+
+@register_feature_map("luna")
+class LunaMap(FeatureMap):
+    r"""A learned map: :math:`\phi(x) = h(x)\,[\psi_l(w_i\cdot x + b_i)]_{l,i} / \sqrt M`, ψ scalar
+    networks 1 → hidden → 1.
+
+    Args:
+        width, heads: see :class:`FeatureMap`.
+        directions: M, number of projections w; default 8, with ``init="exponential"`` the width e.
+        channels: L; r = M·L. Default 8, with ``init="exponential"`` 2.
+        hidden: units of a network.
+        activation: of the hidden units; a ReLU is evaluated as the piecewise linear function it is.
+        nonneg: a ReLU behind ψ, so that no denominator is negative.
+        per_head: w, b and ψ for every head, as in conversions; otherwise all heads share them.
+        preset: ``"default"``; ``"exponential"``, to start near softmax; or what the paper says in
+            one place: ``"paper"`` (its listing), ``"paper-figure"``, ``"paper-equation"``,
+            ``"paper-gated"``. It sets the next three options where they are not given.
+        shared: one network 1 → hidden → L instead of L networks.
+        envelope: h: ``"none"`` (1), ``"scalar"`` (a softplus of a linear map) or ``"channels"`` (a
+            sigmoid for every channel).
+        init: of ψ: ``"knots"`` (knots where projections are, every channel with mean 0 and variance
+            1 before the last ReLU) or ``"linear"`` (torch's default, which leaves about a fifth of
+            the channels dead), or ``"exponential"``: ψ draws
+            :math:`e^{u}, e^{-u}, e^{u/2}, e^{-u/2}, \dots` on [-6, 6], and directions are
+            orthonormal, the identity if M = e, so that two channels begin as Hedgehog's features
+            do. For conversions: attention starts nearer to softmax, and ends nearer.
+        bank: w and ψ stay as drawn, and one coefficient per channel is learned ("bank +
+            coefficients").
+        cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a
+            running average, which neither couples samples nor sees ahead, or ``"batch"`` with the
+            call's statistic, as the paper's listing.
+
+    Raises:
+        OptionError: an unknown name, or a size below one.
+
+    Reference: LUNA, Eqs. 9-11, Listing 1, Table 5.
+
+    Example:
+        >>> LunaMap(16, directions=4, channels=2)(torch.randn(1, 2, 5, 16)).shape
+        torch.Size([1, 2, 5, 8])
+    """
+
+    weight: Tensor
+    bias: Tensor
+    bank_weight: Tensor
+    bank_bias: Tensor
+    bank_readout: Tensor
+    bank_shift: Tensor
+    coefficient: Tensor | None
+    gate: Tensor | None
+    gate_bias: Tensor | None
+    mean_square: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        directions: int | None = None,
+        channels: int | None = None,
+        hidden: int = 64,
+        activation: str = "relu",
+        nonneg: bool = True,
+        per_head: bool = False,
+        preset: str = "default",
+        shared: bool | None = None,
+        envelope: str | None = None,
+        init: str | None = None,
+        bank: bool = False,
+        cap: str | None = None,
+        target: float = 0.1,
+    ):
+        chosen = chosen_options(preset, shared=shared, envelope=envelope, init=init, cap=cap)
+        shared, init = bool(chosen["shared"]), str(chosen["init"])
+        exponential = init == "exponential"
+        directions = (width if exponential else 8) if directions is None else directions
+        channels = (2 if exponential else 8) if channels is None else channels
+        if min(directions, channels, hidden) < 1:
+            raise OptionError(
+                f"directions, channels and hidden must be at least 1, got {directions}, {channels} "
+                f"and {hidden}"
+            )
+        super().__init__(width, heads, features=directions * channels)
+        self.directions, self.channels = directions, channels
+        self.activation, self.nonneg = activation, nonneg
+        self.envelope, self.cap, self.target = chosen["envelope"], cap, target
+        self.positive = nonneg
+        sets = heads if per_head else 1
+        networks = INITS[init](sets, channels, hidden, shared, activation)
+        draw = orthonormal if exponential else gaussian
+        self._register("weight", draw(sets, directions, width), learned=not bank)
+        self._register("bias", torch.zeros(sets, directions), learned=not bank)
+        for name, part in zip(Bank._fields, networks):
+            self._register(f"bank_{name}", part, learned=not bank)
+        self._register("coefficient", torch.ones(channels) if bank else None, learned=True)
+        self._register_gate({"scalar": 1, "channels": channels}.get(self.envelope or ""), sets)
+        # The running average starts where channels do at projections of variance 1.
+        values = scalar_bank_naive(
+            normal_grid().expand(1, sets, -1), networks, activation=activation, nonneg=nonneg
+        )
+        self.register_buffer(
+            "mean_square", values.square().mean((0, 1, 3)) if cap == "running" else None
+        )
+
+    def _register_gate(self, rows: int | None, sets: int) -> None:
+        """The envelope's linear map, ``rows`` outputs; None for no envelope."""
+        weight = bias = None
+        if rows is not None:
+            weight = torch.randn(sets, rows, self.width) * self.width**-0.5
+            bias = torch.zeros(sets, rows)
+        self._register("gate", weight, learned=True)
+        self._register("gate_bias", bias, learned=True)
+
+    def _register(self, name: str, value: Tensor | None, *, learned: bool) -> None:
+        if learned:
+            self.register_parameter(name, None if value is None else nn.Parameter(value))
+        else:
+            self.register_buffer(name, value)
+
+    @property
+    def bank(self) -> Bank:
+        """ψ's parameters."""
+        return Bank(self.bank_weight, self.bank_bias, self.bank_readout, self.bank_shift)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the features are those of :meth:`scaled_bank` alone: no envelope, no cap that
+        looks at them.
+        """
+        return self.gate is None and self.pointwise
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        """Not where a cap looks at the call's features."""
+        return self.cap is None or (self.cap == "running" and not self.training)
+
+    def scalars(self, x: Tensor) -> Tensor:
+        """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        with torch.autocast(x.device.type, enabled=False):
+            return self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]
+
+    def scaled_bank(self, dtype: torch.dtype) -> Bank:
+        """ψ with all that multiplies a channel."""
+        scale = self._scale(dtype)  # not negative, so that it may act before the ReLU
+        bank = Bank(*(part.to(dtype) for part in self.bank))
+        by_channel = scale.view(bank.shift.shape[1:])
+        return bank._replace(
+            readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel
+        )
+
+    def features_of(self, x: Tensor) -> Tensor:
+        b, h, n, _ = x.shape
+        u, sets, scale = self.scalars(x), self.weight.shape[0], self._scale(x.dtype)
+        # A set of networks per head, or one for all: then heads are further rows of the same set.
+        rows = (b, h) if sets > 1 else (b * h, 1)
+        u = u.reshape(*rows, self.directions * n)
+        y = scalar_bank(
+            u, self.scaled_bank(x.dtype), activation=self.activation, nonneg=self.nonneg
+        )
+        y = y.reshape(b, h, self.channels, self.directions, n)
+        if self.cap is not None:
+            y = self._capped(y, scale)
+        if self.gate is not None:
+            y = y * self._envelope(x, self.gate, self.gate_bias)
+        return y.flatten(2, 3).mT
+
+    def _scale(self, dtype: torch.dtype) -> Tensor:
+        """What multiplies a channel but the envelope and the batch's cap, (L,)."""
+        scale = self.weight.new_full((self.channels,), self.directions**-0.5, dtype=dtype)
+        if self.coefficient is not None:
+            scale = scale * self.coefficient.to(dtype).abs()
+        if self.cap == "running":
+            scale = scale * (self.target / (self.mean_square + TINY).sqrt()).clamp(max=1.0).to(
+                dtype
+            )
+        return scale
+
+    def _capped(self, y: Tensor, scale: Tensor) -> Tensor:
+        """The batch's cap, or an update of the running average, which the bank's scale contains."""
+        if self.cap == "batch":
+            size = (y.square().mean((0, 1, 3, 4)) * self.directions + TINY).sqrt()
+            return y * (self.target / size).clamp(max=1.0)[:, None, None]
+        if self.training:
+            size = y.detach().square().mean((0, 1, 3, 4)) / scale.detach().square().clamp(min=TINY)
+            self.mean_square.lerp_(size.to(self.mean_square.dtype), 0.1)
+        return y
+
+    def _envelope(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """h, (B, H, 1 | L, 1, N)."""
+        assert bias is not None
+        gate = weight.to(x.dtype) @ x.mT + bias.to(x.dtype)[..., None]
+        gate = nn.functional.softplus(gate) if self.envelope == "scalar" else gate.sigmoid()
+        return gate[:, :, :, None]
+
+    def extra_repr(self) -> str:
+        options = f"directions={self.directions}, channels={self.channels}"
+        return f"{super().extra_repr()}, {options}, activation={self.activation}"

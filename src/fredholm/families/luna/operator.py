@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...integral import IntegralOperator, Strategy, register_operator
-from .feature_map import LunaMap
-from .kernel import LunaKernel
+from .kernel import LunaKernel, LunaMap
 
 
 @register_operator("luna")

@@ -1,18 +1,17 @@
-"""Forms: one algorithm for the integral, one class, one file. Those here integrate any kernel that
-has what they need; forms of one paper's kernel lie in its family.
+"""Forms: one algorithm for the integral, one class. Those here integrate any kernel that has what
+they need; forms of one paper's kernel lie in its family.
 """
 
-from .chunks import Chunks, RunningMoment
+from ..contract import Form, Memory, choose, with_offset
 from .dense import Dense
-from .form import Form, KeyForm, Memory, choose, with_offset
 from .fused import Fused
 from .hidden import HiddenBlocks
+from .keys import KeyForm
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
 from .own import OwnResponse
 from .quadratic import Quadratic
 from .scan import StatesScan
-from .separable import SeparableForm
-from .sums import Sums
+from .separable import Chunks, RunningMoment, SeparableForm, Sums
 from .taps import TapConvolution
 from .transition import Transition
 from .weights import WeightBlocks

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..kernel import Kernel
+from ..contract import Kernel
 from ..problem import Problem
 
 WORKING_SET = 1 << 26  # bytes of one block, where the strategy leaves the choice to us

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from ...ops.dense import dense_apply
-from ..kernel import Kernel
+from ..contract import Kernel, Memory
 from ..problem import Problem
 from ..strategy import Exact
 from .blocks import by_query_blocks
-from .form import KeyForm, Memory
+from .keys import KeyForm
 
 
 class Dense(KeyForm):

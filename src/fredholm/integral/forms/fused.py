@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ...ops.attention import attention
 from ..capabilities import JointScores, SoftmaxScores, has_trait
-from ..kernel import Kernel
+from ..contract import Kernel, Memory, with_offset
 from ..problem import Facts, Problem
 from ..strategy import Exact
-from .form import KeyForm, Memory, with_offset
+from .keys import KeyForm
 
 
 class Fused(KeyForm):

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernel import Kernel
+from ..contract import Kernel, Memory
 from ..problem import Problem
 from ..strategy import Exact
 from .blocks import by_query_blocks
-from .form import KeyForm, Memory
+from .keys import KeyForm
 
 
 class HiddenBlocks(KeyForm):

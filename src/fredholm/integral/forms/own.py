@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from ..capabilities import OwnForm
-from ..kernel import Kernel
+from ..contract import Form, Kernel
 from ..problem import Facts, Problem
 from ..strategy import Exact
-from .form import Form
 
 
 class OwnResponse(Form):

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from ...quadrature import Quadrature
 from ..capabilities import Separable
-from ..kernel import Kernel
+from ..contract import Form, Kernel, Memory
 from ..problem import Facts, Problem
 from ..strategy import EXACT, Linear
-from .form import Form, KeyForm, Memory
+from .keys import KeyForm
 
 
 class Quadratic(Form):

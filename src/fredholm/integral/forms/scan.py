@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from ..capabilities import StateScan
-from ..kernel import Kernel
+from ..contract import Form, Kernel
 from ..problem import Facts, Problem
 from ..strategy import Scan
-from .form import Form
 
 
 class StatesScan(Form):

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from ...ops.scan import causal_convolution, pack, reorder
 from ..capabilities import LagTaps, StateScan
-from ..kernel import Kernel
+from ..contract import Form, Kernel, with_offset
 from ..problem import Facts, Problem
 from ..strategy import FFT
-from .form import Form, with_offset
 
 # A transform of every tap pays while a tap is a small matrix; above that a state is passed on.
 SMALL_TAP = 64

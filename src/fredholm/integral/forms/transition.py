@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ...quadrature import Quadrature
 from ..capabilities import CausalTransition
-from ..kernel import Kernel
+from ..contract import Form, Kernel, Memory
 from ..problem import Facts, Point
 from ..strategy import Exact
-from .form import Form, Memory
 
 
 class Transition(Form):

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..kernel import Kernel
+from ..contract import Kernel, Memory
 from ..problem import Problem
 from ..strategy import Exact
 from .blocks import by_query_blocks
-from .form import KeyForm, Memory
+from .keys import KeyForm
 
 NUMBERS_PER_PAIR = 4  # scores, weights and what their gradient keeps
 

@@ -128,7 +128,9 @@ class Backbone(nn.Module, PretrainedMixin):
         return u, suited(self.blocks[0].operator, domain)
 
     def read_out(self, features: Tensor, domain: Domain) -> Float[Tensor, "b d"]:
-        """The mean over the points that are no padding, or the last of them where the order counts."""
+        """The mean over the points that are no padding, or the last of them where the
+        order counts.
+        """
         valid = domain.valid
         if self.config.causal:
             if valid is None:

@@ -38,7 +38,8 @@ class LRA(nn.Module, PretrainedMixin):
 
     Example:
         >>> from fredholm.models import create_model
-        >>> create_model("lra_skyformer", operator="luna", max_length=9)(torch.ones(2, 9, dtype=torch.int64)).shape
+        >>> model = create_model("lra_skyformer", operator="luna", max_length=9)
+        >>> model(torch.ones(2, 9, dtype=torch.int64)).shape
         torch.Size([2, 2])
     """
 

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import OptionError, suggest
-from ..activations import ACTIVATIONS
-from ..distance import root_of
+from ..tiles import ACTIVATIONS, root_of
 
 
 def take_keys(

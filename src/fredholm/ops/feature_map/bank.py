@@ -1,18 +1,25 @@
-"""A bank of scalar networks, each form where it is exact and fastest."""
+"""A bank of scalar networks, each form where it is exact and fastest: few scalars and any
+activation in chunks, whose hidden units are never kept and computed again in the backward; ReLU
+networks as the piecewise linear functions they are, in :mod:`.piecewise`.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..activations import find_activation
+from ..custom_op import custom_op
+from ..tiles import find_activation, rectangles
 from .naive import Bank
-from .piecewise import segments
-from .registration import piecewise_linear_op, scalar_bank_op
+from .piecewise import piecewise_linear_op, segments, size_of
 
 FEW = 256  # scalars of a set
+ELEMENTS = 500_000  # hidden units of a chunk that a CPU core works through near its cache
+ACCELERATOR_ELEMENTS = 100_000_000
 
 
 def scalar_bank(
@@ -28,7 +35,7 @@ def scalar_bank(
     Args:
         u: scalars, (R, S, T); set s of the bank is applied to ``u[:, s]``.
         bank: see :class:`Bank`.
-        activation: σ, a name in ``fredholm.ops.activations.ACTIVATIONS``.
+        activation: σ, a name in ``fredholm.ops.tiles.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
 
     Returns:
@@ -80,3 +87,121 @@ def _check(u: Tensor, bank: Bank) -> None:
             "u is (R, S, T); got "
             f"{', '.join(map(str, shapes))} and {tuple(u.shape)}"
         )
+
+
+# --- any activation, in chunks --------------------------------------------------------------------
+
+
+def _chunk(u: Tensor, bank: Bank) -> int:
+    elements = ELEMENTS if u.device.type == "cpu" else ACCELERATOR_ELEMENTS
+    return max(1, elements // bank.weight[0].numel())
+
+
+def forward(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    readout: Tensor,
+    shift: Tensor,
+    activation: str,
+    nonneg: bool,
+) -> Tensor:
+    """(R, S, T) scalars to (R, S, L, T)."""
+    bank, channels = Bank(weight, bias, readout, shift), shift[0].numel()
+    rows, sets, columns = u.shape
+    out, apply = u.new_empty(rows, sets, channels, columns), find_activation(activation).apply_
+    for s in range(sets):
+        weight, bias, readout, shift = (x[s] for x in bank)
+        for r, c in rectangles(rows, columns, _chunk(u, bank)):
+            part = u[r, s, c]
+            hidden = weight[..., None] * part.reshape(-1) + bias[..., None]
+            apply(hidden)
+            y = torch.baddbmm(shift[..., None], readout, hidden)
+            y = y.relu_() if nonneg else y
+            out[r, s, :, c] = y.view(channels, *part.shape).transpose(0, 1)
+    return out
+
+
+def backward(
+    grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str
+) -> list[Tensor]:
+    """Gradients of u and of the bank; ``out`` where its ReLU cuts the gradient."""
+    (rows, sets, columns), rule = u.shape, find_activation(activation)
+    du, total = u.new_empty(u.shape), Bank(*(x.new_zeros(x.shape) for x in bank))
+    for s in range(sets):
+        weight, bias, readout, shift = (x[s] for x in bank)
+        for r, c in rectangles(rows, columns, _chunk(u, bank)):
+            part = u[r, s, c]
+            x = part.reshape(-1)
+            g = grad[r, s, :, c]
+            g = g if out is None else g * (out[r, s, :, c] > 0)
+            g = g.transpose(0, 1).reshape(*shift.shape, -1)  # (G, C, n)
+            before = weight[..., None] * x + bias[..., None]
+            hidden = before.clone()
+            rule.apply_(hidden)
+            total.readout[s].baddbmm_(g, hidden.mT)
+            total.shift[s].add_(g.sum(-1))
+            inner = readout.mT @ g
+            rule.gradient_(inner, before)
+            total.weight[s].add_(inner @ x)
+            total.bias[s].add_(inner.sum(-1))
+            du[r, s, c] = (weight.flatten() @ inner.flatten(0, 1)).view(part.shape)
+    return [du, *total]
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
+
+
+def _bank_fake(*arguments: Any) -> Tensor:
+    u, *_, shift, _, _ = arguments
+    return u.new_empty(u.shape[0], u.shape[1], shift.shape[1] * shift.shape[2], u.shape[2])
+
+
+def _bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+    u, *bank, activation = arguments
+    return backward(grad, out, u, Bank(*bank), activation)
+
+
+def _bank_gradients_fake(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+    return [x.new_empty(x.shape) for x in arguments[:-1]]
+
+
+def _bank_flops(u: Any, weight: Any, bias: Any, readout: Any, *_: Any) -> int:
+    return 2 * size_of(u) * (size_of(weight[1:]) + size_of(readout[1:]))
+
+
+def _bank_backward_flops(
+    grad: Any, out: Any, u: Any, weight: Any, bias: Any, readout: Any, *_: Any
+) -> int:
+    return 2 * size_of(u) * (3 * size_of(weight[1:]) + 2 * size_of(readout[1:]))
+
+
+scalar_bank_backward_op = custom_op(
+    "scalar_bank_backward",
+    f"(Tensor grad, Tensor? out, {BANK}, str activation) -> Tensor[]",
+    _bank_gradients,
+    fake=_bank_gradients_fake,
+    flops=_bank_backward_flops,
+)
+
+
+def _save_bank(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    *tensors, ctx.activation, nonneg = inputs
+    ctx.save_for_backward(output if nonneg else None, *tensors)
+
+
+def _bank_backward(ctx: Any, grad: Tensor) -> tuple:
+    return (*scalar_bank_backward_op(grad, *ctx.saved_tensors, ctx.activation), None, None)
+
+
+scalar_bank_op = custom_op(
+    "scalar_bank",
+    f"({BANK}, str activation, bool nonneg) -> Tensor",
+    forward,
+    fake=_bank_fake,
+    flops=_bank_flops,
+    setup_context=_save_bank,
+    backward=_bank_backward,
+)

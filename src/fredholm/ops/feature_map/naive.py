@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..activations import find_activation
+from ..tiles import find_activation
 
 
 class Bank(NamedTuple):

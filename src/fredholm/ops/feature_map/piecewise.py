@@ -8,13 +8,15 @@ over the scalars of a segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..custom_op import custom_op
+from ..tiles import rectangles
 from .naive import Bank
 
 # Scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread.
@@ -22,7 +24,6 @@ CHUNK = 32_768
 ACCELERATOR_CHUNK = 4_194_304
 CELLS = 16  # grid cells per knot
 PASSES = 12  # more knots than this in one cell: binary search
-Rectangle = tuple[slice, slice]
 
 
 def segments(
@@ -67,14 +68,8 @@ def segments(
     return knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype)
 
 
-def rectangles(rows: int, columns: int, size: int) -> Iterator[Rectangle]:
-    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of
-    one.
-    """
-    high, wide = max(1, size // max(1, columns)), min(size, max(1, columns))
-    for r in range(0, rows, high):
-        for c in range(0, columns, wide):
-            yield slice(r, r + high), slice(c, c + wide)
+def size_of(shape: Any) -> int:
+    return int(torch.Size(shape).numel())
 
 
 def chunk_of(u: Tensor) -> int:
@@ -166,3 +161,48 @@ def backward(
                 1, index.long().expand(2 * channels, -1), both.view(2 * channels, -1)
             )
     return du, dlines
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+
+def _lines(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+    return u.new_empty(u.shape[0], u.shape[1], slope.shape[1], u.shape[2])
+
+
+def _line_gradients(
+    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
+
+
+piecewise_linear_backward_op = custom_op(
+    "piecewise_linear_backward",
+    "(Tensor grad, Tensor? out, Tensor u, Tensor knots, Tensor slope) -> (Tensor, Tensor)",
+    backward,
+    fake=_line_gradients,
+    flops=lambda grad, out, u, knots, slope: 5 * size_of(u) * slope[1],
+)
+
+
+def _save_lines(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    u, knots, slope, _, nonneg = inputs
+    ctx.save_for_backward(output if nonneg else None, u, knots, slope)
+
+
+def _lines_backward(ctx: Any, grad: Tensor) -> tuple:
+    # A knot only says which line a scalar reads; ψ is continuous there, so that moving a knot while
+    # the lines stay changes nothing to first order. :func:`segments` detaches it for that reason.
+    du, lines = piecewise_linear_backward_op(grad, *ctx.saved_tensors)
+    return du, None, *lines.chunk(2, 1), None
+
+
+piecewise_linear_op = custom_op(
+    "piecewise_linear",
+    "(Tensor u, Tensor knots, Tensor slope, Tensor intercept, bool nonneg) -> Tensor",
+    forward,
+    fake=_lines,
+    flops=lambda u, knots, slope, intercept, nonneg: 2 * size_of(u) * slope[1],
+    setup_context=_save_lines,
+    backward=_lines_backward,
+)

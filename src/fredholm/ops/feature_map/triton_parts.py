@@ -23,7 +23,7 @@ def _tanh(x):
 
 @triton.jit
 def activated(s, ACTIVATION: tl.constexpr):
-    """σ(s) for a name of ``fredholm.ops.activations.ACTIVATIONS``."""
+    """σ(s) for a name of ``fredholm.ops.tiles.ACTIVATIONS``."""
     if ACTIVATION == "relu":
         value = tl.where(s < 0.0, 0.0, s)
     elif ACTIVATION == "gelu":

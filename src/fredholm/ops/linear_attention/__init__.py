@@ -4,12 +4,13 @@ from .banked import banked_attention
 from .chunked import (
     Moment,
     attend_in_pieces,
+    guarded,
     linear_attention,
     linear_attention_step,
     linear_attention_stretch,
     wants_pieces,
 )
-from .naive import guarded, linear_attention_naive, linear_density
+from .naive import linear_attention_naive, linear_density
 
 __all__ = [
     "Moment",

@@ -15,7 +15,6 @@ from ...errors import StrategyError
 from ...quadrature import Quadrature
 from ..backend import choose_backend
 from .limits import linear_attention_refusal
-from .naive import guarded
 
 
 def linear_attention(
@@ -261,6 +260,17 @@ def _with_mass(value: Tensor, floor: float | None) -> Tensor:
     return value if floor is None else F.pad(value, (0, 1), value=1.0)
 
 
+def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
+    """The denominator, or ``floor`` where its magnitude is below: features that are all zero give
+    zero and never NaN.
+
+    Example:
+        >>> guarded(torch.tensor([2.0, 0.0, -3.0]), 0.5).tolist()
+        [2.0, 0.5, -3.0]
+    """
+    return torch.where(denominator.abs() < floor, floor, denominator)
+
+
 def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
     out = out if scale is None else out * scale
     return out if floor is None else out[..., :-1] / guarded(out[..., -1:], floor)
@@ -269,9 +279,9 @@ def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
 def _prefix_sums(
     query: Tensor, key: Tensor, value: Tensor, chunk: int, moment: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in brackets
-    after the last; M is the ``moment`` of points before. Shapes only, no loop, so that traced
-    lengths stay free.
+    r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in
+    brackets after the last; M is the ``moment`` of points before. Shapes only, no loop, so that
+    traced lengths stay free.
     """
     n = query.shape[2]
     count = (n + chunk - 1) // chunk

@@ -6,16 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-
-def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
-    """The denominator, or ``floor`` where its magnitude is below: features that are all zero give
-    zero and never NaN.
-
-    Example:
-        >>> guarded(torch.tensor([2.0, 0.0, -3.0]), 0.5).tolist()
-        [2.0, 0.5, -3.0]
-    """
-    return torch.where(denominator.abs() < floor, floor, denominator)
+from .chunked import guarded
 
 
 def linear_density(

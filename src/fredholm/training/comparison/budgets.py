@@ -134,7 +134,9 @@ def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> i
 
 
 def step_seconds(recipe: Recipe, dataset: Any, steps: int = 5) -> float:
-    """Median seconds of a training step (forward, backward, AdamW) after one that does not count."""
+    """Median seconds of a training step (forward, backward, AdamW) after one that
+    does not count.
+    """
     model: Any = build_model(recipe, dataset)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batches = iter(

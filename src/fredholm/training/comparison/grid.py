@@ -1,4 +1,6 @@
-"""Trains every operator on every task with every seed, resumably, and keeps the tables up to date."""
+"""Trains every operator on every task with every seed, resumably, and keeps the
+tables up to date.
+"""
 
 from __future__ import annotations
 
@@ -140,34 +142,34 @@ def plan(
     """The task's entry of the results, sizes solved and no run yet, and the runs that fill it."""
     common = make_recipe(task, REFERENCE, setting.changes)
     dataset = build_dataset(common, "train")
-    asked = task_of(dataset)
+    objective = task_of(dataset)
     entry: dict[str, Any] = {
         "name": task.name,
         "title": task.title,
         "recipe": task.recipe,
         "samples": len(dataset),
     }
-    entry |= {"overrides": list(task.overrides), "metric": asked.metric[0].removeprefix("val_")}
-    entry |= {"measure": asked.measure}
+    entry |= {"overrides": list(task.overrides), "metric": objective.metric[0].removeprefix("val_")}
+    entry |= {"measure": objective.measure}
     entry |= {"points": count_points(dataset, build_model(common, dataset))}
     rows, runs = [], []
     sizes = _read(place / task.name / "sizes.json")
     for contender in contenders:
-        found = sizes.get(contender.label) or _size(task, contender, dataset, setting)
-        sizes[contender.label] = found
+        size = sizes.get(contender.label) or _size(task, contender, dataset, setting)
+        sizes[contender.label] = size
         (place / task.name).mkdir(parents=True, exist_ok=True)
         write_json(place / task.name / "sizes.json", sizes)
-        rows.append({"operator": contender.label, **found, "runs": []})
-        if "refused" in found:
-            say(f"{task.name} {contender.label}: does not serve this task: {found['refused']}")
+        rows.append({"operator": contender.label, **size, "runs": []})
+        if "refused" in size:
+            say(f"{task.name} {contender.label}: does not serve this task: {size['refused']}")
             continue
         say(
-            f"{task.name} {contender.label}: width {found['dim']}, {found['parameters']:,} "
-            f"parameters ({found['off']:+.1%})"
+            f"{task.name} {contender.label}: width {size['dim']}, {size['parameters']:,} "
+            f"parameters ({size['off']:+.1%})"
         )
         changes = [
-            f"model.dim={found['dim']}",
-            *([f"training.epochs={found['epochs']}"] if found["epochs"] else []),
+            f"model.dim={size['dim']}",
+            *([f"training.epochs={size['epochs']}"] if size["epochs"] else []),
         ]
         for seed in range(seeds):
             name = f"{safe_name(contender.label)},seed={seed}"

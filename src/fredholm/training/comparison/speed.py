@@ -64,7 +64,7 @@ def measure(
             "one repeat"
         )
     results = tables.read_results(place)
-    found: dict[str, Any] = {
+    speed: dict[str, Any] = {
         "machine": _machine(),
         "dim": DIM,
         "reference": REFERENCE.label,
@@ -85,7 +85,7 @@ def measure(
                     "repeats": repeats,
                 },
             )
-            found["steps"].append({"task": task["name"], "operator": row["operator"], **step})
+            speed["steps"].append({"task": task["name"], "operator": row["operator"], **step})
             say(
                 f"{task['name']} {row['operator']}: {step['milliseconds']:.1f} ms a step, "
                 f"{step['megabytes']:.0f} MB"
@@ -95,19 +95,19 @@ def measure(
         curves = _child(
             "scaling", {"operator": label, "lengths": list(lengths), "repeats": repeats}
         )
-        found["scaling"] += curves
+        speed["scaling"] += curves
         say(f"{label}: {'; '.join(_line(curve) for curve in curves)}")
-    for curve in found["scaling"]:
+    for curve in speed["scaling"]:
         same = next(
             c
-            for c in found["scaling"]
+            for c in speed["scaling"]
             if (c["operator"], c["direction"]) == (REFERENCE.label, curve["direction"])
         )
         curve["exponent"], curve["crossover"] = exponent(curve), crossover(curve, same)
-    write_json(place / tables.SPEED, found)
+    write_json(place / tables.SPEED, speed)
     tables.write(place, results)
     tables.write_page(place, results)
-    return found
+    return speed
 
 
 def exponent(curve: dict[str, Any]) -> float | None:
@@ -166,9 +166,9 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
     """One measurement in a process of its own, forked from one that has imported everything and
     computed nothing.
     """
-    served = "forkserver" in multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if served else "spawn")
-    if served:
+    forkserver = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if forkserver else "spawn")
+    if forkserver:
         context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, context) as process:
         return process.submit({"step": step, "scaling": scale}[what], **arguments).result()
@@ -179,16 +179,16 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
 
 def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str, float]:
     """Median milliseconds and peak megabytes of a training step."""
-    found, contender = find_task(task), read_contenders(_as_option(operator))[0]
-    recipe = make_recipe(found, contender, tuple(changes))
+    chosen, contender = find_task(task), read_contenders(_as_option(operator))[0]
+    recipe = make_recipe(chosen, contender, tuple(changes))
     dataset = build_dataset(recipe, "train")
     model: Any = build_model(recipe, dataset)
-    asked, optimizer = task_of(dataset), torch.optim.AdamW(model.parameters(), lr=1e-4)
+    objective, optimizer = task_of(dataset), torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs, labels = dataset.batch(torch.arange(min(recipe.data.batch_size, len(dataset))))
 
     def once(size: int) -> None:
         optimizer.zero_grad()
-        asked.loss(model(inputs[:size]), labels[:size]).backward()
+        objective.loss(model(inputs[:size]), labels[:size]).backward()
         optimizer.step()
 
     once(1)

@@ -14,8 +14,8 @@ from ...files import write_json
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
-    "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters", "off", "flops", "epochs", "minutes",
-    "step_milliseconds", "step_megabytes",
+    "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters",
+    "off", "flops", "epochs", "minutes", "step_milliseconds", "step_megabytes",
     "points_a_second", "refused",
 )  # fmt: skip
 
@@ -30,13 +30,13 @@ def open_results(place: Path, setting: Any) -> dict[str, Any]:
     wanted = json.loads(json.dumps(asdict(setting)))
     if not (place / RESULTS).is_file():
         return {"setting": wanted, "tasks": []}
-    found = read_results(place)
-    if found["setting"] != wanted:
+    results = read_results(place)
+    if results["setting"] != wanted:
         raise OptionError(
-            f"{place}: holds a comparison with {found['setting']}; received {wanted}; choose "
+            f"{place}: holds a comparison with {results['setting']}; received {wanted}; choose "
             "another --out"
         )
-    return found
+    return results
 
 
 def read_results(place: Path) -> dict[str, Any]:
@@ -46,14 +46,14 @@ def read_results(place: Path) -> dict[str, Any]:
         DataError: it is missing or no such file.
     """
     try:
-        found = json.loads((place / RESULTS).read_text(encoding="utf-8"))
-        if not {"setting", "tasks"} <= set(found):
+        results = json.loads((place / RESULTS).read_text(encoding="utf-8"))
+        if not {"setting", "tasks"} <= set(results):
             raise ValueError("it has no setting and tasks")
     except (OSError, ValueError) as error:
         raise DataError(
             f"{place / RESULTS}: no results of a comparison ({error}); run fredholm compare first"
         ) from error
-    return found
+    return results
 
 
 def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any]) -> None:

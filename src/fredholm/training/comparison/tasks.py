@@ -104,7 +104,7 @@ def read_contenders(text: str | None) -> list[Contender]:
         ['gru', 'luna channels=4']
     """
     known = [*operators.list_operators(), *models.list_baselines()]
-    found = []
+    contenders = []
     for part in known if text is None else split_values(text):
         value = plain(parse(part, "operators")) if part.startswith("{") else {"name": part}
         if not isinstance(value, dict) or value.get("name") not in known:
@@ -115,11 +115,11 @@ def read_contenders(text: str | None) -> list[Contender]:
             )
         name = value.pop("name")
         label = " ".join([name, *(f"{key}={option}" for key, option in value.items())])
-        found.append(Contender(label, name, value))
-    labels = [c.label for c in found]
+        contenders.append(Contender(label, name, value))
+    labels = [c.label for c in contenders]
     if len(set(labels)) < len(labels):
         raise OptionError(f"operators: received {text!r}; needs each of them once")
-    return found
+    return contenders
 
 
 def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
@@ -149,7 +149,11 @@ for _task in (
         "4,000 pictures of clothes, 16 patches of 7x7 pixels",
         "fashion-mnist",
         _backbone(
-            "model.patch=7", "data.limit=4000", "data.batch_size=64", "training.epochs=6", "training.ema_decay=null",
+            "model.patch=7",
+            "data.limit=4000",
+            "data.batch_size=64",
+            "training.epochs=6",
+            "training.ema_decay=null",
         ),
     ),
     ComparedTask(
@@ -157,21 +161,38 @@ for _task in (
         "4,000 colour photographs, 64 patches of 4x4 pixels",
         "cifar10",
         _backbone(
-            "data.limit=4000", "data.batch_size=64", "data.mixup=0.0", "training.epochs=8", "training.ema_decay=null",
-            _SHORT, "schedule.warmup_epochs=1",
+            "data.limit=4000",
+            "data.batch_size=64",
+            "data.mixup=0.0",
+            "training.epochs=8",
+            "training.ema_decay=null",
+            _SHORT,
+            "schedule.warmup_epochs=1",
         ),
     ),
     ComparedTask(
         "movie-reviews",
         "sentiment of 3,000 sentences, at most 24 words",
         "reviews",
-        _backbone("data.limit=3000", "data.max_length=24", "training.epochs=5", "model.dropout=0.2", _SHORT),
+        _backbone(
+            "data.limit=3000",
+            "data.max_length=24",
+            "training.epochs=5",
+            "model.dropout=0.2",
+            _SHORT,
+        ),
     ),
     ComparedTask(
         "movie-bytes",
         "sentiment of 3,000 sentences as at most 128 bytes",
         "reviews",
-        _backbone("data.limit=3000", "data.tokens=bytes", "data.max_length=128", "training.epochs=6", _SHORT),
+        _backbone(
+            "data.limit=3000",
+            "data.tokens=bytes",
+            "data.max_length=128",
+            "training.epochs=6",
+            _SHORT,
+        ),
     ),
     ComparedTask(
         "japanese-vowels",
@@ -192,7 +213,11 @@ for _task in (
         "repeat ten symbols after 20 steps, in causal order",
         "ckcnn-copy-memory",
         _backbone(
-            "model.head=every", "model.causal=true", "data.options={delay: 20}", "data.limit=2000", "training.epochs=8",
+            "model.head=every",
+            "model.causal=true",
+            "data.options={delay: 20}",
+            "data.limit=2000",
+            "training.epochs=8",
             _SHORT,
         ),
         {"ckconv": {"omega": 19.2}},
@@ -211,21 +236,31 @@ for _task in (
         _backbone(
             "data.options={min_length: 5, max_length: 40, max_depth: 3, max_args: 4, train: 4000, "
             "val: 500, test: 2000}",
-            "training.epochs=8", _SHORT,
+            "training.epochs=8",
+            _SHORT,
         ),
     ),
     ComparedTask(
         "kicad",
         "2,000 clouds of 64 points on electronic parts, 26 kinds",
         "itnet-kicad",
-        _backbone("data.options={points: 64}", "data.limit=2000", "training.epochs=6", "training.label_smoothing=0.0"),
+        _backbone(
+            "data.options={points: 64}",
+            "data.limit=2000",
+            "training.epochs=6",
+            "training.label_smoothing=0.0",
+        ),
     ),
     ComparedTask(
         "kjv",
         "the next character of the King James Bible, 2,000 windows of 64",
         "itnet-kjv",
         _backbone(
-            "model.causal=true", "model.head=every", "data.max_length=64", "data.limit=2000", "training.epochs=3",
+            "model.causal=true",
+            "model.head=every",
+            "data.max_length=64",
+            "data.limit=2000",
+            "training.epochs=3",
             "schedule.warmup_epochs=0.3",
         ),
     ),
@@ -240,7 +275,12 @@ for _task in (
         "the section of 2,000 Debian packages from their and 7 neighbours' words, in ITNet's graph "
         "model",
         "itnet-debian-graph",
-        ("model.depth=1", "data.options={size: 8, eigenvectors: 4}", "data.limit=2000", "training.epochs=3"),
+        (
+            "model.depth=1",
+            "data.options={size: 8, eigenvectors: 4}",
+            "data.limit=2000",
+            "training.epochs=3",
+        ),
     ),
-):  # fmt: skip
+):
     register_task(_task)

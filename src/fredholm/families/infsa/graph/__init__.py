@@ -1,16 +1,15 @@
 """The token graph as an operator that is never stored: one product over tiles, many hops by it.
 
-- :mod:`.token_graph`: :class:`TokenGraph`, the norm and one hop.
-- :mod:`.solve`: the truncated series and the resolvent, by hops.
-- :mod:`.product`: the product with the edges, which every hop is.
-- :mod:`.tiled`, :mod:`.registration`: its tiles on a CPU, forward and backward, as a custom op.
-- :mod:`.activations`: φ.
+- :mod:`.token_graph`: :class:`TokenGraph`, its norm, some hops on it, and the product with the
+  edges, which every hop is.
+- :mod:`.solve`: the resolvent, by hops.
+- :mod:`.tiled`, :mod:`.registration`: the product's tiles on a CPU, forward and backward, as a
+  custom op; φ.
 """
 
-from .activations import ACTIVATIONS, activated
-from .product import edge_product
-from .solve import Convergence, resolvent, solve, sum_of_hops
-from .token_graph import NORMS, TokenGraph
+from .solve import Convergence, resolvent, solve
+from .tiled import ACTIVATIONS, activated
+from .token_graph import NORMS, TokenGraph, edge_product, sum_of_hops
 
 __all__ = [
     "ACTIVATIONS",

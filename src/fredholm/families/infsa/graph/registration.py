@@ -8,16 +8,10 @@ import torch
 from torch import Tensor
 
 from ....ops.custom_op import differentiable_op
-from .tiled import Inputs, backward, forward
+from .tiled import Inputs, backward, forward_op
 
 TENSORS = "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? density"
 OPTIONS = "bool causal, str activation, str statistic, int memory"
-
-
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    x = Inputs(*arguments[:5])
-    with torch.autocast(x.value.device.type, enabled=False):
-        return forward(x, *arguments[5:])
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -59,7 +53,7 @@ edge_product_op = differentiable_op(
     "affinity_product",
     tensors=TENSORS,
     options=OPTIONS,
-    forward=_forward,
+    forward=forward_op,
     backward=_backward,
     fake=_fake,
     gradients_of=("grad", "row_grad"),

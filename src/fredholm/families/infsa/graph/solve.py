@@ -1,6 +1,4 @@
-"""Many hops on a token graph: the truncated Neumann series, and the resolvent with its
-convergence checked.
-"""
+"""All hops on a token graph: the resolvent, with its convergence checked."""
 
 from __future__ import annotations
 
@@ -11,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ....errors import ConvergenceError
-from .activations import activated
-from .product import edge_product
-from .token_graph import TokenGraph
+from .tiled import activated
+from .token_graph import TokenGraph, edge_product
 
 Map = Callable[[Tensor], Tensor]
 BLOCK = 128  # rows solved together by substitution
@@ -36,16 +33,6 @@ class Convergence:
     iterations: int
     residual: float
     radius: float
-
-
-def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
-    r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
-    O(hops·N) memory with gradients.
-    """
-    out, factor = graph.start(value)
-    for _ in range(hops - 1):
-        out = graph.apply(value + out, factor)
-    return out
 
 
 def resolvent(

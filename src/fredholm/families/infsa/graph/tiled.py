@@ -11,15 +11,44 @@ that of the row statistic and m the masses in it, a tile's gradients are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ....ops.tiles import Scratch, Span, cut, groups, spans
-from .activations import find_activation
+from ....errors import OptionError, suggest
+from ....ops.tiles import ACTIVATIONS as POINTWISE
+from ....ops.tiles import Activation, Scratch, Span, cut, groups, spans
 
 KEY_TILE = 512
+
+
+# φ of an edge: the three of the paper's Table 4
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": POINTWISE["relu"],
+    "gelu": POINTWISE["gelu"],
+    "abs": Activation(torch.abs, torch.abs_, lambda g, s: g.mul_(s.sign())),
+}
+
+
+def activated(scores: Tensor, activation: str) -> Tensor:
+    """φ(scores) for an activation of :data:`ACTIVATIONS`.
+
+    Raises:
+        OptionError: an unknown activation.
+
+    Example:
+        >>> activated(torch.tensor([-1.0, 2.0]), "abs").tolist()
+        [1.0, 2.0]
+    """
+    return find_activation(activation).function(scores)
+
+
+def find_activation(name: str) -> Activation:
+    """The :class:`Activation` of that name, or an OptionError."""
+    if name not in ACTIVATIONS:
+        raise OptionError(f"unknown activation {name!r}{suggest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 class Inputs(NamedTuple):
@@ -104,6 +133,13 @@ def tiles(x: Inputs, causal: bool, plan: Plan):
         for q in spans(0, nq, plan.queries):
             for k in spans(0, min(q.stop, x.key.shape[2]) if causal else x.key.shape[2], plan.keys):
                 yield Tile(x, chunk, q, k, causal)
+
+
+def forward_op(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """:func:`forward` of the op's arguments, outside autocast."""
+    x = Inputs(*arguments[:5])
+    with torch.autocast(x.value.device.type, enabled=False):
+        return forward(x, *arguments[5:])
 
 
 def forward(

@@ -1,6 +1,9 @@
-"""The integral of an MLP kernel, hidden units first: definition (``naive``) and tiled custom op."""
+"""The integral of an MLP kernel, hidden units first: definition (``naive``), and the forms with
+their custom op (``tiled``), which a forward enters by ``tiled.py``, ``forward.py`` and
+``first_layer.py``.
+"""
 
-from ....ops.activations import ACTIVATIONS, Activation
+from ....ops.tiles import ACTIVATIONS, Activation
 from .naive import hidden_pairs, mlp_kernel_naive
 from .tiled import DEFAULT_BYTES, mlp_kernel
 

@@ -19,13 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....ops.activations import Activation, find_activation
-from ....ops.tiles import Scratch, Span, cut, groups, multiply_rows, spans
-from .first_layer import FirstLayer, add
-from .forward import linear
-from .plan import Plan
+from ....ops.tiles import (
+    Activation,
+    Scratch,
+    Span,
+    cut,
+    find_activation,
+    groups,
+    multiply_rows,
+    spans,
+)
+from .first_layer import FirstLayer, add, cut_pairs
+from .forward import Plan, as_given, linear, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
-from .tiles import as_given, cut_pairs, pair_weight, prepare
 
 
 @dataclass

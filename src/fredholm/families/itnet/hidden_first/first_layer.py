@@ -4,7 +4,7 @@ the terms' tensors.
 Three ways into a tile of pre-activations S (h, b, Tq, w, Tk), by what a term varies with:
 
 - Product and query bias are one matrix product: a row ``[scale ⊙ query, query bias]`` of each query
-  and hidden unit meets the keys, whose last column is one (:func:`.tiles.prepare`).
+  and hidden unit meets the keys, whose last column is one (:func:`.forward.prepare`).
 - Terms that all batch entries share, the table and distances between shared positions, are made
   once per block and copied into the S of every chunk, before that product is added to it.
 - What is left, the key bias and distances between positions of a batch entry, is added per chunk.
@@ -19,10 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ....ops.distance import distances
-from ....ops.tiles import Scratch, Span, cut, multiply_rows
-from .terms import Tensors
-from .tiles import cut_pairs
+from ....ops.tiles import Scratch, Span, cut, distances, multiply_rows
+from .terms import PAIR_TENSORS, Tensors
 
 Chunk = tuple[Span, Span]
 
@@ -176,6 +174,16 @@ class FirstLayer:
         ):
             if total is not None:
                 add(cut(total, *chunk)[:, :, tile], part)
+
+
+def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
+    """Heads ``h`` and batch entries ``b`` of all heads-first tensors."""
+    parts = {
+        name: cut(getattr(x, name), h, b)
+        for name, fact in PAIR_TENSORS.items()
+        if fact.kind != "index"
+    }
+    return Tensors(**parts)
 
 
 def shared_terms_differ(x: Tensors) -> bool:

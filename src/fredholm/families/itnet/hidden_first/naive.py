@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ....ops.activations import find_activation
-from .arguments import complete
+from ....ops.tiles import find_activation
 from .terms import FIRST_LAYER, Tensors
+from .tiled import complete
 
 
 def hidden_pairs(

@@ -9,17 +9,10 @@ from torch import Tensor
 
 from ....ops.custom_op import differentiable_op
 from .backward import backward
-from .forward import forward
-from .terms import PAIR_TENSORS, SCHEMA, Tensors
+from .forward import forward_op, gather
+from .terms import PAIR_TENSORS, SCHEMA
 
 OPTIONS = "str activation, int memory"
-
-
-def _forward(*arguments: Any) -> Tensor:
-    *tensors, activation, memory = arguments
-    x = gather(tensors)
-    with torch.autocast(x.value.device.type, enabled=False):
-        return forward(x, activation, memory)
 
 
 def fake(*arguments: Any) -> Tensor:
@@ -34,12 +27,6 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     x = gather(tensors)
     with torch.autocast(x.value.device.type, enabled=False):
         return backward(grad, x, activation, memory, needs)
-
-
-def gather(tensors: Any) -> Tensors:
-    """:class:`Tensors` from the op's arguments, with or without further layers at their end."""
-    mid = list(tensors[len(PAIR_TENSORS)]) if len(tensors) > len(PAIR_TENSORS) else []
-    return Tensors(**dict(zip(PAIR_TENSORS, tensors)), mid=mid)
 
 
 # --- FLOPs, from the shapes of the tensors --------------------------------------------------------
@@ -80,7 +67,7 @@ mlp_kernel_op = differentiable_op(
     "mlp_kernel",
     tensors=f"{SCHEMA}, Tensor[] mid",
     options=OPTIONS,
-    forward=_forward,
+    forward=forward_op,
     backward=_backward,
     fake=fake,
     flops=(

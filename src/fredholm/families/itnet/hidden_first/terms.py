@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ....errors import ShapeError
-from ....ops.distance import distances
+from ....ops.tiles import distances
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def tensor(shape: str, side: str, text: str, **facts: Any) -> Any:
 @dataclass(frozen=True)
 class Tensors:
     """The tensors of one call, in the order of the op's schema: as the op takes them, or as tiles
-    read them (:func:`.tiles.prepare`), or the gradients of either.
+    read them (:func:`.forward.prepare`), or the gradients of either.
 
     Fields typed Any are there in every prepared call; among gradients they too are None where none
     is wanted.
@@ -192,8 +192,6 @@ def _product(x: Tensors, query: Tensor, scale: Tensor | None, key: Tensor) -> Te
 
 def check_second(tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """The second product multiplies the last columns of the keys."""
-    if tensors["query2"] is None:
-        return
     if tensors["key"] is None:
         raise ShapeError("mlp_kernel got query2 without key, whose last columns it multiplies")
     if sizes["f"] > sizes["e"]:
@@ -201,3 +199,35 @@ def check_second(tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
             f"mlp_kernel's query2 has {sizes['f']} columns, more than key's {sizes['e']}, whose "
             "last columns it multiplies"
         )
+
+
+BEYOND_SHAPES: dict[str, Callable[[Mapping[str, Any], Mapping[str, int]], None]] = {
+    "second": check_second,
+}
+"""By term: called with the tensors and the sizes of a call that has the term."""
+
+
+# --- documentation --------------------------------------------------------------------------------
+
+SYMBOLS = {"b": "B", "h": "H", "q": "Nq", "k": "Nk", "v": "w'"}
+
+
+def documented(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``function`` with its docstring's ``{tensors}`` replaced by the list of the op's tensors."""
+    function.__doc__ = (function.__doc__ or "").replace("{tensors}", describe(" " * 8))
+    return function
+
+
+def describe(indent: str) -> str:
+    """One line for each tensor: what it is, its shape, what comes with it."""
+    lines = []
+    for name, fact in PAIR_TENSORS.items():
+        shape = ", ".join(
+            SYMBOLS.get(size, size) + (" | 1" if shared else "")
+            for size, shared in zip(fact.sizes, fact.shared)
+        )
+        others = [n for n, f in PAIR_TENSORS.items() if f.term == fact.term and n != name]
+        line = f"{name}: {fact.text}, ({shape}{',' if len(fact.sizes) == 1 else ''})"
+        line += {"index": ", int64", "mask": ", float or boolean"}.get(fact.kind, "")
+        lines.append(line + (f"; with {', '.join(others)}." if fact.term else "."))
+    return f"\n{indent}".join(lines)

@@ -1,23 +1,130 @@
-"""The MLP kernel integrated hidden units first, tile by tile, in memory linear in N."""
+"""The exact forms of ITNet's kernel: hidden units integrated first, tile by tile; nothing wide
+exists per pair.
+
+M_k(x) = ∫ h_k(x, y) u(y) dμ(y) and then one contraction with W2 per query; the displacement term of
+the first layer comes from a table on a grid, and from appended columns on any points. The forms
+call :func:`mlp_kernel`, which reads names, shapes and complete terms of its tensors off
+:mod:`.terms`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....errors import OptionError
-from ....ops.activations import find_activation
+from ....errors import OptionError, ShapeError, suggest
+from ....integral import (
+    Exact,
+    Facts,
+    Form,
+    Kernel,
+    KeyForm,
+    Memory,
+    Problem,
+    grid_displacements,
+    with_offset,
+)
 from ....ops.backend import choose_backend
-from .arguments import check, complete, documented
+from ....ops.tiles import find_activation
+from ....quadrature import Quadrature
 from .limits import refusal
 from .registration import mlp_kernel_op
-from .terms import PAIR_TENSORS
+from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
+
+
+class TiledColumns(KeyForm):
+    """On any points: the displacement term as columns appended to queries and keys.
+
+    O(N²·w·(d + columns)) time, O(N) memory, forward and backward.
+    """
+
+    word = Exact
+    name = "tiled hidden units, appended columns"
+    reason = "the first layer splits, and the points share no regular grid"
+    triton = True
+
+    def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
+        return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
+
+    def integrate(self, kernel: Any, problem: Problem, keys: Memory) -> Tensor:
+        keys = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
+        terms = keys | kernel.query_terms(problem.x, problem.ux, columns=True)
+        return _tiled(kernel, problem, terms, self.strategy)
+
+
+class TiledTable(Form):
+    """On a regular grid: the displacement term from a table of its ∏(2n - 1) displacements, which
+    each pair reads by an integer of the query minus one of the key.
+    """
+
+    word = Exact
+    name = "tiled hidden units, displacement table"
+    reason = "the first layer splits, and the displacements of a regular grid fit a table"
+    triton = True
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        return None if facts.layout.grid is not None else "the points share no regular grid"
+
+    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+        p, grid = problem, problem.layout.grid
+        assert grid is not None
+        terms = kernel.key_terms(p.y, p.uy, columns=False)
+        terms |= kernel.query_terms(p.x, p.ux, columns=False)
+        displacements, index = grid_displacements(p.x[0], grid)
+        table = kernel.table(displacements)
+        if table is not None:
+            middle = displacements.shape[0] // 2  # the row of displacement 0
+            terms |= {"table": table, "query_index": index + middle, "key_index": index}
+        return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
+
+
+def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
+    """∫ K u dμ from the terms of the first layer."""
+    q = problem.quadrature
+    readout, bias = kernel.readout()
+    signal = problem.uy.expand(-1, kernel.heads, -1, -1)
+    # A mask or an order acts on pairs; padding is already zero in the masses, and its features are
+    # finite, so that the masses can ride on the values.
+    value = q.mass[:, None, :, None].to(signal.dtype) * signal
+    terms = {"query": None, "key": None} | terms
+    if q.query_time is not None:
+        terms |= {"query_time": q.query_time, "key_time": q.key_time}
+    if strategy.memory is not None:
+        terms["memory"] = strategy.memory
+    out = mlp_kernel(
+        value=value, readout=readout, density=q.density, backend=strategy.backend, **terms
+    )
+    if bias is not None:  # the readout's bias is one more kernel, constant over pairs
+        total = _mean(q, value, problem.ux.shape[2])
+        out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), total)
+    return out if q.scale is None else out * q.scale[..., None].to(out.dtype)
+
+
+def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
+    """∫ u dμ as each query sees it but for the scale: (B, H, Nq, d), one value for all where
+    nothing hides a pair.
+    """
+    q, order = quadrature, quadrature.order()
+    if q.density is None and order is None:
+        return value.sum(2, keepdim=True)
+    if q.density is None and q.triangular:
+        return value.cumsum(2)
+    seen = torch.ones(1, 1, queries, value.shape[2], dtype=value.dtype, device=value.device)
+    if order is not None:
+        seen = seen * order[:, None]
+    if q.density is not None:
+        seen = seen * q.density.to(value.dtype)
+    return seen @ value
+
+
+# --- the op ---------------------------------------------------------------------------------------
 
 
 @documented
@@ -120,3 +227,103 @@ def _cast(name: str, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if x is None or not x.is_floating_point() or PAIR_TENSORS[name].kind == "time":
         return x
     return x.to(dtype)
+
+
+# --- what a caller gives --------------------------------------------------------------------------
+
+
+def complete(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All tensors by name, in order, None where there is none; positions and times with a batch.
+
+    Raises:
+        OptionError: a name that no tensor has.
+    """
+    for name in given:
+        if name not in PAIR_TENSORS:
+            raise OptionError(f"mlp_kernel takes no {name!r}{suggest(name, PAIR_TENSORS)}")
+    tensors = {name: given.get(name) for name in PAIR_TENSORS}
+    for name, fact in PAIR_TENSORS.items():
+        x = tensors[name]
+        if x is None:
+            continue
+        if fact.kind == "time":
+            x = x.detach()
+        if fact.sizes[0] == "b" and "h" not in fact.sizes and x.dim() == len(fact.sizes) - 1:
+            x = x[None]
+        tensors[name] = x
+    return tensors
+
+
+def check(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Raise ShapeError unless every term is complete and its shapes fit."""
+    terms = _complete_terms(tensors)
+    sizes = _sizes(tensors, mid)
+    for name, fact in PAIR_TENSORS.items():
+        x = tensors[name]
+        if x is not None and not _fits(fact, x, sizes):
+            raise ShapeError(
+                f"mlp_kernel's {name} has shape {tuple(x.shape)}, needs ({_wanted(fact, sizes)}): "
+                "value gives batch, heads, keys and d, query_bias queries and hidden width, key e, "
+                "mid or else query_bias the last hidden width"
+            )
+    for term in terms & BEYOND_SHAPES.keys():
+        BEYOND_SHAPES[term](tensors, sizes)
+    before = sizes["w"]
+    for weight, shift in mid:
+        if weight.dim() != 2 or weight.shape[1] != before or shift.shape != weight.shape[:1]:
+            got = f"{tuple(weight.shape)} and {tuple(shift.shape)}"
+            raise ShapeError(
+                f"a layer of mlp_kernel's mid has weight and bias {got}, needs (n, {before}) and "
+                "(n,)"
+            )
+        before = weight.shape[0]
+
+
+def _complete_terms(tensors: Mapping[str, Any]) -> set[str]:
+    """The terms of a call, all of whose tensors are there."""
+    terms: dict[str, list[str]] = {}
+    for name, fact in PAIR_TENSORS.items():
+        if fact.term:
+            terms.setdefault(fact.term, []).append(name)
+    present = set()
+    for term, names in terms.items():
+        given = [name for name in names if tensors[name] is not None]
+        if not given:
+            continue
+        if len(given) < len(names):
+            missing = ", ".join(name for name in names if name not in given)
+            raise ShapeError(
+                f"mlp_kernel got {', '.join(given)} without {missing}: give all of "
+                f"{', '.join(names)} or none"
+            )
+        present.add(term)
+    return present
+
+
+def _sizes(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> dict[str, int]:
+    """The size of every dimension that one tensor decides for the others."""
+    sizes: dict[str, int] = {}
+    for name, fact in PAIR_TENSORS.items():
+        x = tensors[name]
+        if x is not None and x.dim() == len(fact.sizes):
+            sizes |= {n: x.shape[fact.sizes.index(n)] for n in fact.decides.split()}
+    if mid:
+        sizes["v"] = mid[-1][0].shape[0]
+    elif "w" in sizes:
+        sizes["v"] = sizes["w"]
+    return sizes
+
+
+def _fits(fact: PairTensor, x: Tensor, sizes: Mapping[str, int]) -> bool:
+    wanted = [sizes.get(size) for size in fact.sizes]
+    return x.dim() == len(wanted) and all(
+        want is None or got == want or (shared and got == 1)
+        for got, want, shared in zip(x.shape, wanted, fact.shared)
+    )
+
+
+def _wanted(fact: PairTensor, sizes: Mapping[str, int]) -> str:
+    return ", ".join(
+        "any" if size not in sizes else f"{sizes[size]}{' or 1' if shared else ''}"
+        for size, shared in zip(fact.sizes, fact.shared)
+    )

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ....errors import DerivativeError
 from ....ops.custom_op import differentiable_op
+from ..hidden_first.forward import gather
 from ..hidden_first.limits import operand_dtype
-from ..hidden_first.registration import backward_flops, fake, forward_flops, gather
+from ..hidden_first.registration import backward_flops, fake, forward_flops
 from ..hidden_first.terms import PAIR_TENSORS, SCHEMA
 from .gradient import backward
 from .launch import forward

@@ -6,10 +6,9 @@ from torch import Tensor
 
 from ....errors import DomainError
 from ...capabilities import OwnForm
-from ...kernel import Kernel
+from ...contract import Form, Kernel, choose
 from ...problem import Facts, Problem
 from ...strategy import EXACT
-from ..form import Form, choose
 from .anchors import Anchors, at_anchors, check_count
 from .strategy import MonteCarlo
 

@@ -14,9 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ....ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
 from ...capabilities import OwnForm, SplitHidden
-from ...kernel import Kernel
+from ...contract import Form, Kernel, Memory, with_offset
 from ...problem import Facts, Problem, grid_displacements
-from ..form import Form, Memory, with_offset
 from .anchors import check_count
 from .strategy import MonteCarlo
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ....errors import OptionError
+from ...contract import Kernel
 from ...fourier import FourierFeatures
-from ...kernel import Kernel
 
 
 class Proposal(nn.Module):

@@ -1,5 +1,6 @@
-"""What a form is, one algorithm for the integral with the options of its strategy; and which one
-integrates a kernel: a plain loop over the kernel's own list.
+"""The two halves of an integral and what they promise each other: a :class:`Kernel`, what
+interacts, lists the forms that may integrate it; a :class:`Form` is one algorithm. :func:`choose`
+is a plain loop over the kernel's list.
 """
 
 from __future__ import annotations
@@ -7,16 +8,123 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from ...errors import StrategyError
-from ...quadrature import Quadrature
-from ..kernel import Kernel
-from ..problem import Facts, Layout, Problem
-from ..strategy import Plan, Strategy
+from ..domain import Domain
+from ..errors import ConversionError, OptionError, StrategyError
+from ..quadrature import Quadrature
+from .capabilities import lacking
+from .problem import Facts, Layout, Problem
+from .strategy import Plan, Strategy
 
 Memory = dict[str, Tensor]
 """What a causal form keeps of the points before: tensors with the batch on dimension 0."""
+
+# What a kernel may define, and the base class that makes a definition of it.
+DEFINITIONS = {
+    "WeightedKernel": ("weights", "value_map"),
+    "HiddenKernel": ("hidden", "readout"),
+    "PairKernel": ("forward",),
+    "MatrixKernel": ("matrix",),
+}
+
+
+class Kernel(nn.Module):
+    r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
+
+    Concrete kernels derive from one of four definitions, each of which says in its own way what
+    ``matrix`` is: :class:`PairKernel` (a function of two ends), :class:`HiddenKernel` (a linear
+    readout of hidden units), :class:`WeightedKernel` (a scalar weight times a value map) and
+    :class:`MatrixKernel` (all pairs at once). Capabilities (:mod:`fredholm.integral.capabilities`)
+    stand beside the definition and allow faster forms.
+
+    Args:
+        heads: number of heads H.
+        d_in: features a head reads of u: ``dim // heads`` (a slice each), or ``dim`` where
+            ``whole``.
+        d_out: features a head writes.
+
+    Attributes:
+        whole: every head reads all of u instead of its own slice.
+        reads_query: the kernel depends on u(x), so that queries on another domain need features.
+        sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
+        forms: the algorithms that may integrate the kernel, best first; see
+            :class:`fredholm.integral.forms.Form`. A subclass inherits its base's.
+
+    Raises:
+        OptionError: a class without one of the four definitions.
+    """
+
+    whole = False
+    reads_query = True
+    sums = False
+    forms: ClassVar[tuple[type[Form], ...]] = ()
+
+    def __init__(self, heads: int, d_in: int, d_out: int | None = None):
+        super().__init__()
+        if not self.forms:
+            raise OptionError(_lacks_definition(type(self)))
+        self.heads, self.d_in, self.d_out = heads, d_in, d_out or d_in
+
+    def __init_subclass__(cls, **options) -> None:
+        super().__init_subclass__(**options)
+        slip = lacking(cls)
+        if slip is not None:
+            capability, methods = slip
+            raise OptionError(
+                f"{cls.__name__} defines {', '.join(methods)} but does not inherit "
+                f"{capability.__name__}, so its faster form would never be taken; write "
+                f"class {cls.__name__}({cls.__mro__[1].__name__}, {capability.__name__})"
+            )
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
+        O(Nq·Nk).
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define matrix(problem)")
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        """Response to a constant channel, broadcastable to (B, H, Nq, d_out), where the layer is
+        affine; None otherwise.
+        """
+        return None
+
+    # --- where the kernel lives -------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel means
+        nothing. By default every domain is accepted.
+        """
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        """The domain of n points that an operator assumes when it is given none."""
+        return Domain.line(n, device=device, dtype=dtype)
+
+    def output_domain(self, domain: Domain) -> Domain | None:
+        """Where the output lives when no query domain is given: None for ``domain`` itself, else
+        another (a strided grid).
+        """
+        return None
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, d_in={self.d_in}, d_out={self.d_out}"
+
+
+def _lacks_definition(kind: type) -> str:
+    """What to tell the author of a kernel that derives from :class:`Kernel` itself."""
+    defined = {name for base in kind.__mro__[: kind.__mro__.index(Kernel)] for name in vars(base)}
+    for base, methods in DEFINITIONS.items():
+        if defined.issuperset(methods):
+            return (
+                f"{kind.__name__} defines {' and '.join(methods)} but derives from Kernel, which "
+                f"no form integrates; derive it from fredholm.kernels.{base}"
+            )
+    bases = ", ".join(f"{base} ({', '.join(methods)})" for base, methods in DEFINITIONS.items())
+    return (
+        f"{kind.__name__} has no definition; derive it from one of fredholm.kernels' bases and "
+        f"define its methods: {bases}"
+    )
 
 
 class Form:
@@ -103,55 +211,6 @@ class Form:
         return torch.cat(out, 2), memory
 
 
-class KeyForm(Form):
-    """Base of forms that compute something once for every key, and whose causal memory is that: it
-    grows with the points, and a step costs O(t).
-    """
-
-    steps = True
-
-    def keys(self, kernel: Kernel, y: Tensor, uy: Tensor) -> Memory:
-        """What is computed once for the keys: tensors with points on dimension -2."""
-        return {"positions": y, "signal": uy}
-
-    def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
-        """∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
-        raise NotImplementedError(f"{type(self).__name__} must define integrate")
-
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        keys = self.keys(kernel, problem.y, problem.uy)
-        return with_offset(self.integrate(kernel, problem, keys), kernel, problem)
-
-    def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.row(t), memory)
-
-    def prefill(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
-
-    def _advance(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        """The stretch's queries against all keys so far."""
-        new = self.keys(kernel, x, u)
-        memory = {
-            name: torch.cat([memory[name], k], -2) if memory else k for name, k in new.items()
-        }
-        problem = Problem(
-            x,
-            memory.get("positions", x),
-            u,
-            memory.get("signal", u),
-            quadrature.to(u.dtype),
-            # queries are the last of the keys only: to a kernel, points of another domain
-            Layout(cross=True, stepping=True),
-        )
-        return with_offset(self.integrate(kernel, problem, memory), kernel, problem), memory
-
-
 def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """An integral and the kernel's response to a constant channel."""
     offset = kernel.offset(problem)
@@ -220,3 +279,28 @@ def _refusal(
         f"{name} cannot integrate {other}: it needs {strategy.needs}; "
         f"use {strategy.instead} instead"
     )
+
+
+# --- what concrete kernels share ------------------------------------------------------------------
+
+
+def check_dropout(training: bool, rate: float) -> None:
+    """ConversionError where dropout is active: such a layer is random, and no integral operator."""
+    if training and rate:
+        raise ConversionError(
+            f"dropout={rate} is active in training mode, where the layer is random and no integral "
+            "operator; "
+            "call .eval(), or set the dropout to 0 to train without it"
+        )
+
+
+def own_parameter(x: Tensor) -> nn.Parameter:
+    """The very same Parameter, or a new one: a Parameter that is wrapped again would be trained
+    apart from its layer.
+    """
+    return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
+
+
+def identity(heads: int, dim: int) -> Tensor:
+    """One identity matrix a head, (H, dim, dim)."""
+    return torch.eye(dim).repeat(heads, 1, 1)

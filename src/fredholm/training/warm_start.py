@@ -55,7 +55,7 @@ def start_from(
     starts anew and which settings differ.
 
     From one run of the model's own kind every tensor but the head's (and the class token's) must be
-    in both and have one shape. The head is copied as well where the run asked for the same classes.
+    in both and have one shape. The head is copied as well where that run has the same classes.
     From several runs, or a run of another kind, a tensor comes from the first run in which one of
     its meaning has its shape; an embedding of words is copied word by word.
 
@@ -87,7 +87,7 @@ class Source:
     model: Any
 
     def has_head_of(self, own: dict[str, Tensor], classes: list[str]) -> bool:
-        """Whether it was asked for the same classes, and reads them out in the same way."""
+        """Whether it has the same classes, and reads them out in the same way."""
         given = self.model.state_dict()
         return self.model.extra.get("classes") == classes and all(
             key in given and given[key].shape == value.shape

@@ -11,7 +11,7 @@ from fredholm.data import Vocabulary
 from fredholm.errors import RecipeError
 from fredholm.training import evaluate, load_recipe, load_run, train
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.starting import start_from
+from fredholm.training.warm_start import start_from
 from tests.data.fixtures import write_image_folder
 from tests.data.test_fields_questions import write_vqa
 

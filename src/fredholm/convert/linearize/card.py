@@ -1,0 +1,72 @@
+"""What lies beside a converted model's weights for readers: its model card, and a file that loads
+it where remote code is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+CODE = "fredholm_linear.py"
+
+
+def code_file() -> str:
+    """The Python file that ``trust_remote_code=True`` runs: it imports fredholm."""
+    return '''"""Loads the model of this folder, whose softmax attention was replaced by linear attention.
+
+Needs `pip install "fredholm[hf]"`. With `import fredholm.hf` in your own code this file is not used,
+and `trust_remote_code` is not needed:
+
+    import fredholm.hf
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained("this folder")
+
+Importing the configuration makes `model_type: fredholm_linear` known to transformers' Auto classes;
+they then find the model's class by it.
+"""
+
+from fredholm.hf import FredholmLinearConfig
+
+__all__ = ["FredholmLinearConfig"]
+'''
+
+
+def model_card(kind: type, config: Any, facts: dict[str, Any], lines: Sequence[str] = ()) -> str:
+    """The ``README.md`` of a converted model: what it is, how it is loaded, what became of it."""
+    base = getattr(config, "_name_or_path", "") or ""
+    if base.count("/") != 1 or Path(base).exists():  # a folder of this machine, no name on the hub
+        base = ""
+    head = ["library_name: transformers", "tags:", "- fredholm", "- linear-attention"]
+    head += [f"base_model: {base}"] if base else []
+    kept = [f"- `{name}` keeps its softmax: {why}" for name, why in facts["refused"].items()]
+    text = f"""---
+{chr(10).join(head)}
+---
+
+# {kind.__name__} with {facts["to"]} linear attention
+
+Made by `fredholm linearize` from {f"`{base}`" if base else f"a {kind.__name__}"}: the softmax of
+{len(facts["layers"])} attention layers was replaced by linear attention with the feature map
+`{facts["to"]}`, every other weight is the source's or was fine-tuned from it.
+
+transformers alone cannot load this model. Install fredholm (`pip install "fredholm[hf]"`) and import it first:
+
+```python
+import fredholm.hf
+from transformers import {_auto_class(kind)}
+
+model = {_auto_class(kind)}.from_pretrained("this folder")
+```
+
+Where you cannot add an import (`transformers serve`), `trust_remote_code=True` runs `{CODE}`, which does it.
+"""
+    said = [*(f"- {line}" for line in lines), *kept]
+    return text + ("\n## The conversion\n\n" + "\n".join(said) + "\n" if said else "")
+
+
+def _auto_class(kind: type) -> str:
+    """The Auto class under whose name a model's class ends."""
+    _, found, task = kind.__name__.rpartition("For")
+    return f"AutoModelFor{task}" if found else "AutoModel"

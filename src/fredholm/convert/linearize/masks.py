@@ -1,0 +1,49 @@
+"""Masks that a model gives its attention: read, and made into pairs for a layer that keeps softmax."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FORBIDDEN = -1e4  # an additive mask below this hides a pair
+WINDOW = "a mask that is neither causal nor none (a sliding window, chunks, packed sequences)"
+
+
+def visible_pairs(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
+    """A mask of padding as a mask of pairs, (B | 1, 1, Nq | 1, Nk), with the order; None where all is visible."""
+    if mask is not None and mask.dim() == 4:
+        return mask
+    pairs = None if mask is None else mask.bool()[:, None, None]
+    queries, keys = query.shape[2], key.shape[2]
+    if causal and queries == keys:
+        order = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
+        pairs = order if pairs is None else pairs & order
+        return pairs.expand(query.shape[0], 1, queries, keys)
+    return pairs
+
+
+def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask as numbers that are added to scores."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    least = torch.finfo(like.dtype).min
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)
+
+
+def problem_of(mask: Tensor | None) -> str:
+    """Why linear attention cannot do without a mask of pairs that a model gave in a small call, or
+    "".
+    """
+    if mask is None or mask.dim() != 4:
+        return ""
+    if mask.dtype == torch.bool:
+        # Order and padding alone come as (B, Nk), and never as pairs.
+        return WINDOW
+    seen = mask > FORBIDDEN
+    if mask.shape[1] > 1 or bool((mask[seen] != 0).any()):
+        return "a relative position bias, a number for each pair and head"
+    keys = seen[..., -1:, :]
+    order = torch.ones(seen.shape[-2:], dtype=torch.bool, device=mask.device).tril()
+    if torch.equal(seen, keys.expand_as(seen)) or torch.equal(seen, keys & order):
+        return ""
+    return WINDOW

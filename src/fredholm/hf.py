@@ -1,0 +1,43 @@
+"""Importing this module lets transformers load converted models by its own Auto classes.
+
+Example:
+    >>> import fredholm.hf
+    >>> from transformers import AutoConfig
+    >>> AutoConfig.for_model("fredholm_linear").model_type
+    'fredholm_linear'
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import require
+
+require("transformers", "hf", "loading converted models")
+
+from .convert.linearize.auto import (  # noqa: E402
+    PREFIX,
+    FredholmLinearConfig,
+    linear_config,
+    linear_model,
+)
+from .convert.linearize.hub import push_folder, register_config  # noqa: E402
+
+__all__ = ["FredholmLinearConfig", "push_folder"]
+
+register_config()
+
+
+def __getattr__(name: str) -> Any:
+    """Classes of converted models and of their configurations, by the name of the source's:
+    ``FredholmLinearLlamaForCausalLM``.
+    """
+    import transformers
+
+    source = getattr(transformers, name.removeprefix(PREFIX), None)
+    if name.startswith(PREFIX) and isinstance(source, type):
+        if issubclass(source, transformers.PreTrainedModel):
+            return linear_model(source)
+        if issubclass(source, transformers.PreTrainedConfig):
+            return linear_config(source)
+    raise AttributeError(f"module 'fredholm.hf' has no attribute {name!r}")

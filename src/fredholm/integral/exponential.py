@@ -1,0 +1,89 @@
+"""Feature maps whose features are exponentials, and the directions that random ones draw."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .attention import FeatureMap
+
+
+class ExponentialMap(FeatureMap):
+    r"""Base of maps whose features are exponentials, :math:`\phi = e^{\epsilon(x)}`; a subclass
+    defines ``exponents(x)``.
+
+    Where attention is normalised, features of a query may have any factor of their own, and those
+    of all keys any common one:
+
+    .. math:: \frac{\phi(q)\cdot\sum_j \phi(k_j) v_j}{\phi(q)\cdot\sum_j \phi(k_j)} =
+        \frac{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}\, v_j}{e^{\epsilon(q) -
+        a}\cdot\sum_j e^{\epsilon(k_j) - c}}
+
+    With a and c the largest exponents no exponential overflows, and not all of them vanish; the
+    result is the same.
+    """
+
+    def exponents(self, x: Tensor) -> Tensor:
+        """ε of x, (B, H, N, r)."""
+        raise NotImplementedError(f"{type(self).__name__} must define exponents(x)")
+
+    def features_of(self, x: Tensor) -> Tensor:
+        return self.exponents(x).exp()
+
+    def _exponents(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return self.exponents(x.to(torch.promote_types(x.dtype, torch.float32)))
+
+    def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
+        """Features of queries, each divided by its own largest one."""
+        exponents = self._exponents(x)
+        return (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
+
+    def of_keys(
+        self,
+        x: Float[Tensor, "b h n e"],
+        valid: Bool[Tensor, "#b n"] | None = None,
+        least: Tensor | None = None,
+    ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h"]]:
+        """Features of keys, divided by :math:`e^c`, and c of each sample and head: the largest
+        exponent of a key that is not padding.
+
+        ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
+        order all keys of a call share c too, which changes nothing but what underflows: features
+        more than e^87 below the call's largest are zero.
+        """
+        exponents = self._exponents(x)
+        real = exponents.detach()  # c is a factor of both sums, so that no gradient goes through it
+        if valid is not None:
+            real = real.masked_fill(~valid[:, None, :, None], -torch.inf)
+        shift = real.amax((-2, -1))
+        shift = (
+            torch.where(shift > -torch.inf, shift, 0.0)
+            if least is None
+            else torch.maximum(shift, least)
+        )
+        exponents = exponents - shift[..., None, None]
+        if valid is not None:  # padding may lie above c, where its exponential overflows
+            exponents = torch.where(valid[:, None, :, None], exponents, -torch.inf)
+        return exponents.exp(), shift
+
+
+def orthogonal_draws(rows: int, width: int) -> Tensor:
+    """Gaussian vectors (rows, width) that are orthogonal within blocks of ``width``, with the norms
+    of independent ones.
+
+    Example:
+        >>> w = orthogonal_draws(4, 4)
+        >>> bool((w @ w.T).fill_diagonal_(0).abs().max() < 1e-5)
+        True
+    """
+    blocks = []
+    for _ in range(math.ceil(rows / width)):
+        q, r = torch.linalg.qr(torch.randn(width, width))
+        blocks.append(
+            (q * r.diagonal().sign()).T
+        )  # without these signs the directions are not uniform
+    return torch.cat(blocks)[:rows] * torch.randn(rows, width).norm(dim=1, keepdim=True)

@@ -1,0 +1,35 @@
+"""Converted models under torch.compile, run in a process of its own: the hook of jaxtyping breaks
+tracing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from fredholm.convert import replace_attention
+
+from . import library, models
+
+
+def gemma3():
+    return library.library("gemma3")
+
+
+CASES = {"bert": (models.bert, {}), "gemma3": (gemma3, {"keep_refused": True})}
+
+
+def check(name: str, to: str) -> None:
+    """The converted model, traced as one graph; its source is known to be."""
+    build, options = CASES[name]
+    model = replace_attention(build(), to, **options).model
+    expected = model(**models.padded()).logits
+    actual = torch.compile(model, fullgraph=True, backend="eager")(**models.padded()).logits
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    print(f"{name} {to}: ok")
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        check(case, sys.argv[1])

@@ -1,0 +1,233 @@
+"""A folder of a converted model through transformers' own doors: the Auto classes give the converted
+model, and a library without fredholm refuses it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fredholm.convert import load_linearized, replace_attention, save_linearized
+from fredholm.errors import CheckpointError, ConversionError
+
+from . import models
+
+transformers = pytest.importorskip("transformers")
+
+
+def tokenizer():
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    words = {f"w{i}": i for i in range(models.VOCABULARY)}
+    plain = Tokenizer(WordLevel(words, unk_token="w0"))
+    plain.pre_tokenizer = Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, unk_token="w0", pad_token="w0", eos_token="w1"
+    )
+
+
+@pytest.fixture(scope="module")
+def llama():
+    model = models.llama(eos_token_id=1, pad_token_id=0)
+    model.generation_config.max_new_tokens = 3
+    return replace_attention(model, "hedgehog", layers=["*.0.self_attn"])
+
+
+@pytest.fixture(scope="module")
+def folder(llama, tmp_path_factory):
+    lines = ["data: words", "accuracy: 0.5"]
+    place = tmp_path_factory.mktemp("auto") / "llama"
+    return save_linearized(llama, place, processor=tokenizer(), lines=lines)
+
+
+@torch.no_grad()
+def logits(model):
+    return model(**models.padded()).logits
+
+
+FRESH = """
+import sys, torch
+from transformers import AutoModelForCausalLM, pipeline
+folder = sys.argv[1]
+try:
+    AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+except ValueError as error:
+    assert "custom code" in str(error)
+else:
+    raise AssertionError("loaded without fredholm")
+import fredholm.hf
+model = AutoModelForCausalLM.from_pretrained(folder)
+with torch.no_grad():
+    torch.save(model(**torch.load(folder + "/../inputs.pt")).logits, folder + "/../logits.pt")
+print(pipeline("text-generation", model=folder)("w5 w6 w7", do_sample=False)[0]["generated_text"])
+"""
+
+
+def test_auto_classes_and_pipelines_in_a_fresh_process(llama, folder):
+    torch.save(models.padded(), folder.parent / "inputs.pt")
+    command = [sys.executable, "-c", FRESH, str(folder)]
+    quiet = {"text": True, "capture_output": True, "stdin": subprocess.DEVNULL}
+    done = subprocess.run(command, **quiet)
+    assert done.returncode == 0, done.stderr
+    assert torch.load(folder.parent / "logits.pt").equal(logits(llama.model))
+    words = tokenizer()("w5 w6 w7", return_tensors="pt")
+    with torch.no_grad():
+        ids = llama.model.generate(**words, do_sample=False)
+    made = tokenizer().decode(ids[0])
+    assert done.stdout.splitlines()[-1].replace(" ", "") == made.replace(" ", "")
+
+
+@pytest.fixture
+def forgotten(monkeypatch, tmp_path):
+    """transformers as it is before ``import fredholm.hf``."""
+    monkeypatch.delitem(transformers.CONFIG_MAPPING._extra_content, "fredholm_linear", False)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+
+
+def test_transformers_alone_refuses(forgotten, folder):
+    with pytest.raises(ValueError, match="custom code"):
+        transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        transformers.LlamaForCausalLM.from_pretrained(folder)
+
+
+def test_remote_code_that_is_trusted(forgotten, llama, folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    assert logits(model).equal(logits(llama.model))
+    assert len((folder / "fredholm_linear.py").read_text().splitlines()) <= 30
+
+
+def test_what_lies_in_the_folder(folder):
+    names = {path.name for path in folder.iterdir()}
+    assert {"README.md", "config.json", "generation_config.json", "tokenizer.json"} < names
+    assert [name for name in names if name.endswith("safetensors")] == [
+        "fredholm_linear.safetensors"
+    ]
+    card = (folder / "README.md").read_text()
+    assert "import fredholm.hf" in card
+    assert "AutoModelForCausalLM.from_pretrained" in card
+    assert "- data: words" in card
+    assert json.loads((folder / "generation_config.json").read_text())["max_new_tokens"] == 3
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "fredholm_linear"
+    assert config["source"]["architectures"] == ["LlamaForCausalLM"]
+
+
+@pytest.fixture(scope="module")
+def known():
+    import fredholm.hf
+
+    return fredholm.hf
+
+
+def test_the_model_is_saved_again_copied_and_pickled(known, llama, folder, tmp_path):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert isinstance(model, transformers.LlamaForCausalLM)
+    assert type(model) is known.FredholmLinearLlamaForCausalLM
+    model.save_pretrained(tmp_path)
+    others = [load_linearized(tmp_path), copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    assert all(logits(other).equal(logits(llama.model)) for other in others)
+
+
+def test_a_base_model_leaves_the_head_out(known, llama, folder):
+    base = transformers.AutoModel.from_pretrained(folder)
+    inputs = models.padded()
+    with torch.no_grad():
+        expected = llama.model.model(**inputs).last_hidden_state
+        assert base(**inputs).last_hidden_state.equal(expected)
+
+
+def test_nothing_starts_at_random(known, folder):
+    with pytest.raises(CheckpointError, match=r"score\.weight.*holds a converted LlamaForCausalLM"):
+        transformers.AutoModelForTokenClassification.from_pretrained(folder)
+
+
+def test_a_model_inside_a_model_is_converted_once(known, tmp_path):
+    config = transformers.LlamaConfig(**models.llama(pad_token_id=0).config.to_dict())
+    model = models.spread(transformers.LlamaForSequenceClassification(config))
+    replaced = replace_attention(model, "performer")
+    save_linearized(replaced, tmp_path)
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert logits(loaded).equal(logits(replaced.model))
+    built = transformers.AutoModelForSequenceClassification.from_config(loaded.config)
+    assert len([m for m in built.modules() if hasattr(m, "linear_heads")]) == 2
+
+
+def test_softmax_is_not_chosen_behind_the_conversion(known, llama, folder):
+    kept = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    torch.testing.assert_close(logits(kept), logits(llama.model))
+    with pytest.raises(ConversionError, match="would run softmax"):
+        kept.set_attn_implementation("sdpa")
+
+
+@pytest.mark.parametrize("build", [models.vit, models.bert])
+def test_images_and_texts(known, build, tmp_path):
+    replaced = replace_attention(build(), "luna")
+    save_linearized(replaced, tmp_path)
+    image = build is models.vit
+    auto = f"AutoModelFor{'Image' if image else 'Sequence'}Classification"
+    loaded = getattr(transformers, auto).from_pretrained(tmp_path)
+    inputs = {"pixel_values": torch.randn(2, 3, 8, 8)} if image else models.padded()
+    with torch.no_grad():
+        assert loaded(**inputs).logits.equal(replaced.model(**inputs).logits)
+
+
+def test_a_tokenizer_that_does_not_name_its_class(known, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]))
+    plain = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    replaced = replace_attention(models.bert(), "elu")
+    save_linearized(replaced, tmp_path / "bert", processor=plain)
+    path = tmp_path / "bert" / "tokenizer_config.json"
+    saved = json.loads(path.read_text())
+    del saved["tokenizer_class"]
+    path.write_text(json.dumps(saved))
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path / "bert")
+    assert type(found) is transformers.BertTokenizer
+    assert found("a").input_ids == plain("a").input_ids
+
+
+def test_a_configuration_that_is_not_understood(known, folder, tmp_path):
+    saved = json.loads((folder / "config.json").read_text())
+    for change, error, message in (
+        ({"linear_attention": None}, CheckpointError, "not what was converted"),
+        ({"source": {"model_type": "newer"}}, ConversionError, "holds a converted newer"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(saved | change))
+        with pytest.raises(error, match=message):
+            transformers.AutoConfig.from_pretrained(tmp_path)
+
+
+def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
+    sent = {}
+
+    class Api:
+        def __init__(self, token=None):
+            sent["token"] = token
+
+        def create_repo(self, repo_id, private, exist_ok):
+            return type("Url", (), {"repo_id": f"me/{repo_id}"})
+
+        def upload_folder(self, repo_id, folder_path, **options):
+            names = sorted(p.name for p in Path(folder_path).iterdir())
+            sent.update(repo_id=repo_id, names=names, **options)
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    known.push_folder(folder, "linear", token="t", commit_message="first")
+    assert sent["repo_id"] == "me/linear"
+    assert sent["token"] == "t"
+    assert sent["commit_message"] == "first"
+    by_folder = sent["names"]
+    llama.model.push_to_hub("linear", processor=tokenizer())
+    assert sent["names"] == by_folder
+    with pytest.raises(CheckpointError, match="no converted model"):
+        known.push_folder(tmp_path, "linear")

@@ -1,0 +1,380 @@
+"""Which models of transformers are converted, which are refused and by what name, and that a
+conversion says what it did.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.convert import load_linearized, replace_attention, save_linearized
+from fredholm.convert.linearize import ConversionReport
+from fredholm.errors import CheckpointError, ConversionError
+
+from . import models
+from .library import clip, inputs, library
+
+pytest.importorskip("transformers")
+
+
+@cache
+def source(name: str):
+    """Conversions copy, so that one of each does for all tests."""
+    builders = {"clip": clip, "bert": models.bert, "gpt2": models.gpt2, "llama": models.llama}
+    return builders[name]() if name in builders else library(name)
+
+
+@torch.no_grad()
+def first(model, arguments):
+    out = model(**arguments)
+    return out.logits if hasattr(out, "logits") else out[0]
+
+
+def check_teacher_inside(replaced, model, arguments):
+    """The softmax inside gives what the source gives; the linear layers give something else."""
+    expected = first(model, arguments)
+    with replaced.mode("softmax"):
+        torch.testing.assert_close(first(replaced.model, arguments), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(first(replaced.model, arguments), expected, atol=1e-3)
+
+
+# --- refused, by name ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["swin", "beit", "beit shared"])
+def test_a_relative_position_bias_that_is_added_as_a_mask(name):
+    with pytest.raises(ConversionError, match=r"layers\.0\.\S*attention: asks for a relative pos"):
+        replace_attention(source(name))
+    with pytest.raises(ConversionError, match="none of its attention can be converted"):
+        replace_attention(source(name), keep_refused=True)
+
+
+def test_the_same_model_without_the_bias():
+    replaced = replace_attention(source("beit plain"), "hedgehog")
+    assert len(replaced.layers) == 2
+    check_teacher_inside(replaced, source("beit plain"), inputs("beit plain"))
+
+
+def test_a_model_of_which_no_small_example_is_known():
+    with pytest.raises(ConversionError, match=r"reads pixel_values, .* inputs={'pixel_values'"):
+        replace_attention(source("videomae"))
+    replaced = replace_attention(source("videomae"), "elu", inputs=inputs("videomae"))
+    assert len(replaced.layers) == 2
+
+
+def test_inputs_that_do_not_fit():
+    with pytest.raises(ConversionError, match=r"cannot be called on the inputs given, pixels"):
+        replace_attention(source("bert"), inputs={"pixels": torch.zeros(1)})
+
+
+def test_a_model_that_was_converted_already():
+    with pytest.raises(ConversionError, match="was converted already; convert its source"):
+        replace_attention(replace_attention(source("bert"), "elu").model)
+
+
+# --- that needed more than tokens -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "layers"), [("albert", 1), ("clip", 4), ("wav2vec2", 2)])
+def test_models_that_failed_in_their_dummy_inputs(name, layers):
+    replaced = replace_attention(source(name), "hedgehog")
+    assert len(replaced.layers) == layers
+    check_teacher_inside(replaced, source(name), inputs(name))
+
+
+def test_shared_layers_learn_from_all_their_calls():
+    replaced = replace_attention(source("albert"), "luna")
+    with torch.no_grad(), replaced.mode("distil"):
+        replaced.model(**inputs("albert"))
+        (part,) = replaced.parts.values()
+        assert len(part.noted.values) == 2
+        both = torch.stack(part.noted.values).mean()
+        (loss,) = replaced.losses().values()
+        assert loss == both
+        replaced.model(**inputs("albert"))
+        (again,) = replaced.losses().values()
+        assert again == loss, "a pass that was read is over"
+
+
+# --- encoders of encoder-decoders -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["whisper", "bart"])
+def test_an_encoder_alone(name, tmp_path):
+    model = source(name)
+    with pytest.raises(ConversionError, match=r"convert its encoder alone, model\.get_encoder"):
+        replace_attention(model)
+    replaced = replace_attention(model.get_encoder(), "hedgehog")
+    assert [x.name for x in replaced.layers] == ["layers.0.self_attn", "layers.1.self_attn"]
+    check_teacher_inside(replaced, model.get_encoder(), inputs(name))
+    loaded = load_linearized(save_linearized(replaced, tmp_path))
+    assert first(loaded, inputs(name)).equal(first(replaced.model, inputs(name)))
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_converted_encoder_in_its_place(copied):
+    model, arguments = library("bart"), inputs("bart")
+    replaced = replace_attention(model.get_encoder(), "hedgehog", copied=copied)
+    if copied:
+        model.model.encoder = replaced.model
+    given = {**arguments, "decoder_input_ids": arguments["input_ids"][:, :5]}
+    assert not torch.allclose(first(model, given), first(source("bart"), given), atol=1e-3)
+    with replaced.mode("softmax"):
+        torch.testing.assert_close(first(model, given), first(source("bart"), given))
+    kept = {"max_new_tokens": 4, "do_sample": False}
+    with torch.no_grad():
+        assert model.generate(**arguments, **kept).equal(
+            model.generate(**arguments, **kept, use_cache=False)
+        )
+
+
+def test_attention_that_the_small_call_did_not_reach_is_named():
+    decoder = source("bart").get_decoder()
+    with pytest.raises(ConversionError, match=r"layers\.0\.encoder_attn: was not reached"):
+        replace_attention(decoder)
+    replaced = replace_attention(decoder, keep_refused=True)
+    assert [x.name for x in replaced.layers] == ["layers.0.self_attn", "layers.1.self_attn"]
+    states = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
+    check_teacher_inside(replaced, decoder, inputs("bart") | {"encoder_hidden_states": states})
+
+
+# --- masks that no linear attention has -----------------------------------------------------------
+
+WINDOWED = {
+    "modernbert": ("layers.1.attn", "layers.0.attn"),
+    "gemma2 uncapped": ("model.layers.0.self_attn", "model.layers.1.self_attn"),
+    "gemma3": ("model.layers.0.self_attn", "model.layers.1.self_attn"),
+    "qwen2": ("model.layers.1.self_attn", "model.layers.0.self_attn"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_beside_layers_that_can_be_linear(name):
+    window, full = WINDOWED[name]
+    with pytest.raises(ConversionError, match=rf"\({window}: asks for a sliding window\)"):
+        replace_attention(source(name))
+    for options in ({"keep_refused": True}, {"layers": [full]}):
+        replaced = replace_attention(source(name), "hedgehog", **options)
+        assert [layer.name for layer in replaced.layers] == [full]
+        check_teacher_inside(replaced, source(name), inputs(name))
+    with pytest.raises(ConversionError, match="asks for a sliding window"):
+        replace_attention(source(name), layers=[window])
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2"])
+def test_windows_are_kept_on_disk_and_in_generation(name, tmp_path):
+    replaced = replace_attention(source(name), "hedgehog", keep_refused=True)
+    loaded = load_linearized(save_linearized(replaced, tmp_path))
+    arguments = inputs(name)
+    assert first(loaded, arguments).equal(first(replaced.model, arguments))
+    ids = arguments["input_ids"][:1]
+    options = {"max_new_tokens": 6, "do_sample": False}
+    with torch.no_grad():
+        assert loaded.generate(ids, **options).equal(
+            loaded.generate(ids, use_cache=False, **options)
+        )
+
+
+def test_capped_logits_and_windows_everywhere_are_named():
+    with pytest.raises(ConversionError, match=r"layers\.1\.self_attn: asks for capped logits"):
+        replace_attention(source("gemma2"), keep_refused=True)
+    with pytest.raises(ConversionError, match=r"sliding window.*Loaded with sliding_window=None"):
+        replace_attention(source("mistral"), keep_refused=True)
+    whole = library("mistral")
+    whole.config.sliding_window = None
+    check_teacher_inside(replace_attention(whole, "luna"), whole, inputs("mistral"))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("before", ["eager", "sdpa"])
+def test_layers_left_out_keep_the_softmax_they_had(name, before):
+    model = {"gpt2": models.gpt2, "llama": models.llama}[name]()
+    model.set_attn_implementation(before)
+    replaced = replace_attention(model, "hedgehog", layers=["*.1.*attn"])
+    check_teacher_inside(replaced, model, inputs(name))
+    with torch.no_grad(), replaced.mode("softmax"):
+        told = replaced.model(**inputs(name), output_hidden_states=True).hidden_states[1]
+        asked = model(**inputs(name), output_hidden_states=True).hidden_states[1]
+    torch.testing.assert_close(told, asked)
+
+
+# --- what is converted is what is there -----------------------------------------------------------
+
+
+def patched(module):
+    forward = module.forward
+    module.forward = lambda *args, **options: forward(*args, **options)
+
+
+def wrapped(module):
+    class LoRA(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.down = base, nn.Linear(base.in_features, 2)
+
+        def forward(self, x):
+            return self.base(x) + self.down(x).sum(-1, keepdim=True)
+
+    module.query = LoRA(module.query)
+
+
+STRANGE = {
+    "forward": (lambda m: patched(m.query), "at 'query' has its forward replaced"),
+    "hook": (lambda m: m.register_forward_hook(lambda *a: None), "BertSelfAttention has hooks"),
+    "inner hook": (
+        lambda m: m.value.register_forward_pre_hook(lambda *a: None),
+        "at 'value' has hooks",
+    ),
+    "parametrised": (
+        lambda m: nn.utils.parametrizations.weight_norm(m.key),
+        "at 'key' has parametrised weights",
+    ),
+    "adapter": (wrapped, "LoRA at 'query' is no layer of torch or transformers"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_attention_that_is_more_than_its_class(name):
+    change, message = STRANGE[name]
+    model = models.bert()
+    change(model.bert.encoder.layer[1].attention.self)
+    with pytest.raises(ConversionError, match=message):
+        replace_attention(model)
+    replaced = replace_attention(model, "elu", keep_refused=True)
+    assert list(replaced.refused) == ["bert.encoder.layer.1.attention.self"]
+
+
+def test_a_patch_that_leads_to_another_models_layers():
+    model = models.bert()
+    patched(model.bert.encoder.layer[1].attention.self)
+    with pytest.raises(ConversionError, match=r"layer\.1\.\S+: BertSelfAttention has its forward"):
+        replace_attention(model)
+
+
+@pytest.mark.parametrize("change", ["forward", "hook", "parametrised"])
+def test_modules_of_timm_and_of_fredholm_that_are_more_than_their_class(change):
+    change, message = {
+        "forward": (patched, "has its forward replaced"),
+        "hook": (lambda m: m.register_forward_hook(lambda *a: None), "has hooks"),
+        "parametrised": (nn.utils.parametrizations.weight_norm, "has parametrised weights"),
+    }[change]
+    timm, own = models.timm_like(), models.own()
+    change(timm[0].attn.proj)
+    change(next(m for m in own.modules() if isinstance(m, nn.Linear)))
+    for model in (timm, own):
+        with pytest.raises(ConversionError, match=message):
+            replace_attention(model)
+
+
+def test_the_probe_finds_what_no_name_shows():
+    class Cosine(models.Attention):
+        """timm's parts and call, and other mathematics."""
+
+        def forward(self, x, attn_mask=None, is_causal=False):
+            return super().forward(nn.functional.normalize(x, dim=-1), attn_mask, is_causal)
+
+    model = nn.Sequential(models.spread(Cosine(16)))
+    with pytest.raises(ConversionError, match="this layer computes something else"):
+        replace_attention(model)
+    assert replace_attention(model, probe=False).layers
+
+
+def test_the_probe_of_a_library_model_finds_it_too(monkeypatch):
+    from transformers.models.bert import modeling_bert
+
+    def colder(module, query, key, value, mask, scaling=None, **options):
+        return eager(module, query, key, value, mask, scaling=2 * scaling, **options)
+
+    eager = modeling_bert.eager_attention_forward
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", colder)
+    model = models.bert()
+    model.set_attn_implementation("eager")
+    with pytest.raises(ConversionError, match="BertForSequenceClassification was converted as"):
+        replace_attention(model)
+    assert replace_attention(model, probe=False).layers
+
+
+def test_a_conversion_leaves_no_trace_in_its_source():
+    model = models.bert().train()
+    state, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    replace_attention(model, "performer", options={"features": 4})
+    assert model.training
+    assert all(v.equal(model.state_dict()[k]) for k, v in state.items())
+    assert all(p.grad is None for p in model.parameters())
+    torch.set_rng_state(random)
+    replaced = replace_attention(model, "elu")
+    assert torch.get_rng_state().equal(random), "elu draws nothing, and the probe leaves no trace"
+    assert replaced.model.training
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+def test_parameters_are_counted_as_parameters():
+    report = ConversionReport.of(replace_attention(source("gpt2"), "performer"), "GPT2LMHeadModel")
+    model = source("gpt2")
+    assert report.parameters == sum(p.numel() for p in model.parameters()), "the embedding is tied"
+    assert report.new_parameters == 0, "random frequencies are buffers"
+    attention = sum(p.numel() for p in model.transformer.h[0].attn.parameters())
+    assert [x.kept_numbers for x in report.layers] == [attention, attention]
+    head, rows = report.table()
+    assert rows[0][head.index("kept")] == f"{attention:,}"
+    assert rows[0][head.index("new")] == "0"
+
+    luna = replace_attention(source("gpt2"), "luna")
+    layers = ConversionReport.of(luna, "GPT2LMHeadModel").layers
+    counted = sum(p.numel() for p in luna.parts[layers[0].name].parameters())
+    assert layers[0].new_numbers == counted > len(layers[0].new)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "message"),
+    [
+        (
+            "class",
+            "transformers.models.bert.modeling_bert.Nothing",
+            ConversionError,
+            "Nothing.*, model=",
+        ),
+        ("class", "mine.Bert", ConversionError, r"mine\.Bert.*load_linearized\(folder, model="),
+        ("class", 5, CheckpointError, "class=5"),
+        ("ecosystem", "jax", CheckpointError, "ecosystem='jax'"),
+        ("layers", [{"name": "x"}], CheckpointError, "layers="),
+    ],
+)
+def test_a_description_of_something_unknown(key, value, error, message, tmp_path):
+    import json
+
+    save_linearized(replace_attention(source("bert"), "elu"), tmp_path)
+    path = tmp_path / "linear_attention.json"
+    saved = json.loads(path.read_text()) | {key: value}
+    del saved["sha256"]
+    path.write_text(json.dumps(saved))
+    with pytest.raises(error, match=message):
+        load_linearized(tmp_path)
+
+
+def test_a_model_of_somebodys_own_class(tmp_path):
+    from transformers import BertForSequenceClassification
+
+    class Mine(BertForSequenceClassification):
+        pass
+
+    model = Mine(models.bert().config).eval()
+    replaced = replace_attention(model, "elu")
+    save_linearized(replaced, tmp_path)
+    with pytest.raises(ConversionError, match=r"Mine, which is no class .* model="):
+        load_linearized(tmp_path)
+    loaded = load_linearized(tmp_path, Mine(model.config))
+    assert first(loaded, models.padded()).equal(first(replaced.model, models.padded()))
+
+
+def test_parts_that_a_folder_would_not_bring_back_are_not_saved(tmp_path):
+    model = models.bert()
+    wrapped(model.bert.encoder.layer[1].attention.self)
+    replaced = replace_attention(model, "elu", keep_refused=True)
+    with pytest.raises(ConversionError, match=r"LoRA at 'bert\.encoder.*merge it"):
+        save_linearized(replaced, tmp_path)
