@@ -12,7 +12,9 @@ import torch
 from fredholm import data
 from fredholm.data import CloudAugment, PointDataset
 from fredholm.data.catalogue import kicad
-from fredholm.data.clouds import parse_off, parse_vrml, sample_surface
+from fredholm.data.catalogue.kicad_wrl import parse_vrml
+from fredholm.data.catalogue.official_clouds_off import parse_off
+from fredholm.data.meshes import sample_surface
 from fredholm.errors import DataError, OptionError, ShapeError
 
 CUBE = b"""OFF
