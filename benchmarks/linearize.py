@@ -24,7 +24,7 @@ from fredholm.training import linearize
 from fredholm.training.conversion import fine_tune
 from fredholm.training.conversion_scores import evaluate
 from fredholm.training.metrics import metric_named
-from fredholm.training.tasks import Task as Kind
+from fredholm.training.tasks import create_task
 
 from .linearize_tasks import DISTIL, TASKS, Task
 from .machine import describe
@@ -89,7 +89,11 @@ def convert(
     folder: Path,
 ) -> dict[str, Any]:
     """One conversion and its scores on the test split; ``score`` is the teacher's there."""
-    task, metric, kind = TASKS[name], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
+    task, metric, kind = (
+        TASKS[name],
+        metric_named(TASKS[name].metric),
+        create_task(TASKS[name].kind),
+    )
     conversion = linearize(
         model,
         **{"distil": DISTIL, **METHODS[method]},
@@ -153,7 +157,10 @@ def main() -> None:
             kept = args.runs / f"{name}-teacher-{seed}" / "test.json"
             if not kept.is_file():
                 score = evaluate(
-                    model, splits["test"], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
+                    model,
+                    splits["test"],
+                    metric_named(TASKS[name].metric),
+                    create_task(TASKS[name].kind),
                 )
                 kept.write_text(json.dumps(score), encoding="utf-8")
             score = json.loads(kept.read_text(encoding="utf-8"))

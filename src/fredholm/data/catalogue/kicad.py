@@ -85,7 +85,7 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
     ``clouds.npy`` (float16), ``names.txt``.
     """
     rows: dict[str, np.ndarray] = {}
-    with tar_stream(archive, "apt") as tar:
+    with tar_stream(archive, APT) as tar:
         for member in tar:
             path = Path(member.name)
             if path.suffix != ".wrl" or not member.isfile():

@@ -274,8 +274,8 @@ class TextDataset(TokenizedDataset):
     def select(self, chosen: Int[Tensor, " m"]) -> TextDataset:
         found = copy.copy(self)
         found.texts = [self.texts[i] for i in chosen.tolist()]
-        found.numbers, found.cut = self.numbers[chosen], self.cut[chosen]
-        found.labels = self.labels[chosen]
+        for name in ("numbers", *self.per_sample):
+            setattr(found, name, getattr(self, name)[chosen])
         found.targets = None if self.targets is None else self.targets[chosen]
         return found
 
