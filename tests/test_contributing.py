@@ -17,6 +17,7 @@ import torch
 
 from fredholm import Domain
 from fredholm.convert import as_operator
+from fredholm.errors import OptionError, RecipeError
 from fredholm.models import create_model, from_pretrained, list_models
 from fredholm.operators import IntegralOperator, import_file
 from fredholm.training import load_recipe
@@ -80,6 +81,7 @@ def test_contract_training_report_and_benchmark_without_touching_another_file(wo
 PIECES = {
     "my_features.py": "SoftplusKernel",
     "my_form.py": "WholeMatrix",
+    "my_data.py": "Walks",
     "my_converter.py": "my_attention",
     "my_op.py": "power",
     "my_encoder.py": "RowEncoder",
@@ -152,6 +154,25 @@ def test_a_form_is_taken_where_it_is_listed_and_keeps_the_contract(written, caus
     assert operator.plan(domain).path == "whole matrix"
     assert operator.plan(Domain.line(65)).path != "whole matrix"
     assert_keeps_the_contract(operator, domain)
+
+
+def test_a_kind_of_data_is_trained_on_and_explained(written, tmp_path):
+    from fredholm.data import describe
+    from fredholm.training import evaluate, explain, load_recipe, predict, train
+
+    torch.manual_seed(0)
+    written("my_data.py")
+    sizes = {"name": "backbone_nano", "dim": 8, "depth": 1}
+    recipe = {"name": "walks", "data": {"name": "walks", "batch_size": 32}, "model": sizes}
+    recipe |= {"schedule": {"warmup_epochs": 0}, "training": {"epochs": 1}}
+    train(load_recipe(recipe), tmp_path / "run")
+    assert evaluate(tmp_path / "run")["n"] == 128
+    assert "test walks" in explain(tmp_path / "run").read_text(encoding="utf-8")
+    assert describe("walks")["kind"] == "walks"
+    with pytest.raises(OptionError, match="the run reads walks of walks"):
+        predict(tmp_path / "run", ["walk.csv"])
+    with pytest.raises(RecipeError, match=r"data.mixup: .*walks holds walks, remove it"):
+        load_recipe(recipe | {"data": {"name": "walks", "mixup": 0.5}})
 
 
 def test_a_converter_gives_the_output_and_gradients_of_its_layer(written):

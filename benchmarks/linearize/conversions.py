@@ -21,7 +21,7 @@ from fredholm.training.conversion import fine_tune
 from fredholm.training.conversion_scores import evaluate
 from fredholm.training.grid import Cell, Report
 from fredholm.training.metrics import metric_named
-from fredholm.training.tasks import Task as Kind
+from fredholm.training.tasks import create_task
 
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
@@ -71,7 +71,7 @@ def taught(name: str, seed: int, runs: Path) -> tuple[torch.nn.Module, float, di
     splits = task.splits(task.sizes)
     model, kept = teacher(task, splits, folder, seed), folder / "test.json"
     if not kept.is_file():
-        score = evaluate(model, splits["test"], metric_named(task.metric), Kind(task.kind))
+        score = evaluate(model, splits["test"], metric_named(task.metric), create_task(task.kind))
         kept.write_text(json.dumps(score), encoding="utf-8")
     return model, json.loads(kept.read_text(encoding="utf-8")), splits
 
@@ -86,7 +86,11 @@ def convert(
     folder: Path,
 ) -> dict[str, Any]:
     """One conversion and its scores on the test split; ``score`` is the teacher's there."""
-    task, metric, kind = TASKS[name], metric_named(TASKS[name].metric), Kind(TASKS[name].kind)
+    task, metric, kind = (
+        TASKS[name],
+        metric_named(TASKS[name].metric),
+        create_task(TASKS[name].kind),
+    )
     conversion = linearize(
         model,
         **{"distil": DISTIL, **METHODS[method]},

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fredholm import data
-from fredholm.data.onnx_tensors import read_onnx_tensors
+from fredholm.data.catalogue.weights_onnx import read_onnx_tensors
 from fredholm.training.conversion_data import TokenTexts
 from fredholm.training.conversion_fit import StageOptions
 

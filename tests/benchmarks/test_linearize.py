@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from benchmarks.linearize import page as linearize_report
 from benchmarks.linearize.speed import crossover
-
-from fredholm.data.onnx_tensors import read_onnx_tensors
-from fredholm.errors import DataError
 
 
 def run(task: str, method: str, seed: int, tuned: float):
@@ -57,56 +53,3 @@ def test_crossover_is_the_last_change():
     assert crossover([row(64, 1, 2), row(128, 3, 2), row(256, 9, 4)], "luna") == 128
     assert crossover([row(64, 3, 2), row(128, 3, 4)], "luna") is None
     assert crossover([row(64, 3, 2), row(128, 5, 4)], "luna") == 64
-
-
-# --- weights inside an ONNX file ------------------------------------------------------------------
-
-
-def field(number: int, payload: bytes | int) -> bytes:
-    if isinstance(payload, int):
-        return varint(number << 3) + varint(payload)
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
-
-
-def onnx_file(path, packed: bool = True, kind: int = 1):
-    """Two tensors: a nameless 2 × 3 weight behind a MatMul and the bias that is added to it."""
-    import numpy as np
-
-    weight = np.arange(6, dtype=np.float32)
-    dims = field(1, varint(2) + varint(3)) if packed else field(1, 2) + field(1, 3)
-    tensors = field(
-        5, dims + field(2, kind) + field(8, b"onnx::MatMul_1") + field(9, weight.tobytes())
-    )
-    tensors += field(
-        5, field(1, 3) + field(2, 1) + field(8, b"layer.bias") + field(9, weight[:3].tobytes())
-    )
-    nodes = field(
-        1, field(1, b"x") + field(1, b"onnx::MatMul_1") + field(2, b"y") + field(4, b"MatMul")
-    )
-    nodes += field(1, field(1, b"layer.bias") + field(1, b"y") + field(2, b"z") + field(4, b"Add"))
-    path.write_bytes(field(1, 8) + field(7, nodes + tensors))
-    return path
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_weights_are_named_by_the_bias_that_follows(tmp_path, packed):
-    found = read_onnx_tensors(onnx_file(tmp_path / "m.onnx", packed))
-    assert set(found) == {"layer.weight", "layer.bias"}
-    assert found["layer.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
-
-
-def test_files_that_are_no_models(tmp_path):
-    good = onnx_file(tmp_path / "m.onnx").read_bytes()
-    for content in (good[:-7], b"not a model at all", b""):
-        (tmp_path / "bad.onnx").write_bytes(content)
-        with pytest.raises(DataError):
-            read_onnx_tensors(tmp_path / "bad.onnx")
-    with pytest.raises(DataError, match="type 2"):
-        read_onnx_tensors(onnx_file(tmp_path / "t.onnx", kind=2))

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fredholm.data import Entry, registry
+from fredholm.data import Entry, clients, registry
 from fredholm.data.catalogue import idx
-from fredholm.data.registry import Package, PinnedFile
+from fredholm.data.sources import Package, PinnedFile
 
 CLASSES = tuple("0123456789")
 
@@ -179,15 +179,19 @@ def package(client: str, files: dict[str, bytes], prefix: str, archive: bytes) -
         PinnedFile(n, prefix + n, len(c), hashlib.sha256(c).hexdigest()) for n, c in files.items()
     )
     return Package(
-        client, "tiny", "1.0.0", len(archive), hashlib.sha256(archive).hexdigest(), pinned
+        getattr(clients, client.upper()),
+        "tiny",
+        "1.0.0",
+        len(archive),
+        hashlib.sha256(archive).hexdigest(),
+        pinned,
     )
 
 
-def register_tiny(monkeypatch, pinned: Package, name: str = "tiny") -> Entry:
+def register_tiny(monkeypatch, pinned: Package, name: str = "tiny", more: tuple = ()) -> Entry:
     entry = Entry(
         name=name,
         title="A few random images",
-        source="a test's package",
         licence_package="none",
         licence_data="none",
         samples={"train": 40, "test": 20},
@@ -195,11 +199,11 @@ def register_tiny(monkeypatch, pinned: Package, name: str = "tiny") -> Entry:
         shape=(1, 6, 6),
         mean=(0.5,),
         std=(0.25,),
-        create=idx.create,
-        package=pinned,
+        read=idx.create,
+        sources=(pinned, *more),
         official="THE ORIGINAL FILES",
     )
-    monkeypatch.setitem(registry._ENTRIES, name, entry)
+    monkeypatch.setitem(registry.DATASETS._entries, name, entry)
     return entry
 
 

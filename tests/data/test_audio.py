@@ -187,7 +187,7 @@ def test_folders_of_the_user(tmp_path):
     with pytest.raises(DataError, match="holds no p"):
         data.create_dataset("physionet-2019", "train", path=tmp_path)
     for name in ("physionet-2019", "speech-commands"):
-        with pytest.raises(OptionError, match="path: missing"):
+        with pytest.raises(OptionError, match=f"{name}: path is missing"):
             data.create_dataset(name, "train")
     with pytest.raises(OptionError, match="hours: received 0"):
         data.create_dataset("physionet-2019", "train", path=tmp_path, options={"hours": 0})

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from fredholm import data
-from fredholm.data import CloudAugment, PointDataset
+from fredholm.data import CloudAugment, PointDataset, clients
 from fredholm.data.catalogue import kicad
-from fredholm.data.clouds import parse_off, parse_vrml, sample_surface
+from fredholm.data.catalogue.kicad_wrl import parse_vrml
+from fredholm.data.catalogue.official_clouds_off import parse_off
+from fredholm.data.meshes import sample_surface
 from fredholm.errors import DataError, OptionError, ShapeError
 
 CUBE = b"""OFF
@@ -153,7 +155,12 @@ def test_kicad_is_sampled_when_fetched(tmp_path, monkeypatch):
             content = VRML if i else b"#VRML V2.0 utf8 Transform {}"
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    monkeypatch.setattr(kicad, "tar_stream", lambda path, client: tarfile.open(path))  # noqa: SIM115
+
+    def tar_stream(path, client):
+        assert client is clients.APT
+        return tarfile.open(path)
+
+    monkeypatch.setattr(kicad, "tar_stream", tar_stream)
     root, counted = tmp_path / "kicad", []
     root.mkdir()
     kicad.derive(archive, root, counted.append)

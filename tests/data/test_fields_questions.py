@@ -13,7 +13,7 @@ from PIL import Image
 from fredholm import data
 from fredholm.data import FieldDataset, solve_darcy
 from fredholm.data.catalogue import mosaics_qa, visual_questions
-from fredholm.data.fields import random_coefficients
+from fredholm.data.catalogue.darcy_equation import random_coefficients
 from fredholm.errors import DataError, OptionError, ShapeError
 
 from .fixtures import write_idx

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fredholm import data
-from fredholm.data.bible import expand_lzw, read_kjv
 from fredholm.data.catalogue.glue import TASKS
+from fredholm.data.catalogue.kjv_lzw import expand_lzw, read_kjv
 from fredholm.data.catalogue.kjv_web import coin, nearest_others, read_pairs, split_of
 from fredholm.errors import DataError, OptionError
 
@@ -101,7 +101,7 @@ def test_ptb_is_read_from_the_users_files(tmp_path):
         "ptb", "val", path=tmp_path, max_length=2, tokens="words", min_count=1
     )
     assert words.vocabulary.join(words.batch([0])[1][0].tolist()) == "one was"
-    with pytest.raises(OptionError, match=r"ptb needs the folder of ptb\.train\.txt"):
+    with pytest.raises(OptionError, match=r"needs the folder of ptb\.train\.txt"):
         data.create_dataset("ptb", "train")
     (tmp_path / "ptb.test.txt").write_text(" \n")
     with pytest.raises(DataError, match="holds no text"):
@@ -229,7 +229,7 @@ def test_glue_says_what_is_wrong(tmp_path):
     folder = write_glue(tmp_path / "glue")
     with pytest.raises(OptionError, match="did you mean 'sst2'"):
         data.create_dataset("glue", "train", path=folder, options={"task": "sst"})
-    with pytest.raises(OptionError, match="path: missing"):
+    with pytest.raises(OptionError, match="glue: path is missing"):
         data.create_dataset("glue", "train")
     for text, message in (
         ("sentence\tscore\na\t1\n", "needs the columns sentence, label"),

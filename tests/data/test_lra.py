@@ -14,6 +14,7 @@ from PIL import Image
 
 from fredholm.data import Rows, create_dataset, image_tokens
 from fredholm.data.catalogue import kjv_web, listops, pathfinder
+from fredholm.data.catalogue.kjv_web_sword import read_module
 from fredholm.data.catalogue.listops import END, SYMBOLS, ListOpsOptions, expression, value_of
 from fredholm.data.catalogue.pathfinder import (
     CLEARANCE,
@@ -24,7 +25,6 @@ from fredholm.data.catalogue.pathfinder import (
     draw,
     scene,
 )
-from fredholm.data.sword import read_module
 from fredholm.errors import DataError, OptionError
 
 SHORT = ListOpsOptions(min_length=4, max_length=80, max_depth=5, max_args=5)
@@ -153,7 +153,7 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
     (tmp_path / "basic_val.tsv").write_text("[MOD 1 2 ]\t3\n")
     with pytest.raises(DataError, match="line 1"):
         create_dataset("lra-listops", "val", path=tmp_path)
-    with pytest.raises(DataError, match="path=FOLDER"):
+    with pytest.raises(OptionError, match="path=FOLDER"):
         create_dataset("lra-listops", "val")
 
 

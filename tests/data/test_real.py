@@ -8,7 +8,7 @@ import torch
 from fredholm import data
 
 FETCHABLE = [name for name in data.list_datasets() if data.get_entry(name).package is not None]
-IMAGES = [name for name in FETCHABLE if data.get_entry(name).kind == "images"]
+IMAGES = [name for name in FETCHABLE if data.get_entry(name).kind.name == "images"]
 
 
 @pytest.mark.parametrize("name", IMAGES)

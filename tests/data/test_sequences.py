@@ -8,7 +8,7 @@ import torch
 from fredholm import data
 from fredholm.data.catalogue.adding import adding
 from fredholm.data.catalogue.copy_memory import copy_memory
-from fredholm.data.sequences import SequenceDataset, image_sequences, padded
+from fredholm.data.kinds.sequences import SequenceDataset, image_sequences, padded
 from fredholm.errors import DataError, OptionError, ShapeError
 
 from ..tolerances import assert_close
@@ -190,7 +190,7 @@ def test_broken_ts_files(tmp_path, content, message):
 def test_folders_without_series(tmp_path):
     with pytest.raises(DataError, match=r"0 files \*_TRAIN\.ts; needs one"):
         data.create_dataset("ts-folder", "train", path=tmp_path)
-    with pytest.raises(DataError, match="give path=FOLDER"):
+    with pytest.raises(OptionError, match="path=FOLDER"):
         data.create_dataset("ts-folder", "train")
     refused = (
         ({"every": 0}, "every: received 0"),

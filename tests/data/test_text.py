@@ -153,7 +153,7 @@ def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 8}, "movie-reviews is text, leave it out"),
+        ({"image_size": 8}, "movie-reviews holds text, leave it out"),
         ({"tokens": "word"}, "did you mean 'words'"),
         ({"max_length": 0}, "max_length: received 0"),
         ({"min_count": 0}, "min_count: received 0"),
@@ -167,7 +167,7 @@ def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
 def test_options_that_do_not_fit(tmp_path, options, message):
     with pytest.raises(OptionError, match=message):
         reviews(write_reviews(tmp_path / "reviews"), "train", **options)
-    with pytest.raises(OptionError, match="max_length: digits holds images"):
+    with pytest.raises(OptionError, match="max_length: received 4; digits holds images"):
         data.create_dataset("digits", "train", max_length=4)
 
 

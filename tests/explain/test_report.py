@@ -16,9 +16,9 @@ import torch
 
 from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset
+from fredholm.data.kinds.images import prepare_pictures
 from fredholm.errors import CheckpointError, DataError, MissingExtraError, OptionError, ShapeError
 from fredholm.explain import kernel_map, report_run
-from fredholm.explain.kinds import prepare_pictures
 from fredholm.models import create_model
 from tests.parts import parts
 

@@ -15,7 +15,6 @@ from fredholm.training.comparison import Setting, compare, measure, speed
 from fredholm.training.comparison.budgets import (
     count_flops,
     epochs_in,
-    example_input,
     make_recipe,
     solve_size,
 )
@@ -83,7 +82,7 @@ def test_budgets_are_met(budget):
         size = solve_size(task, contender, dataset, budget)
         model = build_model(make_recipe(task, contender, (f"model.body.dim={size.dim}",)), dataset)
         assert size.parameters == sum(p.numel() for p in model.parameters())
-        assert size.flops == count_flops(model, example_input(dataset))
+        assert size.flops == count_flops(model, dataset.example())
         wider = build_model(
             make_recipe(task, contender, (f"model.body.dim={size.dim + 2}",)), dataset
         )
@@ -91,7 +90,7 @@ def test_budgets_are_met(budget):
         grown = (
             sum(p.numel() for p in wider.parameters())
             if budget == "params"
-            else count_flops(wider, example_input(dataset))
+            else count_flops(wider, dataset.example())
         )
         step = (
             grown / getattr(target, {"params": "parameters", "flops": "flops"}[budget])

@@ -13,8 +13,7 @@ import torch
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, explain, load_recipe, predict, train
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.evaluation import summarise_task
-from fredholm.training.tasks import Task, relative_error, task_of
+from fredholm.training.tasks import create_task, relative_error, task_of
 from tests.parts import parts
 
 from ..data.test_clouds import CUBE
@@ -39,7 +38,7 @@ TINY = (
 
 
 def test_relative_error_is_the_task_of_fields():
-    task, labels = Task("field"), torch.rand(3, 2, 4, 5)
+    task, labels = create_task("field"), torch.rand(3, 2, 4, 5)
     outputs = torch.rand(3, 20, 2)
     expected = (outputs - labels.flatten(2).mT).flatten(1).norm(dim=1) / labels.flatten(1).norm(
         dim=1
@@ -49,7 +48,7 @@ def test_relative_error_is_the_task_of_fields():
     assert task.metrics([float(total), 0.0, count]) == {
         "val_loss": pytest.approx(float(expected.mean()))
     }
-    report = summarise_task(task, outputs, labels, ("a", "b"))
+    report = task.summary([(outputs, labels)], ("a", "b"))
     assert report["loss"] == pytest.approx(float(expected.mean()))
     assert report["worst"] == pytest.approx(float(expected.max()))
     assert relative_error(torch.ones(1, 1), torch.zeros(1, 1)).item() == 1.0
@@ -58,14 +57,14 @@ def test_relative_error_is_the_task_of_fields():
 
 
 def test_answers_are_scored():
-    task = Task("answers")
+    task = create_task("answers")
     outputs, scores = (
         torch.tensor([[9.0, -9.0], [-9.0, 9.0]]),
         torch.tensor([[1.0, 0.0], [0.5, 0.3]]),
     )
     _, score, count = task.sums(outputs, scores)
     assert float(score) / count == pytest.approx(0.65)
-    assert summarise_task(task, outputs, scores, ("a", "b"))["accuracy"] == pytest.approx(0.65)
+    assert task.summary([(outputs, scores)], ("a", "b"))["accuracy"] == pytest.approx(0.65)
     loss = (
         torch.nn.functional.binary_cross_entropy_with_logits(outputs, scores, reduction="sum") / 2
     )

@@ -9,8 +9,7 @@ import torch
 
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
-from fredholm.training.evaluation import summarise_task
-from fredholm.training.tasks import IGNORED, Task
+from fredholm.training.tasks import IGNORED, create_task
 
 from ..tolerances import assert_close
 
@@ -24,7 +23,7 @@ SMALL = (
 
 
 def test_points_at_which_nothing_is_asked_do_not_count():
-    task, labels = Task("steps"), torch.tensor([[0, IGNORED], [1, 2]])
+    task, labels = create_task("steps"), torch.tensor([[0, IGNORED], [1, 2]])
     logits = torch.randn(2, 2, 3)
     expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=IGNORED)
     assert_close(task.loss(logits, labels), expected)
@@ -35,12 +34,12 @@ def test_points_at_which_nothing_is_asked_do_not_count():
 
 
 def test_a_regression_has_no_accuracy():
-    task, outputs, labels = Task("regression"), torch.randn(5, 1), torch.randn(5)
+    task, outputs, labels = create_task("regression"), torch.randn(5, 1), torch.randn(5)
     loss, _, count = task.sums(outputs, labels)
     assert task.metrics([float(loss), 0.0, count]) == {
         "val_loss": pytest.approx(float(task.loss(outputs, labels)))
     }
-    report = summarise_task(task, outputs, labels, ())
+    report = task.summary([(outputs, labels)], ())
     assert report["loss"] == pytest.approx(float(task.loss(outputs, labels)))
     assert "accuracy" not in report
 
@@ -55,7 +54,7 @@ def test_a_regression_has_no_accuracy():
 def test_heads_that_do_not_fit(name, shape, message):
     labels = torch.zeros((2, 4) if name == "steps" else (2,), dtype=torch.long)
     with pytest.raises(ShapeError, match=message):
-        Task(name).loss(torch.randn(shape), labels)
+        create_task(name).loss(torch.randn(shape), labels)
 
 
 def test_copy_memory_from_its_recipe(tmp_path):

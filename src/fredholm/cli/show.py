@@ -200,10 +200,8 @@ def data_table() -> None:
 
     for name in data.list_datasets():
         facts = data.describe(name)
-        samples = " + ".join(f"{count:,} {split}" for split, count in facts["samples"].items())
         typer.echo(f"{name}  [{facts['state']}]  {facts['title']}")
-        size = samples or ("none, weights" if data.get_entry(name).kind == "weights" else "yours")
-        typer.echo(f"    samples {size}; source: {facts['source']}")
+        typer.echo(f"    {facts['kind']}; samples {facts['size']}; source: {facts['source']}")
         typer.echo(
             f"    licence of the data: {facts['licence_data']}; of the package: "
             f"{facts['licence_package'] or 'none'}"

@@ -1,5 +1,5 @@
-"""Data sets of labelled images, texts and sequences: where they come from, how they are split,
-varied and handed out in batches.
+"""Data sets of every kind: where they come from, how they are split, varied and handed out in
+batches, and what they say of themselves.
 
 ``create_dataset(name, split)`` gives a torch data set, ``make_loader`` resumable batches of it,
 ``fetch(name)`` brings one here.
@@ -8,15 +8,21 @@ varied and handed out in batches.
 import fredholm.data.catalogue  # noqa: F401  registers the data sets
 
 from .augment import Augment, cutmix, mixup
-from .clouds import CloudAugment, PointDataset
+from .catalogue.darcy_equation import solve_darcy
 from .create import create_dataset
-from .datasets import ArrayDataset, FolderDataset, ImageDataset, LabelledDataset
 from .fetching import fetch
-from .fields import FieldDataset, solve_darcy
-from .graphs import Graph, GraphDataset, Network, NodeDataset
-from .language import HiddenTokens, NextTokens
+from .kinds.dataset import LabelledDataset
+from .kinds.fields import FieldDataset
+from .kinds.graphs import Graph, GraphDataset, Network, NodeDataset
+from .kinds.images import ArrayDataset, FolderDataset, ImageDataset
+from .kinds.kind import Kind, register_kind
+from .kinds.language import HiddenTokens, NextTokens
+from .kinds.points import CloudAugment, PointDataset
+from .kinds.questions import QuestionDataset
+from .kinds.sequences import SequenceDataset, image_sequences, padded
+from .kinds.texts import TextDataset, encode_texts
+from .kinds.tokens import Rows, TokenDataset, image_tokens
 from .loader import EpochOrder, ResumableLoader, make_loader
-from .questions import QuestionDataset
 from .registry import (
     Entry,
     data_root,
@@ -26,11 +32,8 @@ from .registry import (
     list_datasets,
     register_dataset,
 )
-from .sequences import SequenceDataset, image_sequences, padded
 from .splits import stratified
 from .subset import limit_samples
-from .texts import TextDataset, encode_texts
-from .tokens import Rows, TokenDataset, image_tokens
 from .vocabulary import Vocabulary
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "GraphDataset",
     "HiddenTokens",
     "ImageDataset",
+    "Kind",
     "LabelledDataset",
     "Network",
     "NextTokens",
@@ -73,6 +77,7 @@ __all__ = [
     "mixup",
     "padded",
     "register_dataset",
+    "register_kind",
     "solve_darcy",
     "stratified",
 ]

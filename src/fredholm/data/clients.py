@@ -1,7 +1,6 @@
 """The registries' ordinary clients: each downloads one package archive and reads single members of
-it.
+it. None needs root.
 
-Nothing here names a host: mirrors, proxies and credentials are the client's own configuration.
 Archives are only read as archives; no script of a package runs and no module of it is imported.
 """
 
@@ -16,62 +15,53 @@ import subprocess
 import sys
 import tarfile
 import time
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ..errors import DataError
-from .registry import Package
-
-_HINTS = {
-    "apt-lists": "run `apt-get update` once (the package lists may be empty)",
-    "apt": "run `apt-get update` once (the package lists may be empty or old), and check the "
-    "network",
-    "npm": "check the network and npm's configuration",
-    "pip": "check the network and pip's configuration",
-}
-
-
-@dataclass(frozen=True)
-class Client:
-    """How one client is called: ``programs`` it needs, the ``command`` for (package name, version
-    or None, folder), its archive's ``pattern``, and how its answer reads when the ``gone`` version
-    no longer exists.
-    """
-
-    name: str
-    programs: tuple[str, ...]
-    command: Callable[[str, str | None, Path], list[str]]
-    pattern: str
-    gone: str
+from .sources import Address, Client, Package
 
 
 def _apt(package: str, version: str | None, folder: Path) -> list[str]:
-    return ["apt-get", "download", "-q", f"{package}={version}" if version else package]
+    wanted = f"{package}={version}" if version else package
+    return ["apt-get", "download", "-q", *apt_options(folder), wanted]
+
+
+def apt_options(folder: Path) -> list[str]:
+    """Where apt reads its package lists: the machine's, or those brought to ``folder``."""
+    if not (folder / "apt").is_dir():
+        return []
+    return ["-o", f"Dir::State::lists={folder / 'apt'}", "-o", f"Dir::Cache={folder / 'apt'}"]
+
+
+def refresh_apt(folder: Path) -> list[str]:
+    """Bring apt's package lists to ``folder``, which everybody may; `apt-get update` alone would
+    need root.
+    """
+    (folder / "apt" / "partial").mkdir(parents=True)
+    return ["apt-get", "update", "-q", *apt_options(folder)]
 
 
 def _npm(package: str, version: str | None, folder: Path) -> list[str]:
-    spec = f"{package}@{version}" if version else package
-    cache = (
-        folder / "cache"
-    )  # beside the archive: its growth is the progress shown, and nothing of it stays behind
+    # The cache lies beside the archive: its growth is the progress shown, and nothing stays behind.
     return [
         "npm",
         "pack",
-        spec,
+        f"{package}@{version}" if version else package,
         "--ignore-scripts",
         "--loglevel=error",
-        f"--cache={cache}",
+        f"--cache={folder / 'cache'}",
         f"--pack-destination={folder}",
     ]
 
 
 def _pip(package: str, version: str | None, folder: Path) -> list[str]:
-    spec = f"{package}=={version}" if version else package
     return [
         sys.executable,
         "-m",
@@ -83,30 +73,67 @@ def _pip(package: str, version: str | None, folder: Path) -> list[str]:
         "--progress-bar=off",
         "-d",
         str(folder),
-        spec,
+        f"{package}=={version}" if version else package,
     ]
 
 
-def _apt_lists(package: str, version: str | None, folder: Path) -> list[str]:
-    """What apt knows of every available package, as one file."""
-    return ["sh", "-c", "apt-cache dumpavail > available.txt"]
-
-
-CLIENTS = {
-    "apt": Client("apt", ("apt-get", "dpkg-deb"), _apt, "*.deb", r"Version .* was not found"),
-    "apt-lists": Client("apt-lists", ("apt-cache",), _apt_lists, "available.txt", r"(?!)"),
-    "npm": Client("npm", ("npm",), _npm, "*.tgz", r"ETARGET|No matching version"),
-    "pip": Client("pip", (), _pip, "*.*", r"No matching distribution found for \S+=="),
+DEBIAN_ONLY = {
+    "": "apt belongs to Debian and Ubuntu",
+    "darwin": "apt belongs to Debian and Ubuntu: fetch in a Debian container",
+    "win32": "apt belongs to Debian and Ubuntu: fetch inside the Windows Subsystem for Linux",
 }
+APT = Client(
+    "apt",
+    "Debian package",
+    programs=("apt-get", "dpkg-deb"),
+    command=_apt,
+    pattern="*.deb",
+    gone=r"Version .* was not found",
+    hint="check the network and apt's sources",
+    install=DEBIAN_ONLY,
+    stale=r"Unable to locate package|No packages found|404 +Not Found",
+    refresh=refresh_apt,
+)
+NPM = Client(
+    "npm",
+    "npm package",
+    programs=("npm",),
+    command=_npm,
+    pattern="*.tgz",
+    gone=r"ETARGET|No matching version",
+    hint="check the network and npm's configuration",
+    install={
+        "": "npm comes with Node.js, which your distribution has",
+        "darwin": "npm comes with Node.js: `brew install node`",
+        "win32": "npm comes with Node.js: `winget install OpenJS.NodeJS`",
+    },
+)
+PIP = Client(
+    "pip",
+    "PyPI package",
+    programs=("pip",),
+    command=_pip,
+    pattern="*.*",
+    gone=r"No matching distribution found for \S+==",
+    hint="check the network and pip's configuration",
+    install={"": "`python -m ensurepip` brings it"},
+)
 
 
-def missing_program(client: str) -> str | None:
+def missing_program(client: Client) -> str | None:
     """The first program of ``client`` that this machine lacks, else None."""
-    if client == "pip" and importlib.util.find_spec("pip") is None:
-        return "pip"
-    return next(
-        (program for program in CLIENTS[client].programs if shutil.which(program) is None), None
-    )
+    return next((program for program in client.programs if not _has(program)), None)
+
+
+def _has(program: str) -> bool:
+    if program == "pip":
+        return importlib.util.find_spec("pip") is not None
+    return shutil.which(program) is not None
+
+
+def install_hint(client: Client) -> str:
+    """How to come by a client's programs on this system."""
+    return client.install.get(sys.platform, client.install.get("", ""))
 
 
 def download(
@@ -120,42 +147,63 @@ def download(
     Raises:
         DataError: when the client fails, with its last words.
     """
-    client = CLIENTS[package.client]
+    client = package.client
     for version in (package.version, None):
-        code, words = _run(client.command(package.name, version, folder), folder, watch)
+        code, words = _ask(client, package.name, version, folder, watch, note)
         if code == 0:
             archives = sorted(p for p in folder.glob(client.pattern) if p.is_file())
             if len(archives) == 1:
                 return archives[0]
             raise DataError(
-                f"{package.client}: downloaded {package.name}, but left {len(archives)} archives; "
+                f"{client.name}: downloaded {package.name}, but left {len(archives)} archives; "
                 "needs one"
             )
         if version is None or not re.search(client.gone, words):
             break
         note(
-            f"{package.client} no longer has {package.name} {version}; taking its current version, "
+            f"{client.name} no longer has {package.name} {version}; taking its current version, "
             "whose contents must be the same"
         )
     tail = " | ".join(line.strip() for line in words.strip().splitlines()[-3:])
     raise DataError(
-        f"{package.client}: could not download {package.name} {package.version} (exit {code}): "
-        f"{tail}; {_HINTS[client.name]}"
+        f"{client.name}: could not download {package.name} {package.version} (exit {code}): "
+        f"{tail}; {client.hint}"
     )
 
 
-def _run(command: list[str], folder: Path, watch: Callable[[int], None]) -> tuple[int, str]:
+def _ask(
+    client: Client,
+    package: str,
+    version: str | None,
+    folder: Path,
+    watch: Callable[[int], None],
+    note: Callable[[str], None],
+) -> tuple[int, str]:
+    """The client's exit code and words; once more with fresh lists where its own are stale."""
+    code, words = _run(client.command(package, version, folder), folder, watch, client.output)
+    stale = code != 0 and client.stale is not None and re.search(client.stale, words)
+    if not stale or client.refresh is None:
+        return code, words
+    note(f"{client.name} does not know {package}: reading its lists anew, which needs no root")
+    _run(client.refresh(folder), folder, watch)
+    return _run(client.command(package, version, folder), folder, watch, client.output)
+
+
+def _run(
+    command: list[str], folder: Path, watch: Callable[[int], None], output: str | None = None
+) -> tuple[int, str]:
     """Run a client in ``folder``; its exit code and what it said. Ends it when this process is
     interrupted.
     """
     log = folder / "client-log"
-    with log.open("wb") as output:
+    program = shutil.which(command[0]) or command[0]  # on Windows npm is npm.cmd
+    with log.open("wb") as said, (folder / output if output else log).open("ab") as printed:
         process = subprocess.Popen(
-            command,
+            [program, *command[1:]],
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=printed,
+            stderr=said if output else printed,
             env={**os.environ, "LC_ALL": "C"},
         )
         try:
@@ -183,9 +231,32 @@ def _arrived(folder: Path) -> int:
     return largest
 
 
+def download_files(address: Address, folder: Path, watch: Callable[[int], None]) -> None:
+    """The files of an official address, into ``folder``; the caller checks their contents.
+
+    Raises:
+        DataError: an address that does not answer.
+    """
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        watch(done)
+
+    for file in address.files:
+        url = f"{address.url}/{file.name}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                _copy(answer, folder / file.name, advance)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise DataError(f"{url}: could not be downloaded ({error})") from error
+
+
 @contextmanager
-def tar_stream(archive: Path, client: str) -> Iterator[tarfile.TarFile]:
-    if client != "apt":
+def tar_stream(archive: Path, client: Client) -> Iterator[tarfile.TarFile]:
+    """The files of an archive, one after another."""
+    if client is not APT:
         with tarfile.open(archive, "r:*") as tar:
             yield tar
         return

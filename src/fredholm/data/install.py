@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ..errors import DataError
 from .formats import sha256
-from .registry import Package, PinnedFile
+from .registry import Entry
+from .sources import PinnedFile, Source
 
 MANIFEST = "manifest.json"
 
@@ -24,16 +25,34 @@ def has_files(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def installed_files(package: Package, folder: Path) -> tuple[PinnedFile, ...]:
-    """The package's pinned files, or of a derived data set those that its manifest lists; none
+def source_of(entry: Entry, folder: Path) -> Source:
+    """The source of a data set that filled ``folder``: by its manifest, of a user's files by their
+    sizes; else the first.
+    """
+    manifest = folder / MANIFEST
+    try:
+        kind = json.loads(manifest.read_bytes())["client"] if manifest.is_file() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        kind = None  # corrupt, which is said where its files are read
+    for source in entry.sources:
+        sizes = {folder / file.name: file.bytes for file in source.files}
+        there = [path for path in sizes if path.is_file()]
+        fits = there and all(path.stat().st_size == sizes[path] for path in there)
+        if source.kind == kind or (kind is None and fits):
+            return source
+    return entry.sources[0]
+
+
+def installed_files(source: Source, folder: Path) -> tuple[PinnedFile, ...]:
+    """The source's pinned files, or of a derived data set those that its manifest lists; none
     where it has no manifest.
 
     Raises:
         DataError: a manifest that cannot be read.
     """
     path = folder / MANIFEST
-    if package.derive is None or not path.is_file():
-        return package.files
+    if source.derive is None or not path.is_file():
+        return source.files
     try:
         listed = json.loads(path.read_bytes())["files"]
         return tuple(
@@ -54,7 +73,7 @@ def made_files(folder: Path) -> tuple[PinnedFile, ...]:
     )
 
 
-def state_of(package: Package, folder: Path) -> str:
+def state_of(source: Source, folder: Path) -> str:
     """``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the files'
     sizes alone.
     """
@@ -62,7 +81,7 @@ def state_of(package: Package, folder: Path) -> str:
         return "not fetched"
     if not (folder / MANIFEST).is_file():
         return "your files"
-    sizes = {file.name: file.bytes for file in installed_files(package, folder)}
+    sizes = {file.name: file.bytes for file in installed_files(source, folder)}
     found = {
         name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes
     }
@@ -88,7 +107,7 @@ def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
 
 
 def verify_installed(
-    name: str, package: Package, folder: Path, files: tuple[PinnedFile, ...] | None = None
+    name: str, source: Source, folder: Path, files: tuple[PinnedFile, ...] | None = None
 ) -> None:
     """Check ``files`` (default all) of an installed data set; in a folder without a manifest, those
     of them that are there.
@@ -100,25 +119,25 @@ def verify_installed(
         DataError: at the first file that is not what it must be.
     """
     fetched = (folder / MANIFEST).is_file()
-    for file in installed_files(package, folder) if files is None else files:
+    for file in installed_files(source, folder) if files is None else files:
         if fetched or (folder / file.name).exists():
             verify_file(file, folder, f"fix: `fredholm data fetch {name} --force`")
 
 
 def write_manifest(
-    name: str, package: Package, folder: Path, archive: str, archive_sha256: str
+    name: str, source: Source, folder: Path, archive: str, archive_sha256: str
 ) -> None:
     """Write what lies in ``folder`` and where it came from, flushed to the disk."""
     record = {
         "name": name,
-        "client": package.client,
-        "package": package.name,
-        "version": package.version,
+        "client": source.kind,
+        "package": source.name,
+        "version": source.version,
         "archive": archive,
         "archive_sha256": archive_sha256,
         "files": {
             file.name: {"bytes": file.bytes, "sha256": file.sha256}
-            for file in package.files or made_files(folder)
+            for file in source.files or made_files(folder)
         },
     }
     with (folder / MANIFEST).open("w") as out:

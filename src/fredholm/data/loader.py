@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import CheckpointError, OptionError
 from .augment import Augment
 from .counter import permutation
-from .datasets import LabelledDataset
+from .kinds.dataset import LabelledDataset
 
 # Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as
 # HiddenTokens.hide.

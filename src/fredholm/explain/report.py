@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
+from ..data.kinds.kind import Kind, Page, kind_of
 from ..domain import Domain
 from ..encoders import Inputs
 from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
 from ..models import Model
 from .evolution import evolution_section
-from .kinds import CLOUDS, FIELDS, IMAGES, SEQUENCES, TEXTS, Kind, kind_of, prepare_samples
 from .page import Section, folded, render_page
 from .quality_sections import choose_marked, quality_sections
 from .results import (
@@ -29,7 +29,7 @@ from .results import (
     score_head,
     summarise,
 )
-from .samples import choose_samples, padded_queries, trace_layers
+from .samples import choose_samples, encoder_config, padded_queries, trace_layers
 from .sections import Layer, _plain, map_section, profile_section, share_section
 from .texts import text_section
 
@@ -58,6 +58,7 @@ def report(
     boxes: Tensor | None = None,
     masks: Tensor | None = None,
     quality: int = 64,
+    kind: Kind | None = None,
     counted: str | None = None,
     seed: int = 0,
 ) -> Path:
@@ -94,6 +95,8 @@ def report(
         texts: the texts themselves, for the examples.
         boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
             all False where that is unknown.
+        kind: of the samples, which their data set knows; by default told by their shapes and the
+            model's encoder.
         counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
             points.
         quality: images whose attention maps are judged
@@ -118,8 +121,12 @@ def report(
     if hasattr(model, "trace"):
         facts = getattr(model, "extra", None) or {}
         mean, std = mean or facts.get("mean"), std or facts.get("std")
-        kind = kind_of(model, inputs)
-        normal, pictures = prepare_samples(kind, model, inputs, mean, std, texts)
+        encoder = encoder_config(model)
+        kind = kind or kind_of(inputs, getattr(encoder, "data", ""))
+        if not len(inputs):
+            raise ShapeError(f"a report needs at least one {kind.one}, got none")
+        timed = bool(getattr(encoder, "timed", False))
+        normal, pictures = kind.prepare(inputs, Page(mean, std, texts, timed))
         names = _class_names(classes or facts.get("classes"), model, labels, len(normal))
         was_training = model.training
         model.eval()
@@ -129,13 +136,11 @@ def report(
             )
             chosen = choose_samples(len(normal), samples, seed, picture)
             layers = trace_layers(model, normal, chosen)
-            image: Any = (
-                pictures[chosen[0]] if pictures is not None and kind in (IMAGES, FIELDS) else None
-            )
+            image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
             if image is None and map_queries is None:
                 options["map_queries"] = padded_queries(layers)
             kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
-            judgeable = quality if kind is IMAGES else 0
+            judgeable = quality if kind.judged else 0
             look = choose_marked(
                 len(normal), judgeable, seed, picture, masks if boxes is None else boxes
             )
@@ -163,7 +168,7 @@ def report(
             if recipe
             else []
         )
-        lead = _lead(model)
+        lead = _lead(model, kind)
     elif hasattr(model, "kernel_matrix") and isinstance(inputs, Tensor):
         layer = Layer(
             type(model).__name__,
@@ -265,12 +270,9 @@ def _results(
     head, examples = [], None
     if labels is not None:
         predicted, probability = classify(model, inputs)
-        if kind is TEXTS:
-            examples = text_section(pictures or [], labels.cpu(), predicted, probability, classes)
-        elif pictures is not None:
-            examples = example_section(
-                pictures, labels.cpu(), predicted, probability, classes, kind
-            )
+        if pictures is not None:
+            section = text_section if isinstance(pictures[0], str) else example_section
+            examples = section(pictures, labels.cpu(), predicted, probability, classes, kind)
         evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
     if evaluation is not None:
         what = counted or kind.many
@@ -290,19 +292,13 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
         parameters = sum(p.numel() for p in model.parameters())
         return [("Parameters", _units(parameters), f"{parameters:,}")]
     parameters, flops = count(model, (1, *inputs.shape[1:]))
-    size = {
-        TEXTS: f"{inputs.shape[1]} tokens",
-        SEQUENCES: f"{inputs.shape[1]} samples",
-        CLOUDS: f"{inputs.shape[1]} points",
-    }
-    where = size.get(kind) or "×".join(str(n) for n in inputs.shape[-2:])
-    article = "an" if kind is IMAGES else "a"
+    article = "an" if kind.one[0] in "aeiou" else "a"
     return [
         ("Parameters", _units(parameters), f"{parameters:,}"),
         (
             f"FLOPs {article} {kind.one}",
             _units(flops),
-            f"matrix products and transforms at {where}",
+            f"matrix products and transforms at {kind.size(inputs)}",
         ),
     ]
 
@@ -324,7 +320,7 @@ def _class_names(classes, model, labels, size) -> list[str]:
     return [str(name) for name in classes] if classes else [str(i) for i in range(need)]
 
 
-def _lead(model: Any) -> str:
+def _lead(model: Any, kind: Kind) -> str:
     if not isinstance(model, Model):
         return type(model).__name__
     encoder, body = model.config.encoder, cast(Any, model.config.body)
@@ -335,27 +331,7 @@ def _lead(model: Any) -> str:
     layers = (
         f"{depth} {'layer' if depth == 1 else 'layers'} of {body.heads} heads, width {body.dim}"
     )
-    named = {
-        "text": "texts of words or bytes",
-        "points": "points",
-        "sequence": "sequences",
-        "graph": "graphs",
-        "field": "fields",
-    }
-    patch = getattr(encoder, "patch", None)
-    patches = "samples" if patch is None else f"patches of {_size(patch)} pixels"
-    return f"{name}: {layers}, {named.get(encoder.data) or patches}"
-
-
-def _size(patch: Any) -> str:
-    """A patch's sides.
-
-    Example:
-        >>> _size(4), _size((4, 2))
-        ('4×4', '4×2')
-    """
-    height, width = (patch, patch) if isinstance(patch, int) else patch
-    return f"{height}×{width}"
+    return f"{name}: {layers}, {kind.made_of(encoder)}"
 
 
 def _units(number: int) -> str:

@@ -11,19 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.kinds.images import IMAGES
+from ..data.kinds.kind import Kind
 from ..encoders import Inputs
 from ..errors import DataError, ShapeError
 from . import plots
-from .kinds import CLOUDS, IMAGES, SEQUENCES, Kind
 from .page import Picture, Section, table
 from .style import render
 
 MAX_CLASSES = 25  # of a drawn confusion matrix; beyond it, a table of the most confused pairs
 SHOWN = 16
-DRAWN = {
-    SEQUENCES: " A line a channel, over time; each on its own scale.",
-    CLOUDS: " Seen along the axis of least extent.",
-}
 
 
 def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -225,7 +222,7 @@ def example_section(
         caption = (
             f"<b>{title}.</b> Above each {kind.one} the predicted class and its "
             f"probability{below}. {len(items)} of "
-            f"{len(labels)} {kind.many}.{DRAWN.get(kind, '')}"
+            f"{len(labels)} {kind.many}.{kind.legend}"
         )
         words = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
             f"{e['label']} as {e['prediction']}" for e in items

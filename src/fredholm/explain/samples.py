@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..models import Model
 from .sections import Layer
+
+
+def encoder_config(model: Any) -> Any:
+    """What a model of this library is told of its inputs; None of any other."""
+    return model.config.encoder if isinstance(model, Model) else None
 
 
 def choose_samples(count: int, samples: int, seed: int, picture: int | None) -> list[int]:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.kinds.kind import Cloud
 from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from . import plots
 from .kernels import image_grid, kernel_map, kernel_profile, output_points
-from .kinds import Cloud
 from .page import Picture, Section
 from .style import render
 from .variance import variance_share

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..convert.transformers_folder import load_local
+from ..data.kinds.images import IMAGES
 from ..errors import CheckpointError, DataError, OptionError, TrustError, require
-from .kinds import encoder_config
+from .samples import encoder_config
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TOKENS = 32  # of a random text
 
 
@@ -99,14 +100,13 @@ def load_inputs(
     if inputs is not None:
         return _from_file(Path(inputs).expanduser(), model), f"inputs from {Path(inputs).name}"
     if data is not None:
-        from ..data import create_dataset
+        from ..data import create_dataset, get_entry
 
-        size = _size(model)
-        dataset = create_dataset(data, "test", image_size=size if data == "image-folder" else None)
-        found = [dataset[i][0] for i in range(min(samples, len(dataset)))]
-        return torch.stack(
-            [torch.as_tensor(x) for x in found]
-        ), f"the first {len(found)} test samples of {data}"
+        needed = "image_size" in get_entry(data).needs
+        dataset = create_dataset(data, "test", image_size=_size(model) if needed else None)
+        count = min(samples, len(dataset))
+        found, _ = dataset.batch(torch.arange(count))
+        return found, f"the first {count} test samples of {data}"
     generator = torch.Generator().manual_seed(seed)
     if shape is not None:
         return torch.randn(
@@ -171,7 +171,7 @@ def _from_file(path: Path, model: nn.Module) -> Any:
         raise DataError(f"no inputs at {path}; give an image, .npy, .npz or .safetensors")
     suffix = path.suffix.lower()
     try:
-        if suffix in IMAGES:
+        if suffix in PICTURES:
             return _image(path, model)
         if suffix == ".npy":
             return _number(torch.from_numpy(np.load(path, allow_pickle=False)))
@@ -231,7 +231,7 @@ def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
     if vocabulary and encoder is None:  # Hugging Face
         length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
         return {"input_ids": torch.randint(vocabulary, (samples, length), generator=generator)}
-    if size is not None and (encoder is None or encoder.data == "image"):
+    if size is not None and (encoder is None or encoder.data == IMAGES.encoder):
         return torch.randn(samples, _channels(model), *size, generator=generator)
     raise OptionError(
         f"{type(model).__name__} does not say what it takes; give inputs=FILE, data=NAME or "

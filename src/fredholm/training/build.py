@@ -65,23 +65,12 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
     from .. import data
 
     options = recipe.data
-    augment = options.augment
     if options.batch_size > len(train):
         raise RecipeError(
             f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} "
             "samples to train on"
         )
-    varied = augment.crop or augment.flip or augment.shift
-    transform: Any = (
-        data.Augment(crop=augment.crop, flip=augment.flip, shift=augment.shift) if varied else None
-    )
-    if isinstance(train, data.PointDataset):
-        transform = data.CloudAugment(
-            scale=augment.scale, jitter=augment.jitter, rotate=augment.rotate
-        )
-    if recipe.data.masked is not None:
-        source: Any = train
-        transform = source.hide
+    transform = train.augmentation(options.augment.model_dump())
 
     def training(rank: int, world_size: int) -> Any:
         return data.make_loader(
@@ -106,60 +95,15 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     """
     from .. import models
 
-    head = {"outputs": task_of(dataset).outputs or len(dataset.classes), **_answer(dataset)}
+    head = {"outputs": task_of(dataset).outputs(dataset.classes), **dataset.head()}
     parts = {name: dict(fields) for name, fields in recipe.model.parts.items()}
     parts["head"] = head | parts.get("head", {})
     torch.manual_seed(recipe.seed)
     try:
         parts["body"] = _operator(recipe) | parts.get("body", {})
-        return models.create_model(recipe.model.name, data=describe_inputs(dataset), **parts)
+        return models.create_model(recipe.model.name, data=dataset.encoder(), **parts)
     except (FredholmError, TypeError, ValueError) as error:
         raise explain_failure(recipe, error) from error
-
-
-def describe_inputs(dataset: Any) -> dict[str, Any]:
-    """What a data set says of its inputs: their kind, and the fields of an encoder that follow from
-    it.
-    """
-    from .. import data
-
-    if isinstance(dataset, data.TextDataset | data.HiddenTokens | data.NextTokens):
-        words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
-        return {"kind": "text", **words}
-    if isinstance(dataset, data.SequenceDataset):
-        fields = {"kind": "sequence", "length": dataset.length, "channels": dataset.channels}
-        fields |= {"spacing": dataset.spacing} if dataset.spacing != 1 else {}
-        return fields | ({"timed": True} if dataset.timed else {})
-    if isinstance(dataset, data.TokenDataset):
-        fields = {"kind": "text", "vocabulary": dataset.tokens, "max_length": dataset.max_length}
-        return fields | ({"views": 2} if dataset.pair else {})
-    if isinstance(dataset, data.PointDataset):
-        return {"kind": "points", "channels": dataset.channels}
-    if isinstance(dataset, data.FieldDataset):
-        return {"kind": "field", "channels": dataset.channels}
-    if isinstance(dataset, data.GraphDataset | data.NodeDataset):
-        size = dataset.vocabulary if dataset.tokens else dataset.channels
-        nodes = {"vocabulary" if dataset.tokens else "channels": size}
-        return {"kind": "graph", "eigenvectors": dataset.eigenvectors, **nodes}
-    if isinstance(dataset, data.QuestionDataset):
-        words = {"vocabulary": len(dataset.vocabulary), "max_length": dataset.max_length}
-        picture = {"image_size": dataset.shape[1:], "channels": dataset.shape[0]}
-        return {"kind": "multimodal", "views": dataset.views, **picture, **words}
-    image, _ = dataset[0]
-    return {"kind": "image", "image_size": tuple(image.shape[-2:]), "channels": int(image.shape[0])}
-
-
-def _answer(dataset: Any) -> dict[str, Any]:
-    """The read-out that a data set asks for, where it does: a class per graph, of one node, or per
-    node.
-    """
-    from .. import data
-
-    if not isinstance(dataset, data.GraphDataset | data.NodeDataset):
-        return {}
-    if dataset.task == "steps":
-        return {"pool": "every"}
-    return {"pool": "first" if isinstance(dataset, data.NodeDataset) else "mean"}
 
 
 def _operator(recipe: Recipe) -> dict[str, Any]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RecipeError, TrustError, suggest
 from .recipe import Recipe
 from .recipe_text import Word, plain
+
+if TYPE_CHECKING:
+    from ..data.kinds.kind import Kind
 
 # Fields of a part that sections of their own or the data set say, so a recipe may not set them a
 # second time.
@@ -145,35 +148,24 @@ def _data_problems(recipe: Recipe):
     if recipe.data.name not in known:
         name = recipe.data.name
         yield f"data.name: received {name!r}; needs a data set{suggest(name, known)}"
-    elif recipe.data.name == "image-folder" and recipe.data.path is None:
-        yield "data.path: missing; image-folder needs the folder of the images"
     else:
-        yield from _kind_problems(recipe, data.get_entry(recipe.data.name).kind)
+        entry = data.get_entry(recipe.data.name)
+        for key, what in entry.needs.items():
+            if getattr(recipe.data, key) is None:
+                yield f"data.{key}: missing; {entry.name} needs {what}"
+        yield from _kind_problems(recipe, entry.kind)
 
 
-def _kind_problems(recipe: Recipe, kind: str):
-    """Options of text given for images, and the other way round."""
-    options, augment = recipe.data, recipe.data.augment
-    given: dict[str, Any] = {
-        key: getattr(options, key) for key in ("tokens", "max_length", "min_count", "masked")
-    }
-    if kind != "points":
-        given |= {f"augment.{key}": getattr(augment, key) for key in ("scale", "jitter", "rotate")}
-    if kind != "images":
-        given = {
-            key: value
-            for key, value in given.items()
-            if kind != "text" or key.startswith("augment")
-        }
-        given |= {
-            "image_size": options.image_size,
-            "mixup": options.mixup,
-            "cutmix": options.cutmix,
-        }
-        given |= {f"augment.{key}": getattr(augment, key) for key in ("crop", "flip", "shift")}
-    for key, value in given.items():
-        if value:
-            yield f"data.{key}: received {value!r}; {options.name} holds {kind}, remove it"
+def _kind_problems(recipe: Recipe, kind: Kind):
+    """Options of one kind of data given for another."""
+    from ..data.kinds.kind import KINDS
+
+    augment = {f"augment.{key}": value for key, value in recipe.data.augment.model_dump().items()}
+    given = recipe.data.model_dump() | augment
+    for key in sorted({key for each in KINDS.values() for key in each.takes} - {*kind.takes}):
+        if given.get(key):
+            what = f"{recipe.data.name} holds {kind.name}"
+            yield f"data.{key}: received {given[key]!r}; {what}, remove it"
 
 
 def _model_problems(recipe: Recipe):

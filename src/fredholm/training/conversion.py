@@ -22,7 +22,7 @@ from .conversion_scores import check_head, divergences, evaluate
 from .conversion_speed import measure_speed
 from .conversion_stages import Distillation, FineTuning
 from .metrics import metric_named
-from .tasks import Task
+from .tasks import create_task
 
 DISTIL = StageOptions(epochs=1, lr=1e-2)
 TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
@@ -120,8 +120,8 @@ def linearize(
     """
     if precision not in PRECISIONS:
         raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
-    chosen = Task(task)
-    name = metric or ("spearman" if task == "regression" else "accuracy")
+    chosen = create_task(task)
+    name = metric or chosen.score
     run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
     settings = {
         "to": to,
@@ -188,8 +188,9 @@ def fine_tune(
     The arguments are those of :func:`linearize`; this is how a teacher is made where none was
     fine-tuned yet.
     """
-    name = metric or ("spearman" if task == "regression" else "accuracy")
-    run = Run(Task(task), name, metric_named(name), precision, seed, say or (lambda line: None))
+    chosen = create_task(task)
+    name = metric or chosen.score
+    run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
     settings = {
         "task": task,
         "metric": name,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..convert.linearize import Replaced
 from ..data import make_loader
 from .conversion_stages import Metric, check_batch, outputs_of
-from .tasks import Task
+from .tasks import Task, create_task
 
 BATCHES = 8  # of the validation split, on which divergences are measured
 
@@ -28,7 +28,7 @@ def evaluate(
 ) -> float:
     """A model's score on a split, in evaluation mode."""
     pairs = [
-        (task or Task()).pairs(out.float().cpu(), target.cpu())
+        (task or create_task()).pairs(out.float().cpu(), target.cpu())
         for out, target in _forward(model, dataset, precision, batch_size)
     ]
     outputs, labels = (torch.cat(parts) for parts in zip(*pairs))

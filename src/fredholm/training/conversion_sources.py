@@ -13,7 +13,7 @@ import torch
 
 from ..convert.linearize.description import ADAPTER
 from ..convert.transformers_folder import load_local
-from ..data import TextDataset, create_dataset
+from ..data import create_dataset
 from ..errors import CheckpointError, ConversionError, OptionError, require
 from ..files import storing
 from .build import build_dataset
@@ -153,13 +153,7 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
         )
     found = []
     for split in ("train", "val"):
-        texts = create_dataset(name, split)
-        if not isinstance(texts, TextDataset):
-            raise OptionError(f"{name} holds no texts, and {type(model).__name__} reads texts")
-        labels = texts.labels if model.config.num_labels > 1 else texts.targets
-        if labels is None:
-            raise OptionError(
-                f"{name} has no real targets, and {type(model).__name__} gives one number a text"
-            )
-        found.append(TokenTexts(name, split, texts.texts, labels, tokenizer, length, texts.classes))
+        source = create_dataset(name, split)
+        texts, labels = source.texts_and_targets(numbers=model.config.num_labels == 1)
+        found.append(TokenTexts(name, split, texts, labels, tokenizer, length, source.classes))
     return found[0], found[1]

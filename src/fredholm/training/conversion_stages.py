@@ -204,8 +204,6 @@ class FineTuning(Stage):
     def on_validation_epoch_end(self) -> None:
         outputs, labels = (torch.cat(parts) for parts in zip(*self.seen))
         self.seen = []
-        loss = Task("regression" if self.task.name == "regression" else "classification").loss(
-            outputs, labels
-        )
+        loss = self.task.loss_of_pairs(outputs, labels)
         self.metrics = {"val_metric": self.metric(outputs, labels), "val_loss": float(loss)}
         self.log_dict(self.metrics, prog_bar=True, logger=False)

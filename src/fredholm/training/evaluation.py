@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -13,21 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
 
-from ..data import ImageDataset, NodeDataset, TextDataset, Vocabulary, encode_texts
-from ..errors import CheckpointError, DataError, OptionError, StorageError, require
+from ..data import Vocabulary
+from ..data.kinds.kind import KINDS, saved_kind
+from ..errors import CheckpointError, OptionError, StorageError
 from ..files import storing, write_json
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
 from .build import build_dataset
 from .folder import RunFolder
-from .metrics import pearson, spearman, two_classes
 from .recipe_files import apply_overrides, load_recipe
-from .tasks import Task, relative_error, task_of
+from .tasks import create_task, task_of
 
-EXAMPLES = 16
-COUNTED = {"tokens": "tokens", "steps": "points"}  # by an evaluation, where that is not the samples
 SPLITS = ("train", "val", "test")
 
 
@@ -135,13 +131,7 @@ def evaluate(
     recipe = place.load_recipe()
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    task = task_of(dataset)
-    if task.name == "tokens":
-        numbers = summarise_tokens(task, _outputs(model, loader))
-    else:
-        pairs = list(_outputs(model, loader))
-        logits, labels = (torch.cat(parts) for parts in zip(*pairs))
-        numbers = summarise_task(task, logits, labels, dataset.classes)
+    numbers = task_of(dataset).summary(_outputs(model, loader), dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
@@ -192,31 +182,18 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     if not place.evaluation.is_file():
         evaluate(run, trust_code=trust_code)
     chosen = torch.arange(min(images, len(dataset)))
-    stored = isinstance(
-        dataset, ImageDataset | TextDataset
-    )  # bytes of pictures; the texts' own words
-    inputs, labels = dataset.raw(chosen) if stored else dataset.batch(chosen)
-    task = task_of(dataset)
-    where = {"boxes": dataset.masks(chosen, "box"), "masks": dataset.masks(chosen)}
-    texts = dataset.texts if isinstance(dataset, TextDataset) else None
+    task, shown = task_of(dataset), dataset.shown(chosen)
+    labels = dataset.labels[chosen] if task.classifies else None
     with storing(place.root):
         return report_run(
             place.root,
-            inputs,
-            labels if task.name == "classification" else None,
+            shown.pop("inputs"),
+            labels,
             model=model,
-            texts=None if texts is None else texts[: len(inputs)],
-            counted="nodes" if isinstance(dataset, NodeDataset) else COUNTED.get(task.name),
-            **where,
+            kind=dataset.kind,
+            counted=dataset.counted or task.counted,
+            **shown,
         )
-
-
-def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Area under the curve of two classes, where both are there."""
-    from ..explain.targets import roc_auc
-
-    area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
-    return {} if math.isnan(area) else {"auc": area}
 
 
 def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
@@ -229,99 +206,6 @@ def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
         with torch.inference_mode():
             outputs = model(inputs.to(device)).float().cpu()
         yield outputs, labels.cpu()
-
-
-def summarise_tokens(task: Task, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Numbers of a model of tokens, batch by batch: how many have a label, loss in nats and bits
-    a token, perplexity, accuracy.
-
-    Example:
-        >>> batch = torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]])
-        >>> found = summarise_tokens(Task("tokens"), [batch])
-        >>> found["n"], round(found["bits"], 6)
-        (2, 2.0)
-    """
-    total, right, count = 0.0, 0, 0
-    for outputs, labels in batches:
-        loss, correct, labelled = task.sums(outputs, labels)
-        total, right, count = total + float(loss), right + int(correct), count + labelled
-    loss = total / count
-    return {
-        "n": count,
-        "accuracy": right / count,
-        "loss": loss,
-        "bits": loss / math.log(2),
-        "perplexity": math.exp(loss),
-    }
-
-
-def summarise_task(task: Task, outputs: Tensor, labels: Tensor, classes) -> dict[str, Any]:
-    """Numbers of a task: those of :func:`summarise`, over all labelled points; of a
-    regression its errors.
-    """
-    outputs, labels = task.pairs(outputs, labels)
-    if task.name == "field":
-        error = relative_error(outputs.double(), labels.double())
-        return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
-    if task.name == "answers":
-        loss, score, count = task.sums(outputs, labels)
-        return {"n": count, "accuracy": float(score) / count, "loss": float(loss) / count}
-    if task.name != "regression":
-        return summarise(outputs, labels, classes)
-    error = outputs.double() - labels.double()
-    spread = float((labels.double() - labels.double().mean()).square().mean())
-    return {
-        "n": len(labels),
-        "loss": float(error.square().mean()),
-        "absolute_error": float(error.abs().mean()),
-        "variance": spread,
-        "pearson": pearson(outputs, labels),
-        "spearman": spearman(outputs, labels),
-    }
-
-
-def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
-    """Numbers of a classification, from logits (N, C) and labels (N,).
-
-    Example:
-        >>> report = summarise(torch.eye(3), torch.tensor([0, 1, 1]), ("a", "b", "c"))
-        >>> report["accuracy"], report["per_class"], report["confusion"][1]
-        (0.6666666666666666, {'a': 1.0, 'b': 0.5, 'c': None}, [0, 1, 1])
-    """
-    count, size = len(labels), len(classes)
-    probabilities, predicted = logits.softmax(-1).max(-1)
-    confusion = torch.zeros(size * size, dtype=torch.long).index_add_(
-        0, labels * size + predicted, torch.ones_like(labels)
-    )
-    confusion = confusion.view(size, size)
-    totals = confusion.sum(1)
-    hits = predicted == labels
-
-    def examples(which: Tensor) -> list[dict[str, Any]]:
-        return [
-            {
-                "index": i,
-                "label": int(labels[i]),
-                "prediction": int(predicted[i]),
-                "probability": float(probabilities[i]),
-            }
-            for i in which.nonzero()[:EXAMPLES, 0].tolist()
-        ]
-
-    return {
-        "n": count,
-        **(two_classes(confusion) | _area(logits, labels) if size == 2 else {}),
-        "accuracy": int(hits.sum()) / count,
-        "loss": float(cross_entropy(logits.double(), labels)),
-        "classes": [str(name) for name in classes],
-        "per_class": {
-            str(name): int(confusion[i, i]) / int(totals[i]) if totals[i] else None
-            for i, name in enumerate(classes)
-        },
-        "confusion": confusion.tolist(),
-        "wrong": examples(~hits),
-        "right": examples(hits),
-    }
 
 
 def predict(
@@ -341,34 +225,19 @@ def predict(
     """
     model, _ = load_run(run, trust_code=trust_code)
     facts = model.extra
-    found: list[dict[str, Any]] = [{"file": str(file)} for file in files]
-    if "vocabulary" in facts and "task" in facts:
+    kind = saved_kind(facts)
+    if kind.files is None:
+        readable = " and ".join(each.files for each in KINDS.values() if each.files)
         raise OptionError(
-            f"predict: the run asks for {facts['task']}; it names classes only (tokens: `fredholm "
+            f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {readable} only"
+        )
+    task = create_task(facts.get("task", "classification"))
+    if not task.classifies:
+        raise OptionError(
+            f"predict: the run asks for {task.name}; it names classes only (tokens: `fredholm "
             "generate`)"
         )
-    if "vocabulary" in facts:
-        lines = [line for file in files for line in _read_lines(Path(file))]
-        vocabulary = Vocabulary.from_dict(facts["vocabulary"])
-        inputs, _ = encode_texts([text for _, text in lines], vocabulary, facts["max_length"])
-        lengths = [len(vocabulary.encode(text)) for _, text in lines]
-        found = [
-            {"file": where, "truncated": n > facts["max_length"]}
-            for (where, _), n in zip(lines, lengths)
-        ]
-    elif "task" in facts:
-        raise OptionError(
-            f"predict: the run reads sequences of {facts['dataset']}; it takes pictures and lines "
-            "of text only"
-        )
-    else:
-        channels, *size = model.config.input_shape
-        images = torch.stack([_read_image(Path(file), channels, tuple(size)) for file in files])
-        mean, std = (
-            torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1)
-            for key in ("mean", "std")
-        )
-        inputs = (images - mean) / std
+    found, inputs = kind.read([Path(file) for file in files], facts, model.config.encoder)
     with torch.inference_mode():
         probabilities = model(inputs).float().softmax(-1)
     best, predicted = probabilities.max(-1)
@@ -381,40 +250,3 @@ def predict(
         }
         for i, what in enumerate(found)
     ]
-
-
-def _read_lines(path: Path) -> list[tuple[str, str]]:
-    """The texts of a file, one a line, each with ``file:line``."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 text (byte {error.start:,}); needs one text a line"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    texts = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not texts:
-        raise DataError(f"{path}: holds no text; needs one a line")
-    return texts
-
-
-def _read_image(path: Path, channels: int, size: tuple[int, int]) -> Tensor:
-    """One file as (channels, height, width) in [0, 1]."""
-    import numpy as np
-
-    pillow = require("PIL.Image", "train", "reading an image")
-    try:
-        with pillow.open(path) as file:
-            pixels = np.array(file.convert("L" if channels == 1 else "RGB"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from error
-    image = torch.from_numpy(pixels).float().div(255)
-    image = image.unsqueeze(0) if image.ndim == 2 else image.permute(2, 0, 1)
-    if tuple(image.shape[-2:]) == size:
-        return image
-    return interpolate(image[None], size, mode="bilinear", antialias=True, align_corners=False)[0]

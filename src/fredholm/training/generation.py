@@ -12,6 +12,7 @@ from ..data import Vocabulary
 from ..data.vocabulary import PADDING, UNKNOWN
 from ..errors import OptionError
 from .evaluation import load_run
+from .tasks import Tokens
 
 
 def generate(
@@ -51,7 +52,7 @@ def generate(
     """
     model, _ = load_run(run, trust_code=trust_code)
     facts = model.extra
-    if facts.get("task") != "tokens" or not hasattr(model, "init_state"):
+    if facts.get("task") != Tokens.name or not hasattr(model, "init_state"):
         raise OptionError(
             f"generate: {run} is no model of the next token; needs a run such as itnet-kjv"
         )

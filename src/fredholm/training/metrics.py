@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from ..errors import OptionError, suggest
 
@@ -65,6 +67,61 @@ def two_classes(confusion: Tensor) -> dict[str, float]:
         "f1": 2 * positive / either if either else 0.0,
         "matthews": cross / product**0.5 if product else 0.0,
     }
+
+
+EXAMPLES = 16  # of each list in a summary
+
+
+def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
+    """Numbers of a classification, from logits (N, C) and labels (N,).
+
+    Example:
+        >>> report = summarise(torch.eye(3), torch.tensor([0, 1, 1]), ("a", "b", "c"))
+        >>> report["accuracy"], report["per_class"], report["confusion"][1]
+        (0.6666666666666666, {'a': 1.0, 'b': 0.5, 'c': None}, [0, 1, 1])
+    """
+    count, size = len(labels), len(classes)
+    probabilities, predicted = logits.softmax(-1).max(-1)
+    confusion = torch.zeros(size * size, dtype=torch.long).index_add_(
+        0, labels * size + predicted, torch.ones_like(labels)
+    )
+    confusion = confusion.view(size, size)
+    totals = confusion.sum(1)
+    hits = predicted == labels
+
+    def examples(which: Tensor) -> list[dict[str, Any]]:
+        return [
+            {
+                "index": i,
+                "label": int(labels[i]),
+                "prediction": int(predicted[i]),
+                "probability": float(probabilities[i]),
+            }
+            for i in which.nonzero()[:EXAMPLES, 0].tolist()
+        ]
+
+    return {
+        "n": count,
+        **(two_classes(confusion) | _area(logits, labels) if size == 2 else {}),
+        "accuracy": int(hits.sum()) / count,
+        "loss": float(cross_entropy(logits.double(), labels)),
+        "classes": [str(name) for name in classes],
+        "per_class": {
+            str(name): int(confusion[i, i]) / int(totals[i]) if totals[i] else None
+            for i, name in enumerate(classes)
+        },
+        "confusion": confusion.tolist(),
+        "wrong": examples(~hits),
+        "right": examples(hits),
+    }
+
+
+def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Area under the curve of two classes, where both are there."""
+    from ..explain.targets import roc_auc
+
+    area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
+    return {} if math.isnan(area) else {"auc": area}
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "spearman": spearman}

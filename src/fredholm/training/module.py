@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..integral import auxiliary_loss
 from .failures import TrainingFailed
 from .recipe import Recipe
-from .tasks import Task
+from .tasks import Task, create_task
 
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -63,7 +63,7 @@ class Classifier(pl.LightningModule):
         task: Task | None = None,
     ):
         super().__init__()
-        self.task = task or Task()
+        self.task = task or create_task()
         self.model = model
         self.recipe = recipe
         self.loader = loader

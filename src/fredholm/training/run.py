@@ -20,18 +20,6 @@ from lightning.pytorch.callbacks import RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from .. import models
-from ..data import (
-    FieldDataset,
-    GraphDataset,
-    HiddenTokens,
-    NextTokens,
-    NodeDataset,
-    PointDataset,
-    QuestionDataset,
-    SequenceDataset,
-    TextDataset,
-    TokenDataset,
-)
 from ..errors import OptionError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
@@ -94,13 +82,8 @@ def train(
         return place.read_result()
     words = known_vocabulary(recipe, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
-    if getattr(data[0], "truncated", 0):
-        say(
-            f"{data[0].truncated} of {len(data[0])} texts are longer than {data[0].max_length} "
-            "tokens and lost their end"
-        )
-    for note in dict.fromkeys([*data[0].notes, *data[1].notes]):
-        say(note)
+    for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
+        say(line)
     if recipe.warmup_epochs < recipe.schedule.warmup_epochs:
         say(
             f"schedule.warmup_epochs: {recipe.schedule.warmup_epochs:g} of "
@@ -154,7 +137,7 @@ def _run(
 ) -> RunResult:
     """Fit in a folder that is ready."""
     checkpoint = newest_readable(place.checkpoints, report) if resume else None
-    save = partial(models.save_pretrained, folder=place.model, **_describe_data(data[0]))
+    save = partial(models.save_pretrained, folder=place.model, **data[0].describe())
     task = task_of(data[0])
     loader, validation = loaders
     module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
@@ -181,27 +164,6 @@ def _check_devices(recipe: Recipe) -> None:
         )
     if not cuda and recipe.training.strategy == "fsdp":
         raise OptionError("training.strategy: received 'fsdp'; needs GPUs, here use 'ddp'")
-
-
-def _describe_data(dataset: Any) -> dict[str, Any]:
-    """What :func:`predict` must know of the data set; saved with the model, so that it needs no
-    data.
-    """
-    facts: dict[str, Any] = {"dataset": dataset.name, "classes": list(dataset.classes)}
-    if isinstance(dataset, TextDataset | HiddenTokens | NextTokens):
-        facts |= {"vocabulary": dataset.vocabulary.to_dict(), "max_length": dataset.max_length}
-        task = task_of(dataset).name
-        if task == "tokens":  # its classes are the vocabulary
-            facts["classes"] = []
-        return facts if task == "classification" else facts | {"task": task}
-    if isinstance(dataset, QuestionDataset):  # the words tell another run's the meaning of its rows
-        return facts | {"task": task_of(dataset).name, "words": dataset.vocabulary.to_dict()}
-    if isinstance(dataset, PointDataset | GraphDataset | NodeDataset | FieldDataset):
-        return facts | {"task": task_of(dataset).name}
-    if isinstance(dataset, SequenceDataset | TokenDataset):
-        return facts | {"task": task_of(dataset).name}
-    mean, std = (torch.as_tensor(value).tolist() for value in (dataset.mean, dataset.std))
-    return facts | {"mean": mean, "std": std}
 
 
 def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:

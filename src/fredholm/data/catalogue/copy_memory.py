@@ -5,15 +5,14 @@ Arjovsky, Shah and Bengio, 2016).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...errors import OptionError
 from ..counter import integers
-from ..registry import Entry, Request
-from ..sequences import SequenceDataset
+from ..kinds.sequences import SEQUENCES, SequenceDataset
+from ..registry import Entry, Request, register_dataset
 
 SYMBOLS, MEMORY, MARKER = 8, 10, 9
 SPLITS = {"train": 0, "val": 1, "test": 2}
@@ -91,10 +90,10 @@ ENTRY = Entry(
     licence_data="none needed",
     samples={"train": 10000, "val": 1000, "test": 1000},
     classes=tuple("0123456789"),
-    create=create,
+    read=create,
     notes="options: delay (T, default 100), train, val, test, seed; a class at every one of T + 20 "
     "points",
-    kind="sequence",
-    embedded=lambda: Path(__file__).parent,
+    kind=SEQUENCES,
     options=CopyOptions,
 )
+register_dataset(ENTRY)

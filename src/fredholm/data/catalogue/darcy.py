@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError
+from ..clients import PIP
 from ..create import source_folder
-from ..fields import FieldDataset, random_coefficients, solve_darcy
-from ..registry import Entry, Package, PinnedFile, Request
+from ..kinds.fields import FIELDS, FieldDataset
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
+from .darcy_equation import random_coefficients, solve_darcy
 
 FINE = 32  # the grid on which generated media are solved; coarser ones are its averages
 
@@ -102,9 +105,7 @@ def create(request: Request) -> FieldDataset:
     size = request.options.resolution if request.split == "test" else 16
     folder = source_folder(request, lambda file: True)
     a, u = _read(folder / "darcy_train_16.pt")
-    fraction = (
-        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
-    )
+    fraction = float(request.share)
     cut = len(a) - round(fraction * len(a))
     chosen = {"train": (a[:cut], u[:cut]), "val": (a[cut:], u[cut:])}.get(request.split)
     return _dataset(request, (a[:cut], u[:cut]), chosen or _read(folder / f"darcy_test_{size}.pt"))
@@ -153,28 +154,30 @@ _FILES = (
 ENTRY = Entry(
     name="darcy",
     title="Darcy flow at 16 x 16, with a test set at 32 x 32 (Li et al., 2021)",
-    source="PyPI package neuraloperator 0.3.0",
     licence_package="MIT",
     licence_data="MIT (neuraloperator developers)",
     samples={"train": 1000, "test": 50},
     classes=("pressure",),
-    create=create,
-    package=Package(
-        client="pip",
-        name="neuraloperator",
-        version="0.3.0",
-        archive_bytes=3955522,
-        archive_sha256="483b358f2d9823c2ccb5dd0c1af8d21f879fd103806ad42959ebb975260e6ec4",
-        files=tuple(
-            PinnedFile(name, f"neuralop/datasets/data/{name}", size, digest)
-            for name, size, digest in _FILES
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="neuraloperator",
+            version="0.3.0",
+            archive_bytes=3955522,
+            archive_sha256="483b358f2d9823c2ccb5dd0c1af8d21f879fd103806ad42959ebb975260e6ec4",
+            files=tuple(
+                PinnedFile(name, f"neuralop/datasets/data/{name}", size, digest)
+                for name, size, digest in _FILES
+            ),
         ),
     ),
     official="darcy_train_16.pt, darcy_test_16.pt and darcy_test_32.pt of neuraloperator 0.3.0",
     notes="options: resolution of the test fields (16, or 32 for super-resolution)",
-    kind="field",
+    kind=FIELDS,
     options=DarcyOptions,
 )
+register_dataset(ENTRY)
 GENERATED = Entry(
     name="darcy-generated",
     title="Darcy flow in random media of two values, solved by finite volumes at 32 x 32",
@@ -183,10 +186,10 @@ GENERATED = Entry(
     licence_data="none needed",
     samples={"train": 1000, "val": 100, "test": 200},
     classes=("pressure",),
-    create=create_generated,
-    embedded=lambda: Path(__file__).parent,
+    read=create_generated,
     notes="options: resolution of the test fields (8, 16, 32), training resolution, train, val, "
     "test, seed",
-    kind="field",
+    kind=FIELDS,
     options=GeneratedOptions,
 )
+register_dataset(GENERATED)

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError
+from ..clients import DEBIAN_ONLY, apt_options
 from ..create import source_folder
 from ..formats import read_bytes
-from ..graphs import Network, NodeDataset
-from ..registry import Entry, Package, Request
+from ..kinds.graphs import GRAPHS, Network, NodeDataset
+from ..registry import Entry, Request, register_dataset
+from ..sources import Client, Package
 from ..vocabulary import Vocabulary
 
 NODES, EDGES = "packages.json", "dependencies.npy"
@@ -45,6 +47,24 @@ class DebianOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name}: received {value!r}; needs an integer of 1 or more")
+
+
+def _dump(package: str, version: str | None, folder: Path) -> list[str]:
+    return ["apt-cache", *apt_options(folder), "dumpavail"]
+
+
+# What apt knows of every available package, as one file.
+LISTS = Client(
+    "apt-lists",
+    "package lists of apt:",
+    programs=("apt-cache",),
+    command=_dump,
+    pattern="available.txt",
+    gone=r"(?!)",
+    hint="run `apt-get update` once (the package lists may be empty)",
+    install=DEBIAN_ONLY,
+    output="available.txt",
+)
 
 
 def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
@@ -136,9 +156,7 @@ def create(request: Request) -> NodeDataset:
     frequent = Counter(section for _, _, section, _ in packages if section).most_common()
     classes = sorted(sorted(frequent, key=lambda item: (-item[1], item[0]))[:CLASSES])
     sections = {name: place for place, (name, _) in enumerate(classes)}
-    fraction = (
-        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
-    )
+    fraction = float(request.share)
     nodes: dict[str, list[int]] = {"train": [], "val": [], "test": []}
     for place, (_, source, section, _) in enumerate(packages):
         if section in sections:
@@ -177,21 +195,24 @@ ENTRY = Entry(
     "distribution",
     licence_package="none needed",
     licence_data="the packages' own descriptions, under the packages' licences",
-    create=create,
-    package=Package(
-        client="apt-lists",
-        name="available",
-        version="current",
-        archive_bytes=80_000_000,
-        archive_sha256="",
-        derive=derive,
-        derived_bytes=2_000_000,
+    read=create,
+    sources=(
+        Package(
+            client=LISTS,
+            name="available",
+            version="current",
+            archive_bytes=80_000_000,
+            archive_sha256="",
+            derive=derive,
+            derived_bytes=2_000_000,
+        ),
     ),
     official="packages.json and dependencies.npy of another machine",
     val_fraction=0.125,
     notes="20 largest sections; packages of one source are in one split, 70 / 10 / 20% by a hash "
     "of its name; options: size (16), "
     "eigenvectors (4)",
-    kind="graph",
+    kind=GRAPHS,
     options=DebianOptions,
 )
+register_dataset(ENTRY)

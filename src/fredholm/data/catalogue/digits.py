@@ -12,11 +12,11 @@ from jaxtyping import UInt8
 
 from ...errors import require
 from ..create import ImageOptions, create_arrays
-from ..datasets import ArrayDataset
-from ..registry import Entry, Request
-from ..sequences import SequenceDataset
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-from ..tokens import TokenDataset
 
 TEST_FRACTION = 0.2
 
@@ -59,9 +59,10 @@ ENTRY = Entry(
     shape=(1, 8, 8),
     mean=(0.3048,),
     std=(0.3758,),
-    create=create,
+    read=create,
     embedded=folder,
     val_fraction=0.125,
     notes="no official split: a fixed stratified one, 70 / 10 / 20%",
     options=ImageOptions,
 )
+register_dataset(ENTRY)

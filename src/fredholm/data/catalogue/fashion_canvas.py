@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import OptionError
 from ..composed import ComposedDataset, base_images, sample_count
 from ..counter import integers, uniform
-from ..registry import Entry, Request
+from ..registry import Entry, Request, register_dataset
 from . import fashion_mnist
 from .copy_memory import SPLITS
 
@@ -149,10 +149,11 @@ ENTRY = Entry(
     shape=(1, *SIZE),
     mean=(0.1764,),
     std=(0.2139,),
-    create=create,
+    read=create,
     base="fashion-mnist",
     official=fashion_mnist.ENTRY.official,
     notes="options: clutter, fragment, seed, train, val, test; image_size is the canvas's (default "
     "56)",
     options=CanvasOptions,
 )
+register_dataset(ENTRY)

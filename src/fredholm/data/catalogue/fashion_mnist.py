@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..clients import APT
 from ..create import ImageOptions
-from ..registry import Entry, Package, PinnedFile
+from ..registry import Entry, register_dataset
+from ..sources import Address, Package, PinnedFile
 from . import idx
 
 
@@ -36,10 +38,39 @@ FILES = (
     ),
 )
 
+
+def _official(name: str, size: int, digest: str) -> PinnedFile:
+    return PinnedFile(name=name, member="", bytes=size, sha256=digest)
+
+
+# Debian's files are these without the name and the time in the headers of gzip: with both put back
+# they have the MD5 sums that the owner publishes.
+OFFICIAL = (
+    _official(
+        "train-images-idx3-ubyte.gz",
+        26421880,
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    ),
+    _official(
+        "train-labels-idx1-ubyte.gz",
+        29515,
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    ),
+    _official(
+        "t10k-images-idx3-ubyte.gz",
+        4422102,
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    ),
+    _official(
+        "t10k-labels-idx1-ubyte.gz",
+        5148,
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+)
+
 ENTRY = Entry(
     name="fashion-mnist",
     title="Fashion-MNIST articles of clothing",
-    source="Debian package dataset-fashion-mnist 0.0~git20200523.55506a9-1",
     licence_package="MIT",
     licence_data="MIT (Zalando SE)",
     samples={"train": 60000, "test": 10000},
@@ -58,17 +89,25 @@ ENTRY = Entry(
     shape=(1, 28, 28),
     mean=(0.2860,),
     std=(0.3530,),
-    create=idx.create,
-    package=Package(
-        client="apt",
-        name="dataset-fashion-mnist",
-        version="0.0~git20200523.55506a9-1",
-        archive_bytes=30900652,
-        archive_sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-        files=FILES,
+    read=idx.create,
+    sources=(
+        Package(
+            client=APT,
+            name="dataset-fashion-mnist",
+            version="0.0~git20200523.55506a9-1",
+            archive_bytes=30900652,
+            archive_sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+            files=FILES,
+        ),
+        Address(
+            url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            files=OFFICIAL,
+            published="MD5 sums in the README of zalandoresearch/fashion-mnist",
+        ),
     ),
     official="the four idx.gz files of the data set's own repository "
     "(zalandoresearch/fashion-mnist, data/fashion); sha256: "
-    + ", ".join(f"{file.name} {file.sha256}" for file in FILES),
+    + ", ".join(f"{file.name} {file.sha256}" for file in OFFICIAL),
     options=ImageOptions,
 )
+register_dataset(ENTRY)

@@ -11,9 +11,9 @@ import torch
 
 from ...errors import DataError, OptionError, suggest
 from ..formats import read_bytes
-from ..registry import Entry, Request
+from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-from ..texts import TextDataset, TextOptions
 from .kjv_web import BETWEEN
 
 
@@ -136,15 +136,11 @@ def create(request: Request) -> TextDataset:
     """The data set of a request: ``train.tsv``, of which a share validates, and the development
     file as the test set.
     """
-    if request.path is None:
-        raise OptionError(
-            "path: missing; glue needs the folder of the tasks' folders (CoLA, SST-2, MRPC, ...)"
-        )
     task = TASKS[request.options.task]
-    folder = request.path / task.folder
+    folder = request.folder / task.folder
     train_texts, train_labels, notes = read(folder / "train.tsv", task)
     options = request.text or TextOptions()
-    fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+    fraction = request.share
     rest, held = stratified(
         torch.tensor([0 if task.classes is None else task.classes.index(x) for x in train_labels]),
         fraction,
@@ -181,13 +177,15 @@ ENTRY = Entry(
     name="glue",
     title="GLUE: eight tasks on sentences (Wang et al., 2018)",
     source="your own files",
+    needs={"path": "the folder of the tasks' folders (CoLA, SST-2, MRPC, ...)"},
     licence_package="none needed",
     licence_data="each task's own",
-    create=create,
+    read=create,
     official="the folders CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI and RTE, each with train.tsv "
     "and dev.tsv (MNLI: dev_matched.tsv)",
     notes="path: the folder; options: task; the labels of the official test sets are not public, "
     "so the development set is the test",
-    kind="text",
+    kind=TEXTS,
     options=GlueOptions,
 )
+register_dataset(ENTRY)

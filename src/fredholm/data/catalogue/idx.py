@@ -9,11 +9,11 @@ from jaxtyping import UInt8
 
 from ...errors import DataError
 from ..create import create_arrays, source_folder
-from ..datasets import ArrayDataset
 from ..formats import check_pairs, read_idx
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
 from ..registry import Request
-from ..sequences import SequenceDataset
-from ..tokens import TokenDataset
 
 PREFIX = {"train": "train", "test": "t10k"}
 

@@ -15,8 +15,8 @@ import torch
 
 from ...errors import DataError, OptionError
 from ..boxes import find_annotations
-from ..datasets import FolderDataset, check_picture
-from ..registry import Entry, Request
+from ..kinds.images import FolderDataset, check_picture
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
 
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
@@ -137,16 +137,8 @@ def scan(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]
 
 def create(request: Request) -> FolderDataset:
     """The split of a request; files are listed now and read when asked for."""
-    name, root, size, split = request.entry.name, request.path, request.image_size, request.split
-    if root is None:
-        raise OptionError(
-            f"{name}: path is missing; needs the folder that holds train/ and val/: path=FOLDER"
-        )
-    if size is None:
-        raise OptionError(
-            f"{name}: image_size is missing; needs the size that every picture is brought to, e.g. "
-            "image_size=224"
-        )
+    name, root, split, size = request.entry.name, request.folder, request.split, request.image_size
+    assert size is not None  # the entry needs it
     classes = check_layout(root)
     three = (root / "test").is_dir()
     if three and request.val_fraction is not None:
@@ -161,9 +153,7 @@ def create(request: Request) -> FolderDataset:
             scan(root / other, classes)
     numbers = torch.tensor(labels)
     if not three and split != "test":
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         rest, held = stratified(numbers, fraction)
         chosen = held if split == "val" else rest
         if fraction and not len(held):
@@ -188,12 +178,17 @@ ENTRY = Entry(
     name="image-folder",
     title="Your own pictures, one folder a class",
     source="a folder of yours: path=FOLDER with train/<class>/, val/<class>/",
+    needs={
+        "path": "the folder that holds train/ and val/",
+        "image_size": "the size that every picture is brought to",
+    },
     licence_package="none",
     licence_data="yours",
     mean=(0.485, 0.456, 0.406),  # ImageNet's
     std=(0.229, 0.224, 0.225),
-    create=create,
+    read=create,
     notes="needs path= and image_size=; normalised with ImageNet's constants; options: boxes, a "
     "folder of ImageNet's annotations",
     options=FolderOptions,
 )
+register_dataset(ENTRY)

@@ -10,9 +10,9 @@ import torch
 
 from ...errors import DataError
 from ..formats import read_bytes
-from ..registry import Entry, Request
+from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-from ..texts import TextDataset, TextOptions
 
 CLASSES = ("negative", "positive")
 
@@ -47,17 +47,13 @@ def create(request: Request) -> TextDataset:
     the test set itself.
     """
     entry = request.entry
-    if request.path is None:
-        raise DataError(
-            f"{entry.name}: has no files of its own; give path=FOLDER, the aclImdb folder"
-        )
     options = request.text or TextOptions()
-    texts, labels = read(request.path / "train")
-    fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
+    texts, labels = read(request.folder / "train")
+    fraction = request.share
     rest, held = stratified(labels, fraction)
     vocabulary = options.make_vocabulary([texts[i] for i in rest.tolist()])
     if request.split == "test":
-        texts, labels = read(request.path / "test")
+        texts, labels = read(request.folder / "test")
     else:
         chosen = held if request.split == "val" else rest
         texts, labels = [texts[i] for i in chosen.tolist()], labels[chosen]
@@ -71,12 +67,14 @@ ENTRY = Entry(
     title="IMDB film reviews (Maas et al., 2011); the Long Range Arena's Text task with "
     "tokens=bytes, max_length=4000",
     source="your folder: aclImdb/{train,test}/{neg,pos}/*.txt",
+    needs={"path": "the folder aclImdb with train/ and test/"},
     licence_package="yours",
     licence_data="none stated; its authors ask for a citation (Maas et al., ACL 2011)",
     samples={"train": 25000, "test": 25000},
     classes=CLASSES,
-    create=create,
+    read=create,
     official="the folder aclImdb of aclImdb_v1.tar.gz",
     notes="val is a tenth of train; the Arena's own scripts validate on the test set",
-    kind="text",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -15,10 +15,13 @@ import numpy as np
 import torch
 
 from ...errors import DataError, OptionError
-from ..clients import tar_stream
-from ..clouds import PointDataset, parse_vrml, sample_surface
+from ..clients import APT, tar_stream
 from ..create import source_folder
-from ..registry import Entry, Package, Request
+from ..kinds.points import POINTS, PointDataset
+from ..meshes import sample_surface
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package
+from .kicad_wrl import parse_vrml
 
 STORED, LEAST = 1024, 60  # points of a stored cloud, models of the smallest class
 CLOUDS, NAMES = "clouds.npy", "names.txt"
@@ -82,7 +85,7 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
     ``clouds.npy`` (float16), ``names.txt``.
     """
     rows: dict[str, np.ndarray] = {}
-    with tar_stream(archive, "apt") as tar:
+    with tar_stream(archive, APT) as tar:
         for member in tar:
             path = Path(member.name)
             if path.suffix != ".wrl" or not member.isfile():
@@ -157,9 +160,7 @@ def create(request: Request) -> PointDataset:
         )
     kinds = [kind_of(name.partition("/")[0]) for name in names]
     classes = sorted(set(kinds))
-    fraction = (
-        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
-    )
+    fraction = float(request.share)
     options = request.options
     if options.split == "family":
         parts = split_families(names, (0.8 * fraction, 0.2))
@@ -180,18 +181,19 @@ def create(request: Request) -> PointDataset:
 ENTRY = Entry(
     name="kicad",
     title="KiCad's 3-D models of electronic parts as point clouds, 26 kinds of part",
-    source="Debian package kicad-packages3d 6.0.10-1",
     licence_package="CC-BY-SA-4.0, with an exception for designs",
     licence_data="CC-BY-SA-4.0 (KiCad library contributors); pictures of them must say so",
-    create=create,
-    package=Package(
-        client="apt",
-        name="kicad-packages3d",
-        version="6.0.10-1",
-        archive_bytes=379092288,
-        archive_sha256="e4ee3179c3935885a262e41543a675208ad5b3077d348728cac46f534d01109a",
-        derive=derive,
-        derived_bytes=38_000_000,
+    read=create,
+    sources=(
+        Package(
+            client=APT,
+            name="kicad-packages3d",
+            version="6.0.10-1",
+            archive_bytes=379092288,
+            archive_sha256="e4ee3179c3935885a262e41543a675208ad5b3077d348728cac46f534d01109a",
+            derive=derive,
+            derived_bytes=38_000_000,
+        ),
     ),
     official="the .wrl files of gitlab.com/kicad/libraries/kicad-packages3D have to be sampled "
     "first, which only fetch does; use "
@@ -201,6 +203,7 @@ ENTRY = Entry(
     "or more. No official split: about "
     "70 / 10 / 20%, by families of parts that differ in counts only; options: points (default "
     "256), split (family or random)",
-    kind="points",
+    kind=POINTS,
     options=KicadOptions,
 )
+register_dataset(ENTRY)

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import torch
 
-from ..bible import KJV_FILE, read_kjv
+from ..clients import APT
 from ..create import source_folder
-from ..language import NextTokens
-from ..registry import Entry, Package, PinnedFile, Request
+from ..kinds.language import NextTokens
+from ..kinds.texts import TEXTS, TextOptions
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 from ..splits import spans
-from ..texts import TextOptions
+from .kjv_lzw import KJV_FILE, read_kjv
 
 TEST_FRACTION = 0.05
 
@@ -25,7 +27,7 @@ def create(request: Request) -> NextTokens:
         options, tokens=options.tokens or (None if options.vocabulary else "characters")
     )
     text = "\n".join(read_kjv(source_folder(request, lambda file: True) / KJV_FILE).values())
-    fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
+    fraction = request.share
     parts = {
         split: text[a:b] for split, (a, b) in spans(len(text), fraction, TEST_FRACTION).items()
     }
@@ -35,7 +37,7 @@ def create(request: Request) -> NextTokens:
 
 
 PACKAGE = Package(
-    client="apt",
+    client=APT,
     name="bible-kjv-text",
     version="4.38",
     archive_bytes=2445000,
@@ -52,16 +54,16 @@ PACKAGE = Package(
 ENTRY = Entry(
     name="kjv-characters",
     title="The King James Bible, character by character: what comes next",
-    source="Debian package bible-kjv-text 4.38",
     licence_package="free to copy, modify and distribute (Chapin); Debian's part GPL-2+",
     licence_data="public domain (in the United Kingdom the text is under the Crown's letters "
     "patent)",
     samples={"train": 14547, "val": 808, "test": 808},
-    create=create,
-    package=PACKAGE,
+    read=create,
+    sources=(PACKAGE,),
     official=f"{KJV_FILE} of the Bible Retrieval System (1,740,565 bytes)",
     val_fraction=0.05,
     notes="windows of max_length characters (default 256) side by side; in the text's order 90 / 5 "
     "/ 5%; tokens may also be bytes or words",
-    kind="text",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
-from ..bible import BOOKS, KJV_FILE, Place, read_kjv
+from ..clients import APT
 from ..create import source_folder
-from ..registry import Entry, Package, PinnedFile, Request
-from ..sword import read_module
-from ..texts import TextDataset, TextOptions
+from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 from ..vocabulary import split_words
 from . import kjv_characters
+from .kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
+from .kjv_web_sword import read_module
 
 BETWEEN = " ‖ "  # a sign that neither translation has, so a word, a character and bytes of its own
 WEB_FILES = tuple(f"{part}.{kind}" for part in ("ot", "nt") for kind in ("bzs", "bzv", "bzz"))
@@ -169,27 +171,47 @@ ENTRY = Entry(
     "of eBible.org",
     samples={"train": 21935, "val": 4137, "test": 5023},
     classes=("another verse", "the same verse"),
-    create=create,
-    package=Package(
-        client="apt",
-        name="sword-text-web",
-        version="426.0-1",
-        archive_bytes=3956428,
-        archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
-        files=tuple(
-            PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
-            for name, (size, digest) in zip(
-                WEB_FILES,
-                (
-                    (1140, "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce"),
-                    (310270, "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57"),
-                    (3063793, "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453"),
-                    (372, "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83"),
-                    (82480, "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338"),
-                    (832969, "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba"),
-                ),
-                strict=True,
-            )
+    read=create,
+    sources=(
+        Package(
+            client=APT,
+            name="sword-text-web",
+            version="426.0-1",
+            archive_bytes=3956428,
+            archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
+            files=tuple(
+                PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
+                for name, (size, digest) in zip(
+                    WEB_FILES,
+                    (
+                        (
+                            1140,
+                            "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
+                        ),
+                        (
+                            310270,
+                            "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
+                        ),
+                        (
+                            3063793,
+                            "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
+                        ),
+                        (
+                            372,
+                            "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
+                        ),
+                        (
+                            82480,
+                            "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
+                        ),
+                        (
+                            832969,
+                            "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
+                        ),
+                    ),
+                    strict=True,
+                )
+            ),
         ),
     ),
     official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module "
@@ -197,5 +219,6 @@ ENTRY = Entry(
     notes="31,095 aligned verses, half of them paired with the most similar other verse of their "
     "book; split by book, so val_fraction "
     "plays no role; needs kjv-characters fetched as well",
-    kind="text",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

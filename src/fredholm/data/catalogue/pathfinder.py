@@ -23,10 +23,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ...errors import DataError, OptionError, require, suggest
-from ..datasets import ArrayDataset
-from ..registry import Entry, Request
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SEQUENCES
+from ..kinds.tokens import TokenDataset, generated, image_tokens
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-from ..tokens import TokenDataset, generated, image_tokens
 from .copy_memory import SPLITS, check_counts
 
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0
@@ -297,11 +298,7 @@ def create_official(request: Request) -> TokenDataset:
     order.
     """
     folder = FOLDERS[request.options.contour]
-    if request.path is None:
-        raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER that holds {folder}/"
-        )
-    images, labels = read(request.path / folder)
+    images, labels = read(request.folder / folder)
     rest, test = stratified(labels, 0.1)
     train, val = stratified(labels[rest], 1 / 9)
     chosen = {"train": rest[train], "val": rest[val], "test": test}[request.split]
@@ -322,8 +319,8 @@ def _entry(
         source=source,
         samples={"train": 160000, "val": 20000, "test": 20000},
         classes=("apart", "joined"),
-        create=make,
-        kind="sequence",
+        read=make,
+        kind=SEQUENCES,
         options=options,
         **more,
     )
@@ -339,17 +336,19 @@ ENTRY = _entry(
     licence_data="none needed",
     notes="options: contour (6, 9, 14 dashes are the official levels), distractors, train, val, "
     "test, seed",
-    embedded=lambda: Path(__file__).parent,
 )
+register_dataset(ENTRY)
 OFFICIAL = _entry(
     "lra-pathfinder",
     "Pathfinder of the Long Range Arena, its official images",
     "your folder: curv_contour_length_14/{imgs,metadata}",
     create_official,
     OfficialOptions,
+    needs={"path": "the folder of the official pictures"},
     licence_package="yours",
     licence_data="Apache-2.0 (google-research/long-range-arena)",
     official="curv_contour_length_14/ of lra_release/pathfinder32",
     notes="options: contour; no official split but an order: a fixed one, 80 / 10 / 10% of each "
     "class",
 )
+register_dataset(OFFICIAL)

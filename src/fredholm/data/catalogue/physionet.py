@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError
 from ..formats import read_bytes
-from ..registry import Entry, Request
-from ..sequences import SequenceDataset, padded
+from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
 
 LABEL, HOUR = "SepsisLabel", "ICULOS"
@@ -80,14 +80,10 @@ def create(request: Request) -> SequenceDataset:
     """The data set of a request: features scaled by the mean and standard deviation of what was
     measured in the training stays.
     """
-    if request.path is None:
-        raise OptionError(
-            "path: missing; physionet-2019 needs the folder of p*.psv files of the challenge"
-        )
-    files = sorted(request.path.rglob("p*.psv"))
+    files = sorted(request.folder.rglob("p*.psv"))
     if not files:
         raise DataError(
-            f"{request.path}: holds no p*.psv; unpack the challenge's training sets there"
+            f"{request.folder}: holds no p*.psv; unpack the challenge's training sets there"
         )
     stays, labels, names = [], [], None
     for file in files:
@@ -101,12 +97,12 @@ def create(request: Request) -> SequenceDataset:
         labels.append(int(sepsis))
     numbers = torch.tensor(labels)
     rest, test = stratified(numbers, TEST)
-    fraction = request.entry.val_fraction if request.val_fraction is None else request.val_fraction
+    fraction = request.share
     kept, val = stratified(numbers[rest], fraction)
     parts = {"train": rest[kept], "val": rest[val], "test": test}
     if not len(parts["train"]):
         raise DataError(
-            f"{request.path}: {len(files)} stays leave none to train on; needs more of them"
+            f"{request.folder}: {len(files)} stays leave none to train on; needs more of them"
         )
     pooled = torch.cat([stays[i] for i in parts["train"].tolist()])
     mean = pooled.nanmean(0).nan_to_num()
@@ -128,14 +124,16 @@ ENTRY = Entry(
     title="PhysioNet 2019: sepsis from the first hours in intensive care, most values missing "
     "(Reyna et al., 2019)",
     source="your folder: the p*.psv files of the challenge's training sets A and B",
+    needs={"path": "the folder of p*.psv files of the challenge"},
     licence_package="yours",
     licence_data="CC BY 4.0 (PhysioNet)",
     classes=CLASSES,
-    create=create,
+    read=create,
     official="p*.psv of training_setA and training_setB",
     val_fraction=0.15 / 0.85,
     notes="path: the folder; options: hours (72); 70/15/15% of the stays, by class. Accuracy says "
     "little here: 7% develop sepsis",
-    kind="sequence",
+    kind=SEQUENCES,
     options=PhysioNetOptions,
 )
+register_dataset(ENTRY)

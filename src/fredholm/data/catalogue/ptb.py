@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from ...errors import DataError, OptionError
+from ...errors import DataError
 from ..formats import read_bytes
-from ..language import NextTokens
-from ..registry import Entry, Request
-from ..texts import TextOptions
+from ..kinds.language import NextTokens
+from ..kinds.texts import TEXTS, TextOptions
+from ..registry import Entry, Request, register_dataset
 
 FILES = {"train": "ptb.train.txt", "val": "ptb.valid.txt", "test": "ptb.test.txt"}
 
@@ -37,14 +37,12 @@ def read(path: Path) -> str:
 
 def create(request: Request) -> NextTokens:
     """The data set of a request: the three files as they are."""
-    if request.path is None:
-        raise OptionError(f"path: missing; ptb needs the folder of {', '.join(FILES.values())}")
     options = request.text or TextOptions()
     options = replace(
         options, tokens=options.tokens or (None if options.vocabulary else "characters")
     )
-    vocabulary = options.make_vocabulary([read(request.path / FILES["train"])])
-    numbers = torch.tensor(vocabulary.encode(read(request.path / FILES[request.split])))
+    vocabulary = options.make_vocabulary([read(request.folder / FILES["train"])])
+    numbers = torch.tensor(vocabulary.encode(read(request.folder / FILES[request.split])))
     return NextTokens(request.entry.name, request.split, numbers, vocabulary, options.length)
 
 
@@ -52,11 +50,13 @@ ENTRY = Entry(
     name="ptb",
     title="Penn Treebank text: what comes next (Marcus et al., 1993; Mikolov's preparation)",
     source="your own files",
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
     licence_package="none needed",
     licence_data="of the Linguistic Data Consortium; yours to have",
-    create=create,
+    read=create,
     official=f"{', '.join(FILES.values())} in one folder",
     notes="path: the folder; windows of max_length characters (default) or words; the official "
     "splits, so val_fraction plays no role",
-    kind="text",
+    kind=TEXTS,
 )
+register_dataset(ENTRY)

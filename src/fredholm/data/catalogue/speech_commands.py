@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError, suggest
 from ..audio import mfcc, read_wav
-from ..registry import Entry, Request
-from ..sequences import SequenceDataset
+from ..kinds.sequences import SEQUENCES, SequenceDataset
+from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
 
 RATE = 16_000
@@ -109,26 +109,19 @@ def create(request: Request) -> SequenceDataset:
     to 512 training recordings.
     """
     options: SpeechOptions = request.options
-    if request.path is None:
-        raise OptionError(
-            "path: missing; speech-commands needs the folder of the archive, one folder of .wav "
-            "files a word"
-        )
-    files, labels = scan(request.path, tuple(options.words))
+    files, labels = scan(request.folder, tuple(options.words))
     numbers = torch.tensor(labels)
     if options.split == "official":
-        parts = listed(request.path, files)
+        parts = listed(request.folder, files)
     else:
         rest, test = stratified(numbers, 0.15)
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         kept, val = stratified(numbers[rest], fraction)
         parts = {"train": rest[kept], "val": rest[val], "test": test}
     chosen = parts[request.split]
     if not len(parts["train"]) or not len(chosen):
         raise DataError(
-            f"{request.path}: {len(files)} recordings leave none for {request.split}; needs more "
+            f"{request.folder}: {len(files)} recordings leave none for {request.split}; needs more "
             "of them"
         )
 
@@ -162,13 +155,15 @@ ENTRY = Entry(
     name="speech-commands",
     title="Speech Commands: ten spoken words, raw sound or cepstral coefficients (Warden, 2018)",
     source="your folder: the unpacked archive, one folder of .wav files a word",
+    needs={"path": "the unpacked archive, one folder of recordings a word"},
     licence_package="yours",
     licence_data="CC BY 4.0 (Google)",
     classes=WORDS,
-    create=create,
+    read=create,
     official="the unpacked archive: WORD/*.wav, validation_list.txt, testing_list.txt",
     val_fraction=0.15 / 0.85,
     notes="path: the folder; options: features (mfcc, raw), every, words, split (random, official)",
-    kind="sequence",
+    kind=SEQUENCES,
     options=SpeechOptions,
 )
+register_dataset(ENTRY)

@@ -13,11 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import DataError, OptionError
+from ..clients import PIP
 from ..counter import uniform
 from ..create import source_folder
 from ..formats import read_bytes
-from ..registry import Entry, Package, PinnedFile, Request
-from ..sequences import SequenceDataset, padded
+from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
 from ..splits import SPLITS, stratified
 
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
@@ -159,11 +161,6 @@ def mean_and_deviation(
 def create(request: Request) -> SequenceDataset:
     """The data set of a request: classes, and series as :class:`TimeSeriesOptions` has them."""
     options = request.options
-    if request.entry.package is None and request.path is None:
-        raise DataError(
-            f"{request.entry.name}: has no files of its own; give path=FOLDER with NAME_TRAIN.ts "
-            "and NAME_TEST.ts"
-        )
     folder = source_folder(request, lambda file: True)
     train, labels, classes = read_ts(find(folder, "TRAIN"))
     longest = max(len(s) for s in train)
@@ -177,9 +174,7 @@ def create(request: Request) -> SequenceDataset:
         )
     numbers = torch.tensor([classes.index(label) for label in labels])
     if request.split != "test":
-        fraction = (
-            request.entry.val_fraction if request.val_fraction is None else request.val_fraction
-        )
+        fraction = request.share
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
         series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
@@ -228,7 +223,6 @@ def _entry(
     return Entry(
         name=name,
         title=title,
-        source="PyPI package sktime 1.2.0",
         licence_package="BSD-3-Clause",
         licence_data=licence,
         samples={
@@ -236,19 +230,21 @@ def _entry(
             "PLAID": {"train": 537, "test": 537},
         }[folder],
         classes=classes,
-        create=create,
-        package=Package(
-            client="pip",
-            name="sktime",
-            version="1.2.0",
-            archive_bytes=8201107,
-            archive_sha256="dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae",
-            files=pinned,
+        read=create,
+        sources=(
+            Package(
+                client=PIP,
+                name="sktime",
+                version="1.2.0",
+                archive_bytes=8201107,
+                archive_sha256="dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae",
+                files=pinned,
+            ),
         ),
         official=f"{folder}_TRAIN.ts and {folder}_TEST.ts of the UEA and UCR archives",
         val_fraction=0.2,
         notes=f"{notes}; options: every, drop, timed, seed, scale",
-        kind="sequence",
+        kind=SEQUENCES,
         options=TimeSeriesOptions,
     )
 
@@ -265,6 +261,7 @@ JAPANESE_VOWELS = _entry(
         ("TEST", 649132, "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462"),
     ),
 )
+register_dataset(JAPANESE_VOWELS)
 PLAID = _entry(
     "plaid",
     "PLAID",
@@ -277,15 +274,18 @@ PLAID = _entry(
         ("TEST", 1503139, "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d"),
     ),
 )
+register_dataset(PLAID)
 TS_FOLDER = Entry(
     name="ts-folder",
     title="Labelled time series from your own folder of .ts files, such as CharacterTrajectories",
     source="your folder: NAME_TRAIN.ts and NAME_TEST.ts",
+    needs={"path": "the folder of NAME_TRAIN.ts and NAME_TEST.ts"},
     licence_package="yours",
     licence_data="yours",
-    create=create,
+    read=create,
     official="NAME_TRAIN.ts and NAME_TEST.ts of the UEA and UCR archives",
     notes="options: every, drop, timed, seed, scale",
-    kind="sequence",
+    kind=SEQUENCES,
     options=TimeSeriesOptions,
 )
+register_dataset(TS_FOLDER)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from ..registry import Entry, Request
-from ..tokens import Rows, TokenDataset
+from ..kinds.sequences import SEQUENCES
+from ..kinds.tokens import Rows, TokenDataset
+from ..registry import Entry, Request, register_dataset
 from . import kjv_web
 from .aan import PairOptions, pair_dataset
 
@@ -38,10 +39,11 @@ ENTRY = Entry(
     licence_data=kjv_web.ENTRY.licence_data,
     samples=kjv_web.ENTRY.samples,
     classes=kjv_web.ENTRY.classes,
-    create=create,
+    read=create,
     official=kjv_web.ENTRY.official,
     notes="the files, pairs and splits of kjv-web; options: max_length",
-    kind="sequence",
+    kind=SEQUENCES,
     options=PairOptions,
     base="kjv-web",
 )
+register_dataset(ENTRY)

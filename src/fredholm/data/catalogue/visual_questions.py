@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError
-from ..datasets import read_picture
 from ..formats import read_bytes
-from ..questions import QuestionDataset
-from ..registry import Entry, Request
+from ..kinds.images import read_picture
+from ..kinds.questions import QUESTIONS, QuestionDataset
+from ..registry import Entry, Request, register_dataset
 from ..splits import SPLIT_SEED
 from ..vocabulary import Vocabulary
 
@@ -148,20 +148,9 @@ def _reader(files: Sequence[Sequence[Path]], size: int) -> Callable[[Tensor], Te
     return read
 
 
-def _root(request: Request) -> Path:
-    if request.path is None:
-        raise OptionError(
-            f"{request.entry.name}: path is missing; needs the folder of the official files: "
-            "path=FOLDER"
-        )
-    return request.path
-
-
 def _held(request: Request, n: int) -> tuple[list[int], list[int]]:
     """Rows that train, and rows for validation."""
-    fraction = (
-        request.entry.val_fraction if request.val_fraction is None else float(request.val_fraction)
-    )
+    fraction = float(request.share)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(SPLIT_SEED)).tolist()
     cut = n - round(fraction * n)
     return sorted(order[:cut]), sorted(order[cut:])
@@ -171,7 +160,7 @@ def create_vqa(request: Request) -> QuestionDataset:
     """VQA v2: ``train2014`` trains, a part of it validates, ``val2014``, whose answers are public,
     is the test set.
     """
-    folder, options = _root(request), request.options
+    folder, options = request.folder, request.options
     train = read_vqa(folder, "train2014")
     frequent = Counter()
     for _, _, answers in train:
@@ -212,7 +201,7 @@ def create_nlvr2(request: Request) -> QuestionDataset:
     """NLVR2: ``train.json`` trains, ``dev.json`` validates, ``test1.json`` is the test set; two
     pictures a sentence.
     """
-    folder, options = _root(request), request.options
+    folder, options = request.folder, request.options
     train = read_nlvr2(folder, "train")
     vocabulary = Vocabulary.of_words([sentence for sentence, _, _ in train], options.min_count)
     part = {"val": "dev", "test": "test1"}.get(request.split)
@@ -240,17 +229,18 @@ def _entry(
         name=name,
         title=title,
         source="your folder with the official files",
+        needs={"path": "the folder of the official files"},
         licence_package="none",
         licence_data=licence,
         classes=classes,
         mean=MEAN,
         std=STD,
-        create=create,
+        read=create,
         official=official,
         notes="needs path=; words of the training questions are the vocabulary (the paper's text "
         "encoder has WordPiece); options: answers, "
         "max_length (32), image_size (224), min_count (2)",
-        kind="question",
+        kind=QUESTIONS,
         options=VisualOptions,
     )
 
@@ -264,6 +254,7 @@ VQA = _entry(
     "CC BY 4.0 (annotations); Flickr's terms (COCO pictures)",
     (),
 )
+register_dataset(VQA)
 NLVR2 = _entry(
     "nlvr2",
     "NLVR2: is a sentence true of two photographs? (Suhr et al., 2019)",
@@ -272,3 +263,4 @@ NLVR2 = _entry(
     "CC BY 4.0 (sentences); the pictures' owners'",
     ("false", "true"),
 )
+register_dataset(NLVR2)

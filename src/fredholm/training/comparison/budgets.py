@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ... import data, models
@@ -46,25 +45,10 @@ def make_recipe(task: ComparedTask, contender: Contender, changes: tuple[str, ..
     return load_recipe(task.recipe, [*task.overrides, *changes, f"operator={operator}"])
 
 
-def example_input(dataset: Any) -> Any:
-    """One sample of full length, with no gap in it, as a batch."""
-    if isinstance(dataset, data.SequenceDataset):
-        times = (
-            torch.arange(dataset.length)[:, None]
-            if dataset.timed
-            else torch.zeros(dataset.length, 0)
-        )
-        return torch.cat([times, torch.zeros(dataset.length, dataset.channels)], 1)[None]
-    inputs, _ = dataset.batch(torch.tensor([0]))
-    if isinstance(inputs, Tensor) and inputs.dim() == 2 and not inputs.is_floating_point():
-        return torch.ones(1, dataset.max_length, dtype=torch.int64)
-    return inputs
-
-
 def count_points(dataset: Any, model: Any) -> int:
     """Points of one sample of full length, as a model's encoder makes them."""
     with torch.no_grad():
-        return int(model.eval().encoder(example_input(dataset))[1].size)
+        return int(model.eval().encoder(dataset.example())[1].size)
 
 
 def count_flops(model: torch.nn.Module, inputs: Any, *, backward: bool = False) -> int:
@@ -114,7 +98,7 @@ def solve_size(
     recipe = make_recipe(task, contender, (*changes, f"model.body.dim={dim}"))
     model = build_model(recipe, dataset)
     parameters = sum(p.numel() for p in model.parameters())
-    return Size(dim, parameters, count_flops(model, example_input(dataset)), cost(dim) / target - 1)
+    return Size(dim, parameters, count_flops(model, dataset.example()), cost(dim) / target - 1)
 
 
 def _cost(
@@ -129,7 +113,7 @@ def _cost(
             )
             model = build_model(recipe, dataset)
             if budget == "flops":
-                known[dim] = count_flops(model, example_input(dataset))
+                known[dim] = count_flops(model, dataset.example())
             else:
                 known[dim] = sum(p.numel() for p in model.parameters())
         return known[dim]
@@ -179,7 +163,7 @@ def refusal(
     try:
         model = build_model(make_recipe(task, contender, changes), dataset)
         with torch.no_grad():
-            model.eval()(example_input(dataset))
+            model.eval()(dataset.example())
     except FredholmError as error:
         return str(error)
     return None

@@ -22,12 +22,6 @@ from .budgets import BUDGETS, REFERENCE, count_points, epochs_in, make_recipe, r
 from .tasks import ComparedTask, Contender, find_task, read_contenders
 
 Report = Callable[[str], None]
-# What a task's loss is called where it is the score.
-LOSSES = {
-    "regression": "mean squared error",
-    "field": "relative L2 error",
-    "tokens": "nats a token",
-}
 
 
 @dataclass(frozen=True)
@@ -150,7 +144,7 @@ def plan(
         "samples": len(dataset),
     }
     entry |= {"overrides": list(task.overrides), "metric": objective.metric[0].removeprefix("val_")}
-    entry |= {"measure": LOSSES.get(objective.name, "accuracy")}
+    entry |= {"measure": objective.measure}
     entry |= {"points": count_points(dataset, build_model(common, dataset))}
     rows, runs = [], []
     sizes = _read(place / task.name / "sizes.json")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import DataError, OptionError
-from .counter import uniform
-from .datasets import LabelledDataset, Transform
-from .texts import TextDataset
-from .vocabulary import PADDING, UNKNOWN, Vocabulary
+from ...errors import DataError, OptionError
+from ..counter import uniform
+from ..vocabulary import PADDING, UNKNOWN, Vocabulary
+from .dataset import IGNORED, LabelledDataset
+from .texts import TextDataset, TokenizedDataset
 
-NOT_ASKED = -100
 HIDDEN, RANDOM = 0.8, 0.1  # of the tokens that are asked for; the rest stay as they are
 _MASKS = 0x3A  # the stream of random numbers of the masks
 
 
-class NextTokens(LabelledDataset):
+class NextTokens(TokenizedDataset):
     """A long text in windows of N tokens: a batch is (B, N) token numbers and, at each of them, the
     number that follows.
 
@@ -46,7 +46,6 @@ class NextTokens(LabelledDataset):
     """
 
     task = "tokens"
-    truncated = 0
 
     def __init__(
         self,
@@ -77,19 +76,15 @@ class NextTokens(LabelledDataset):
         inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
         return inputs[indices].long(), self.labels[indices].long()
 
-    def batch(
-        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-        """Token numbers and the numbers that follow; ``transform`` changes the former."""
-        numbers, labels = self.raw(indices)
-        return (numbers if transform is None else transform(numbers)), labels
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "classes": []}  # they are the vocabulary
 
     def __repr__(self) -> str:
         tokens = f"{self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
         return f"NextTokens({self.name!r}, {self.split!r}, {len(self)} windows of {tokens})"
 
 
-class HiddenTokens(LabelledDataset):
+class HiddenTokens(TokenizedDataset):
     """Texts of which some tokens are hidden: a batch is (B, N) token numbers, and the hidden
     numbers, -100 where nothing is asked.
 
@@ -120,8 +115,7 @@ class HiddenTokens(LabelledDataset):
     def __init__(self, texts: LabelledDataset, share: float):
         if not isinstance(texts, TextDataset):
             raise OptionError(
-                f"masked: {texts.name} asks for {getattr(texts, 'task', 'classes')} already; needs "
-                "texts with labels"
+                f"masked: {texts.name} asks for {texts.task} already; needs texts with labels"
             )
         if not 0.0 < share < 1.0:
             raise OptionError(
@@ -130,11 +124,6 @@ class HiddenTokens(LabelledDataset):
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
         self.source, self.share, self.notes = texts, share, texts.notes
         self.vocabulary, self.max_length, self.cut = texts.vocabulary, texts.max_length, texts.cut
-
-    @property
-    def truncated(self) -> int:
-        """How many texts lost their end."""
-        return int(self.cut.sum())
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
@@ -151,6 +140,16 @@ class HiddenTokens(LabelledDataset):
         if transform is None:
             return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
         return transform(numbers)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "classes": []}  # they are the vocabulary
+
+    def select(self, chosen: Int[Tensor, " m"]) -> HiddenTokens:
+        return HiddenTokens(self.source.select(chosen), self.share)
+
+    def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any]:
+        self.refuse(options)
+        return self.hide
 
     def hide(
         self, numbers: Tensor, indices: Tensor, *, seed: int, epoch: int
@@ -169,7 +168,7 @@ class HiddenTokens(LabelledDataset):
         changed = torch.where(
             how < HIDDEN, UNKNOWN, torch.where(how < HIDDEN + RANDOM, words, numbers)
         )
-        return torch.where(asked, changed, numbers), torch.where(asked, numbers, NOT_ASKED)
+        return torch.where(asked, changed, numbers), torch.where(asked, numbers, IGNORED)
 
     def __repr__(self) -> str:
         return f"HiddenTokens({self.source!r}, {self.share:g})"

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from ..encoders import Inputs
-from ..errors import DataError, ShapeError
-from .datasets import LabelledDataset, Transform
-from .texts import encode_rows
-from .vocabulary import PADDING, Vocabulary
+from ...encoders import Inputs
+from ...errors import DataError, ShapeError
+from ..vocabulary import PADDING, Vocabulary
+from .dataset import LabelledDataset, Transform
+from .images import patches_of
+from .kind import WORDS, Kind, register_kind
+from .texts import TokenizedDataset, encode_rows
 
 
-class QuestionDataset(LabelledDataset):
+class Questions(Kind):
+    """Pictures with a text each."""
+
+    name, one, many, encoder = "question", "question", "questions", "multimodal"
+    rooms = (("encoder.image.", "picture."), ("encoder.words.weight", WORDS))
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Inputs) and "image" in inputs
+
+    def made_of(self, encoder: Any) -> str:
+        return patches_of(encoder)
+
+
+QUESTIONS = register_kind(Questions())
+
+
+class QuestionDataset(TokenizedDataset):
     """Pictures with questions: a batch is :class:`fredholm.encoders.Inputs` of ``image`` (B, C, H,
     W), normalised, and ``tokens`` (B, T).
 
@@ -47,6 +66,8 @@ class QuestionDataset(LabelledDataset):
         >>> data.batch([0])[0]
         Inputs(image=(1, 1, 4, 4), tokens=(1, 3))
     """
+
+    kind = QUESTIONS
 
     def __init__(
         self,
@@ -93,11 +114,6 @@ class QuestionDataset(LabelledDataset):
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
 
-    @property
-    def truncated(self) -> int:
-        """How many texts lost their end."""
-        return int(self.cut.sum())
-
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
         """Bytes and token numbers, and what is asked."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
@@ -121,14 +137,23 @@ class QuestionDataset(LabelledDataset):
         pictures = inputs["image"] if transform is None else transform(inputs["image"])
         return Inputs(image=self.normalise(pictures), tokens=inputs["tokens"]), labels
 
+    def encoder(self) -> dict[str, Any]:
+        channels, height, width = self.shape
+        picture = {"image_size": (height, width), "channels": channels, "views": self.views}
+        return {**super().encoder(), **picture}
+
+    def describe(self) -> dict[str, Any]:
+        # Not as a text's vocabulary: a question is not read alone, but what its numbers mean goes
+        # to other runs.
+        return {**LabelledDataset.describe(self), "words": self.vocabulary.to_dict()}
+
+    def example(self) -> Inputs:
+        return self.batch([0])[0]
+
     def normalise(self, pictures: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         """(pixel / 255 − mean) / std a channel."""
         mean, std = (torch.tensor(x)[:, None, None] for x in (self.mean, self.std))
         return (pictures.float() / 255 - mean) / std
-
-    def __getitem__(self, index: int):
-        inputs, labels = self.batch([index])
-        return inputs[0], labels[0]
 
     def __repr__(self) -> str:
         size = f"{len(self)} questions on pictures {'x'.join(map(str, self.shape))}"

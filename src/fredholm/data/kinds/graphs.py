@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..encoders import Inputs, laplacian_positions
-from ..errors import DataError, OptionError
-from .datasets import LabelledDataset, Transform
+from ...encoders import Inputs, laplacian_positions
+from ...errors import DataError, OptionError
+from .dataset import IGNORED, LabelledDataset, check_labels
+from .kind import Kind, register_kind
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class Graph:
             )
 
 
+class Graphs(Kind):
+    """Graphs, each with features or tokens of its nodes."""
+
+    name, one, many, encoder = "graph", "graph", "graphs", "graph"
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Inputs) and "edges" in inputs
+
+
+GRAPHS = register_kind(Graphs())
+
+
 class GraphDataset(LabelledDataset):
     """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges,
     positions and valid, padded to the largest graph.
@@ -74,6 +88,8 @@ class GraphDataset(LabelledDataset):
         Inputs(edges=(1, 3, 3), positions=(1, 3, 2), valid=(1, 3), features=(1, 3, 2))
     """
 
+    kind = GRAPHS
+
     def __init__(
         self,
         name: str,
@@ -86,17 +102,12 @@ class GraphDataset(LabelledDataset):
     ):
         nodes = not isinstance(labels, Tensor)
         given = (
-            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=-100)
+            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=IGNORED)
             if nodes
             else labels
         )
         super().__init__(name, split, given.long(), classes)
-        asked = self.labels[self.labels != -100]
-        if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(self.labels, classes)
         widths = {(graph.features.shape[1], graph.features.is_floating_point()) for graph in graphs}
         if len(widths) > 1 or len(graphs) != len(labels):
             raise DataError(
@@ -136,19 +147,23 @@ class GraphDataset(LabelledDataset):
         labels = self.labels[indices]
         return Inputs(**fields), labels[:, :n] if self.task == "steps" else labels
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Inputs, Tensor]:
-        """Graphs and labels of ``indices``."""
-        return self.raw(indices)
+    def encoder(self) -> dict[str, Any]:
+        return {**super().encoder(), **nodes_of(self)}
 
-    def __getitem__(self, index: int):
-        inputs, labels = self.batch([index])
-        return inputs[0], labels[0]
+    def head(self) -> dict[str, Any]:
+        return {"pool": "every" if self.task == "steps" else "mean"}
 
     def __repr__(self) -> str:
         what = f"{self.name!r}, {self.split!r}, {len(self)} graphs"
         return f"GraphDataset({what}, {len(self.classes)} classes, {self.task})"
+
+
+def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
+    """What an encoder must know of nodes: their features or tokens, and their positions."""
+    found = {"eigenvectors": dataset.eigenvectors}
+    if dataset.tokens:
+        return found | {"vocabulary": dataset.vocabulary}
+    return found | {"channels": dataset.channels}
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
@@ -234,7 +249,8 @@ class NodeDataset(LabelledDataset):
         [[True, True, True], [True, False, False]]
     """
 
-    task = "classification"
+    kind = GRAPHS
+    counted = "nodes"
 
     def __init__(
         self,
@@ -260,11 +276,7 @@ class NodeDataset(LabelledDataset):
                 f"features: {tuple(features.shape)}, finite numbers for each of {network.n} nodes "
                 "are needed"
             )
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(labels, classes)
         self.network, self.features, self.nodes = network, features, nodes
         self.tokens = not features.is_floating_point()
         self.channels, self.vocabulary, self.eigenvectors = (
@@ -291,15 +303,11 @@ class NodeDataset(LabelledDataset):
             indices
         ]
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Inputs, Tensor]:
-        """Surroundings and labels of ``indices``."""
-        return self.raw(indices)
+    def encoder(self) -> dict[str, Any]:
+        return {**super().encoder(), **nodes_of(self)}
 
-    def __getitem__(self, index: int):
-        inputs, labels = self.batch([index])
-        return inputs[0], labels[0]
+    def head(self) -> dict[str, Any]:
+        return {"pool": "first"}
 
     def __repr__(self) -> str:
         size = f"{self.around.shape[1]} nodes around each"

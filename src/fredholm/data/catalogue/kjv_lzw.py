@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from ..errors import DataError
-from .formats import read_bytes
+from ...errors import DataError
+from ..formats import read_bytes
 
 # The books in their order, by their OSIS names; the King James file has names of its own, in the
 # same order.

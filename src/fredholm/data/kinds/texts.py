@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..errors import DataError, OptionError, ShapeError, suggest
-from .datasets import LabelledDataset, Transform
-from .vocabulary import KINDS, PADDING, Vocabulary
+from ...errors import DataError, OptionError, ShapeError, suggest
+from ..vocabulary import KINDS, PADDING, Vocabulary
+from .dataset import LabelledDataset, check_labels
+from .kind import WORDS, Kind, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
 
@@ -113,7 +117,87 @@ def encode_rows(
     return numbers, cut
 
 
-class TextDataset(LabelledDataset):
+class Texts(Kind):
+    """Texts as token numbers (N, length), 0 where padded."""
+
+    name, one, many, encoder = "text", "text", "texts", "text"
+    files = "lines of text"
+    # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
+    rooms = (
+        ("encoder.token", "encoder.token"),
+        ("encoder.embed.weight", WORDS),
+        ("encoder.", "line."),
+    )
+    takes = ("tokens", "max_length", "min_count", "vocabulary", "masked")
+
+    def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        super().request(name, given)
+        return {"text": TextOptions(**given)}
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 2 and not inputs.is_floating_point()
+
+    def described(self, facts: Mapping[str, Any]) -> bool:
+        return "vocabulary" in facts
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return inputs, prepare_texts(inputs, facts.texts)
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} tokens"
+
+    def made_of(self, encoder: Any) -> str:
+        return "texts of words or bytes"
+
+    def read(
+        self, files: Sequence[Path], facts: Mapping[str, Any], encoder: Any
+    ) -> tuple[list[dict[str, Any]], Any]:
+        lines = [line for file in files for line in read_lines(Path(file))]
+        vocabulary, length = Vocabulary.from_dict(facts["vocabulary"]), facts["max_length"]
+        rows = encode_rows([text for _, text in lines], vocabulary, length, "text")
+        found = zip(lines, rows[1].tolist(), strict=True)
+        return [{"file": where, "truncated": cut} for (where, _), cut in found], rows[0]
+
+
+TEXTS = register_kind(Texts())
+
+
+class TokenizedDataset(LabelledDataset):
+    """Texts in the numbers of a vocabulary, of which ``max_length`` tokens are kept; ``cut`` says
+    of each text whether it lost its end.
+    """
+
+    kind = TEXTS
+    vocabulary: Vocabulary
+    max_length: int
+    cut: Tensor | None = None
+    per_sample = ("labels", "cut")
+
+    @property
+    def truncated(self) -> int:
+        """How many texts lost their end."""
+        return 0 if self.cut is None else int(self.cut.sum())
+
+    def encoder(self) -> dict[str, Any]:
+        sizes = {"vocabulary": len(self.vocabulary), "max_length": self.max_length}
+        return {**super().encoder(), **sizes}
+
+    def describe(self) -> dict[str, Any]:
+        words = {"vocabulary": self.vocabulary.to_dict(), "max_length": self.max_length}
+        return {**super().describe(), **words}
+
+    def example(self) -> Tensor:
+        return torch.ones(1, self.max_length, dtype=torch.int64)
+
+    def remarks(self) -> list[str]:
+        lost = (
+            f"{self.truncated} of {len(self)} texts are longer than {self.max_length} tokens and "
+            "lost their end"
+        )
+        return [*([lost] if self.truncated else []), *super().remarks()]
+
+
+class TextDataset(TokenizedDataset):
     """Labelled texts in memory; a batch is (B, N) token numbers, 0 where padded, as wide as its
     longest text.
 
@@ -134,9 +218,9 @@ class TextDataset(LabelledDataset):
         ShapeError: when labels or targets do not fit the texts.
 
     Example:
-        >>> vocabulary = Vocabulary.of_words(["a fine film", "dull"], min_count=1)
-        >>> lines, labels = ["a fine film", "dull"], torch.tensor([1, 0])
-        >>> data = TextDataset("tiny", "train", lines, labels, ("bad", "good"), vocabulary, 2)
+        >>> texts, labels = ["a fine film", "dull"], torch.tensor([1, 0])
+        >>> words = Vocabulary.of_words(texts, min_count=1)
+        >>> data = TextDataset("tiny", "train", texts, labels, ("bad", "good"), words, 2)
         >>> data.batch([0, 1])[0].tolist(), data.truncated
         ([[2, 5], [3, 0]], 1)
     """
@@ -167,11 +251,7 @@ class TextDataset(LabelledDataset):
             raise ShapeError(
                 f"{name}: received {found}; needs one label (and target) for each text"
             )
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(labels, classes)
         self.texts, self.vocabulary, self.max_length, self.targets = (
             list(texts),
             vocabulary,
@@ -182,11 +262,6 @@ class TextDataset(LabelledDataset):
             self.texts, vocabulary, max_length, f"{name} {split}: text"
         )
 
-    @property
-    def truncated(self) -> int:
-        """How many texts lost their end."""
-        return int(self.cut.sum())
-
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         numbers = self.numbers[indices]
@@ -196,16 +271,63 @@ class TextDataset(LabelledDataset):
         )
         return numbers[:, :width], asked[indices]
 
-    def batch(
-        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Int[Tensor, "b n"], Tensor]:
-        """Token numbers and labels (or targets) of ``indices``; ``transform`` changes
-        the numbers.
-        """
-        numbers, labels = self.raw(indices)
-        return (numbers if transform is None else transform(numbers)), labels
+    def select(self, chosen: Int[Tensor, " m"]) -> TextDataset:
+        found = copy.copy(self)
+        found.texts = [self.texts[i] for i in chosen.tolist()]
+        for name in ("numbers", *self.per_sample):
+            setattr(found, name, getattr(self, name)[chosen])
+        found.targets = None if self.targets is None else self.targets[chosen]
+        return found
+
+    def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
+        return {"inputs": self.raw(indices)[0], "texts": [self.texts[i] for i in indices.tolist()]}
+
+    def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
+        if numbers and self.targets is None:
+            raise OptionError(f"{self.name} has no real number for each text, only classes")
+        return self.texts, self.targets if numbers and self.targets is not None else self.labels
 
     def __repr__(self) -> str:
         tokens = f"at most {self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
-        what = f"{self.name!r}, {self.split!r}, {len(self)} texts, {tokens}"
-        return f"TextDataset({what}, {len(self.classes)} classes)"
+        size = f"{len(self)} texts, {tokens}, {len(self.classes)} classes"
+        return f"TextDataset({self.name!r}, {self.split!r}, {size})"
+
+
+# --- texts without a data set ---------------------------------------------------------------------
+
+
+def read_lines(path: Path) -> list[tuple[str, str]]:
+    """The texts of a file, one a line, each with ``file:line``; empty lines are passed over.
+
+    Raises:
+        DataError: no such file, no UTF-8, or no text.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 text (byte {error.start:,}); needs one text a line"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    texts = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not texts:
+        raise DataError(f"{path}: holds no text; needs one a line")
+    return texts
+
+
+def prepare_texts(numbers: Tensor, texts: Sequence[str] | None) -> list[str]:
+    """The texts to show; token numbers where there are none.
+
+    Raises:
+        ShapeError: another number of texts than rows.
+    """
+    if texts is None:
+        return [" ".join(str(n) for n in row if n) for row in numbers.tolist()]
+    if len(texts) != len(numbers):
+        raise ShapeError(
+            f"texts: received {len(texts)} for {len(numbers)} rows of token numbers; needs one each"
+        )
+    return list(texts)

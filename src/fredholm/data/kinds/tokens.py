@@ -15,8 +15,11 @@ from jaxtyping import Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import DataError, ShapeError
-from .datasets import ImageDataset, LabelledDataset, Transform
+from ...errors import DataError, ShapeError
+from .dataset import LabelledDataset, check_labels
+from .images import ImageDataset
+from .kind import Kind, Page, register_kind
+from .texts import prepare_texts
 
 
 class Rows:
@@ -101,6 +104,25 @@ def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
     return numbers
 
 
+class Symbols(Kind):
+    """Sequences of symbols as token numbers, (N, length) or pairs (N, 2, length)."""
+
+    name, one, many, encoder = "symbols", "sequence", "sequences", "text"
+
+    def fits(self, inputs: Any) -> bool:
+        # A single sequence is not to be told from a text; only its data set knows.
+        return isinstance(inputs, Tensor) and inputs.dim() == 3 and not inputs.is_floating_point()
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return inputs, prepare_texts(inputs.flatten(1), facts.texts)
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs[0].numel()} tokens"
+
+
+SYMBOLS = register_kind(Symbols())
+
+
 class TokenDataset(LabelledDataset):
     """Sequences of symbols with a class each: ``batch(indices)`` gives (B, N) token numbers, (B, 2,
     N) of ``pair``, 0 where padded.
@@ -125,6 +147,8 @@ class TokenDataset(LabelledDataset):
         (tensor([10]), tensor(0))
     """
 
+    kind = SYMBOLS
+
     def __init__(
         self,
         name: str,
@@ -138,11 +162,7 @@ class TokenDataset(LabelledDataset):
         pair: bool = False,
     ):
         super().__init__(name, split, labels, classes)
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(labels, classes)
         self.numbers, self.tokens, self.max_length, self.pair = numbers, tokens, max_length, pair
 
     def raw(
@@ -151,12 +171,13 @@ class TokenDataset(LabelledDataset):
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.numbers(indices), self.labels[indices]
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
-        """Token numbers and classes of ``indices``; ``transform`` changes the numbers."""
-        numbers, labels = self.raw(indices)
-        return (numbers if transform is None else transform(numbers)), labels
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "vocabulary": self.tokens, "max_length": self.max_length}
+        return fields | ({"views": 2} if self.pair else {})
+
+    def example(self) -> Tensor:
+        shape = (1, 2, self.max_length) if self.pair else (1, self.max_length)
+        return torch.ones(shape, dtype=torch.int64)
 
     def __repr__(self) -> str:
         what = "pairs of sequences" if self.pair else "sequences"

@@ -1,9 +1,9 @@
-"""Labelled samples, and images among them, as torch data sets that hand out whole batches."""
+"""Labelled images as torch data sets that hand out whole batches."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,70 +14,52 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import Dataset
 
-from ..errors import DataError, ShapeError, require
-from .boxes import box_mask, read_annotation
+from ...errors import DataError, OptionError, ShapeError, require
+from ..augment import Augment
+from ..boxes import box_mask, read_annotation
+from .dataset import LabelledDataset, Transform, check_labels
+from .kind import Kind, Page, register_kind
 
-Transform = Callable[[Tensor], Tensor]
+
+class Images(Kind):
+    """Images (N, C, H, W): bytes, or floats that are normalised already."""
+
+    name, one, many, encoder = "images", "image", "images", "image"
+    files = "pictures"
+    rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
+    pictured = judged = True
+    takes = ("image_size", "mixup", "cutmix", "augment.crop", "augment.flip", "augment.shift")
+
+    def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        super().request(name, given)
+        return {"image_size": image_sides(given["image_size"])} if "image_size" in given else {}
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 4
+
+    def described(self, facts: Mapping[str, Any]) -> bool:
+        return "mean" in facts
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return prepare_pictures(inputs, facts.mean, facts.std)
+
+    def made_of(self, encoder: Any) -> str:
+        return patches_of(encoder)
+
+    def read(
+        self, files: Sequence[Path], facts: Mapping[str, Any], encoder: Any
+    ) -> tuple[list[dict[str, Any]], Any]:
+        channels, height, width = encoder.input_shape
+        images = torch.stack([read_plain(Path(file), channels, (height, width)) for file in files])
+        mean, std = (
+            torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1)
+            for key in ("mean", "std")
+        )
+        return [{"file": str(file)} for file in files], (images - mean) / std
 
 
-class LabelledDataset(Dataset):
-    """Labelled samples: ``raw(indices)`` gives them as stored, ``batch(indices)`` as a model reads
-    them, ``self[i]`` one such pair.
-
-    Args:
-        name, split: what this is.
-        labels: (N,) class numbers, or what else is asked of each sample.
-        classes: class names, in the order of their numbers.
-
-    Attributes:
-        measures: names of those by which this data set is judged, the chief one first; none
-            where accuracy or loss is all.
-        notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
-    """
-
-    measures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
-        self.name, self.split = name, split
-        self.labels = labels
-        self.classes = tuple(classes)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The samples as they are stored, and their labels.
-
-        Raises:
-            IndexError: for an index outside −N … N − 1.
-            DataError: when a file cannot be read.
-        """
-        raise NotImplementedError
-
-    def batch(
-        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first
-        (an augmentation).
-        """
-        raise NotImplementedError
-
-    def masks(
-        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
-    ) -> Bool[Tensor, "b h w"] | None:
-        """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes
-        (``"box"``); None where that is unknown.
-        """
-        return None
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index}; {self.name} {self.split} has {len(self)} samples")
-        inputs, labels = self.batch([int(index)])
-        return inputs[0], labels[0]
+IMAGES = register_kind(Images())
 
 
 class ImageDataset(LabelledDataset):
@@ -93,6 +75,8 @@ class ImageDataset(LabelledDataset):
         mean, std: per channel, in units where white is 1.
         shape: (C, H, W) of an image.
     """
+
+    kind = IMAGES
 
     def __init__(
         self,
@@ -134,6 +118,22 @@ class ImageDataset(LabelledDataset):
         """
         images, labels = self.raw(indices)
         return self.normalise(images if transform is None else transform(images)), labels
+
+    def encoder(self) -> dict[str, Any]:
+        channels, height, width = self.shape
+        return {**super().encoder(), "image_size": (height, width), "channels": channels}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "mean": list(self.mean), "std": list(self.std)}
+
+    def augmentation(self, options: Mapping[str, Any]) -> Augment | None:
+        self.refuse(options, ("crop", "flip", "shift"))
+        chosen = {key: value for key, value in options.items() if value}
+        return Augment(**chosen) if chosen else None
+
+    def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
+        where = {"boxes": self.masks(indices, "box"), "masks": self.masks(indices)}
+        return {"inputs": self.raw(indices)[0], **where}
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
@@ -177,11 +177,7 @@ class ArrayDataset(ImageDataset):
                 f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs ({len(images)},) "
                 "of torch.int64"
             )
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        check_labels(labels, classes)
         _, channels, height, width = images.shape
         super().__init__(name, split, labels.long(), classes, mean, std, (channels, height, width))
         self.images = images
@@ -337,3 +333,92 @@ def resize(
         )
         out[start : start + chunk] = part.round().clamp(0, 255).byte()
     return out
+
+
+def image_sides(size: Any) -> tuple[int, int]:
+    """Height and width from one number or two.
+
+    Raises:
+        OptionError: something else.
+    """
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(
+        isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in pair
+    ):
+        raise OptionError(
+            f"image_size: received {size!r}; needs a positive integer or (height, width)"
+        )
+    return pair[0], pair[1]
+
+
+# --- pictures without a data set ------------------------------------------------------------------
+
+
+def read_plain(path: Path, channels: int, size: tuple[int, int]) -> Float[Tensor, "c h w"]:
+    """One file as (channels, height, width) in [0, 1], stretched to the size.
+
+    Raises:
+        DataError: no such file, or no image.
+    """
+    pillow = require("PIL.Image", "train", "reading an image")
+    try:
+        with pillow.open(path) as file:
+            pixels = np.array(file.convert("L" if channels == 1 else "RGB"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path}: not a readable image ({error})") from error
+    image = torch.from_numpy(pixels).float().div(255)
+    image = image.unsqueeze(0) if image.ndim == 2 else image.permute(2, 0, 1)
+    if tuple(image.shape[-2:]) == size:
+        return image
+    return functional.interpolate(
+        image[None], size, mode="bilinear", antialias=True, align_corners=False
+    )[0]
+
+
+def patches_of(encoder: Any) -> str:
+    """What an encoder of pictures makes points of, by its configuration.
+
+    Example:
+        >>> from fredholm.encoders import ImageConfig
+        >>> patches_of(ImageConfig(patch=7)), patches_of(ImageConfig(patch=(7, 4)))
+        ('patches of 7×7 pixels', 'patches of 7×4 pixels')
+    """
+    patch = getattr(encoder, "patch", None)
+    if patch is None:
+        return "samples"
+    height, width = image_sides(patch)
+    return f"patches of {height}×{width} pixels"
+
+
+def prepare_pictures(
+    images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[Tensor, list[np.ndarray]]:
+    """(inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels or from floats that are
+    inputs already.
+
+    Without ``mean`` and ``std`` the pictures of float images are stretched to their own range.
+
+    Raises:
+        ShapeError: a normalisation of another number of channels.
+    """
+    channels = images.shape[1]
+    for name, value in (("mean", mean), ("std", std)):
+        if value is not None and len(value) != channels:
+            raise ShapeError(
+                f"{name} has {len(value)} values and the images {channels} channels; they must be "
+                "equal"
+            )
+    shift = torch.tensor(mean or [0.0] * channels, dtype=torch.float32).view(-1, 1, 1)
+    scale = torch.tensor(std or [1.0] * channels, dtype=torch.float32).view(-1, 1, 1)
+    if not images.is_floating_point():
+        plain = images.float() / 255
+        inputs = (plain - shift) / scale
+    else:
+        inputs = images
+        plain = images.detach().float().cpu() * scale + shift
+        if mean is None or std is None:
+            low, high = plain.amin((1, 2, 3), keepdim=True), plain.amax((1, 2, 3), keepdim=True)
+            plain = (plain - low) / (high - low).clamp(min=1e-9)
+    return inputs, list(plain.clamp(0, 1).cpu().permute(0, 2, 3, 1).numpy())

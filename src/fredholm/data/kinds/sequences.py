@@ -5,15 +5,39 @@ set's task.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import DataError, ShapeError
-from .datasets import ImageDataset, LabelledDataset, Transform
+from ...errors import DataError, ShapeError
+from .dataset import LabelledDataset, check_labels
+from .images import ImageDataset
+from .kind import Kind, Page, Signal, register_kind
 
 TASKS = ("classification", "steps", "regression")
+
+
+class Sequences(Kind):
+    """Sequences of numbers (N, points, C), NaN where nothing is."""
+
+    name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
+    legend = " A line a channel, over time; each on its own scale."
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 3 and inputs.is_floating_point()
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        rows = inputs.detach().float().cpu().numpy()
+        return inputs, [_signal(row, facts.timed) for row in rows]
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} samples"
+
+
+SEQUENCES = register_kind(Sequences())
 
 
 class SequenceDataset(LabelledDataset):
@@ -44,6 +68,8 @@ class SequenceDataset(LabelledDataset):
         torch.Size([2, 9, 1])
     """
 
+    kind = SEQUENCES
+
     def __init__(
         self,
         name: str,
@@ -59,12 +85,8 @@ class SequenceDataset(LabelledDataset):
         super().__init__(name, split, labels, classes)
         if task not in TASKS:
             raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
-        asked = labels[labels != -100] if task != "regression" else labels[:0]
-        if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
-            raise DataError(
-                f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to "
-                f"{len(classes) - 1}"
-            )
+        if task != "regression":
+            check_labels(labels, classes)
         self.values, self.length, self.channels = values, *shape
         self.task, self.timed = task, timed
         self.spacing = 1.0  # steps of the full rate between two samples
@@ -73,17 +95,28 @@ class SequenceDataset(LabelledDataset):
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return self.values(indices), self.labels[indices]
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Float[Tensor, "b n c"], Tensor]:
-        """Sequences and what is asked of them; ``transform`` changes the numbers."""
-        values, labels = self.raw(indices)
-        return (values if transform is None else transform(values)), labels
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "length": self.length, "channels": self.channels}
+        fields |= {"spacing": self.spacing} if self.spacing != 1 else {}
+        return fields | ({"timed": True} if self.timed else {})
+
+    def example(self) -> Tensor:
+        times = torch.arange(self.length)[:, None] if self.timed else torch.zeros(self.length, 0)
+        return torch.cat([times, torch.zeros(self.length, self.channels)], 1)[None]
 
     def __repr__(self) -> str:
         size = f"at most {self.length} points, {self.channels} channels"
         what = f"{self.name!r}, {self.split!r}, {len(self)} sequences"
         return f"SequenceDataset({what}, {size}, {self.task})"
+
+
+def _signal(row: np.ndarray, timed: bool) -> Signal:
+    """One sequence up to its last point that is there."""
+    x = row[:, 0] if timed else np.arange(len(row), dtype=np.float32)
+    values = row[:, 1:] if timed else row
+    there = ~np.isnan(values).all(1) & ~np.isnan(x)
+    last = int(there.nonzero()[0].max(initial=0)) + 1
+    return Signal(x[:last], values[:last])
 
 
 def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:

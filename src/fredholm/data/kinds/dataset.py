@@ -1,0 +1,182 @@
+"""What every data set is: labelled samples that are handed out in whole batches, and what it says
+of itself, so that nothing else asks for its class.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ...errors import DataError, OptionError
+from .kind import SAMPLES, Kind
+
+Transform = Callable[[Tensor], Tensor]
+IGNORED = -100  # the label of a point that no loss counts
+
+
+class LabelledDataset(Dataset):
+    """Labelled samples: ``raw(indices)`` gives them as stored, ``batch(indices)`` as a model reads
+    them, ``self[i]`` one such pair.
+
+    Args:
+        name, split: what this is.
+        labels: (N,) class numbers, or what else is asked of each sample.
+        classes: class names, in the order of their numbers.
+
+    Attributes:
+        kind: of its samples.
+        task: what is asked of them, by the name of a task of :mod:`fredholm.training.tasks`.
+        counted: what an evaluation counts, where those are neither the samples nor what the task
+            counts.
+        measures: names of those by which this data set is judged, the chief one first; none
+            where accuracy or loss is all.
+        notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
+        per_sample: attributes that have a row for each sample.
+    """
+
+    kind: Kind = SAMPLES
+    task: str = "classification"
+    counted: str | None = None
+    measures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    per_sample: ClassVar[tuple[str, ...]] = ("labels",)
+
+    def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
+        self.name, self.split = name, split
+        self.labels = labels
+        self.classes = tuple(classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Any, Tensor]:
+        """The samples as they are stored, and their labels.
+
+        Raises:
+            IndexError: for an index outside −N … N − 1.
+            DataError: when a file cannot be read.
+        """
+        raise NotImplementedError
+
+    def batch(
+        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Any, Tensor]:
+        """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first
+        (an augmentation).
+        """
+        inputs, labels = self.raw(indices)
+        return (inputs if transform is None else transform(inputs)), labels
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index}; {self.name} {self.split} has {len(self)} samples")
+        inputs, labels = self.batch([int(index)])
+        return inputs[0], labels[0]
+
+    # --- what it says of itself -------------------------------------------------------------------
+
+    def encoder(self) -> dict[str, Any]:
+        """What a model's encoder must know, as ``data`` of :func:`fredholm.models.create_model`:
+        the ``kind`` that it reads, and the fields of its configuration that the data determine.
+        """
+        return {"kind": self.kind.encoder}
+
+    def head(self) -> dict[str, Any]:
+        """Fields of the head's configuration, such as its ``pool``, where the data determine
+        them.
+        """
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """What is saved with a model, so that it can be used without its data."""
+        facts = {"dataset": self.name, "kind": self.kind.name, "task": self.task}
+        return facts | {"classes": list(self.classes)}
+
+    def example(self) -> Any:
+        """A batch of one sample of full length, with no gap in it."""
+        return self.batch([0])[0]
+
+    def remarks(self) -> list[str]:
+        """What is said before a training."""
+        return list(self.notes)
+
+    def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any] | None:
+        """A random change of the training samples, drawn from (seed, epoch, index) as
+        :class:`fredholm.data.Augment` does, or None.
+
+        Raises:
+            OptionError: an option that this kind of data does not have.
+        """
+        self.refuse(options)
+        return None
+
+    def refuse(self, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
+        """Refuse augmentations other than ``known``; what is off may be named."""
+        for key, value in options.items():
+            if value and key not in known:
+                raise OptionError(
+                    f"augment.{key}: received {value!r}; {self.name} gives {self.kind.many}, which "
+                    "are not changed so; leave it out"
+                )
+
+    def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
+        """What :func:`fredholm.explain.report` is given of some samples."""
+        return {"inputs": self.batch(indices)[0]}
+
+    def masks(
+        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
+    ) -> Bool[Tensor, "b h w"] | None:
+        """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes
+        (``"box"``); None where that is unknown.
+        """
+        return None
+
+    def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
+        """The texts, and their classes, or with ``numbers`` a real number each.
+
+        Raises:
+            OptionError: there are no texts, or no numbers.
+        """
+        raise OptionError(f"{self.name} holds no texts, but {self.kind.many}")
+
+    # --- parts of it ------------------------------------------------------------------------------
+
+    def select(self, chosen: Int[Tensor, " m"]) -> Any:
+        """The same data set with some of its samples; nothing is copied."""
+        found = copy.copy(self)
+        for name in self.per_sample:
+            value = getattr(self, name)
+            setattr(found, name, None if value is None else value[chosen])
+        found.raw = _Rows(self, chosen)  # type: ignore[method-assign]
+        return found
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Reads samples of ``whole`` by their place in ``chosen``."""
+
+    whole: Any
+    chosen: Tensor
+
+    def __call__(self, indices: Tensor | Sequence[int]) -> tuple[Any, Tensor]:
+        return self.whole.raw(self.chosen[torch.as_tensor(indices, dtype=torch.int64)])
+
+
+def check_labels(labels: Tensor, classes: Sequence[str]) -> None:
+    """Refuse class numbers that have no name.
+
+    Raises:
+        DataError: one below 0 or beyond the names.
+    """
+    asked = labels[labels != IGNORED]
+    if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
+        raise DataError(
+            f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}"
+        )
