@@ -40,6 +40,8 @@ def texts() -> TextDataset:
 
 def sequences(**options) -> SequenceDataset:
     values = torch.rand(2, 5, 3)
+    if options.get("timed"):
+        values[..., 0] = values[..., 0].sort().values
     shape = (5, 2) if options.get("timed") else (5, 3)
     return SequenceDataset("s", "train", TWO, BOTH, lambda i: values[i], shape=shape, **options)
 
@@ -107,14 +109,11 @@ def case(request):
 
 
 def build(name: str, dataset):
-    wanted = dataset.encoder()
-    fields = {"encoder": wanted.pop("name"), **wanted, **dataset.head()}
-    fields |= {"num_classes": task_of(dataset).outputs(dataset.classes)}
-    if dataset.kind.name in ("images", "question"):
-        fields["patch"] = 4
+    encoder = {"patch": 4} if dataset.kind.name in ("images", "question") else {}
+    head = {"outputs": task_of(dataset).outputs(dataset.classes)} | dataset.head()
     if dataset.task == "tokens":
-        fields["head"] = "every"
-    return create_model(name, **fields).eval()
+        head["pool"] = "every"
+    return create_model(name, data=dataset.encoder(), encoder=encoder, head=head).eval()
 
 
 def test_the_encoder_it_names_reads_its_example_and_its_samples(case):
