@@ -162,7 +162,7 @@ def test_a_kind_of_data_is_trained_on_and_explained(written, tmp_path):
 
     torch.manual_seed(0)
     written("my_data.py")
-    sizes = {"name": "backbone_nano", "dim": 8, "depth": 1}
+    sizes = {"name": "backbone_nano", "body": {"dim": 8, "depth": 1}}
     recipe = {"name": "walks", "data": {"name": "walks", "batch_size": 32}, "model": sizes}
     recipe |= {"schedule": {"warmup_epochs": 0}, "training": {"epochs": 1}}
     train(load_recipe(recipe), tmp_path / "run")

@@ -265,7 +265,7 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
 
 
 def test_rows_of_the_first_release_are_not_computed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "train_cell", lambda *_: pytest.fail("done twice"))
+    monkeypatch.setattr(grid, "scores_of", lambda *_: pytest.fail("done twice"))
     rows = [
         {"variant": name, "seed": 0, "recipe": "digits", "overrides": ["training.epochs=1", *own]}
         for name, own in (("a", ()), ("b", ("model.depth=1",)))

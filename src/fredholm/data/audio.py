@@ -23,14 +23,14 @@ def read_wav(path: Path, rate: int) -> Float[Tensor, " samples"]:
     """
     try:
         with wave.open(str(path), "rb") as file:
-            found = file.getframerate(), file.getnchannels(), file.getsampwidth()
+            result = file.getframerate(), file.getnchannels(), file.getsampwidth()
             frames = file.readframes(file.getnframes())
-            expected = file.getnframes() * found[1] * found[2]
+            expected = file.getnframes() * result[1] * result[2]
     except (OSError, EOFError, wave.Error) as error:
         raise DataError(f"{path}: cannot be read as WAV ({error}); copy it again") from error
-    if found != (rate, 1, 2):
+    if result != (rate, 1, 2):
         raise DataError(
-            f"{path}: {found[0]:,} samples a second, {found[1]} channels, {8 * found[2]} bits; "
+            f"{path}: {result[0]:,} samples a second, {result[1]} channels, {8 * result[2]} bits; "
             f"needs {rate:,}, 1 and 16"
         )
     if not frames or len(frames) != expected:
@@ -115,5 +115,5 @@ def mfcc(
     )
     power = spectrum.abs().square().mT  # (b, frames, frequencies)
     energy = torch.log(power @ mel_filters(power.shape[-1], filters, rate) + floor)
-    found = energy @ cosine_basis(filters, coefficients)
-    return found.reshape(*samples.shape[:-1], *found.shape[1:])
+    result = energy @ cosine_basis(filters, coefficients)
+    return result.reshape(*samples.shape[:-1], *result.shape[1:])

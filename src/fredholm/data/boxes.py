@@ -67,10 +67,10 @@ def read_annotation(file: Path) -> Annotation:
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
-    found = element.findtext(path)
-    if found is None:
+    result = element.findtext(path)
+    if result is None:
         raise ValueError(f"has no <{path.replace('/', '><')}>")
-    return found
+    return result
 
 
 def find_annotations(folder: Path) -> dict[str, Path]:
@@ -79,13 +79,13 @@ def find_annotations(folder: Path) -> dict[str, Path]:
     Raises:
         DataError: no such folder, or none in it.
     """
-    found = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
-    if not found:
+    result = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
+    if not result:
         raise DataError(
             f"{folder}: holds no annotations; needs the folder of ImageNet's bounding boxes, one "
             ".xml a picture"
         )
-    return found
+    return result
 
 
 def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor, "h w"]:

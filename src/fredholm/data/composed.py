@@ -50,8 +50,8 @@ class ComposedDataset(ImageDataset):
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"]:
-        found = self.compose(self._within(indices))[1]
-        return found if check_kind(kind) == "mask" else boxes_of(found)
+        result = self.compose(self._within(indices))[1]
+        return result if check_kind(kind) == "mask" else boxes_of(result)
 
     def _within(self, indices: Any) -> Tensor:
         indices = torch.as_tensor(indices, dtype=torch.int64)
@@ -96,14 +96,14 @@ def base_images(request: Request) -> ArrayDataset:
         DataError: its files are not there.
     """
     base = get_entry(request.entry.base)
-    found = base.read(replace(request, entry=base, image_size=None, options=None))
-    assert isinstance(found, ArrayDataset)
-    if len(found) < 2:
+    result = base.read(replace(request, entry=base, image_size=None, options=None))
+    assert isinstance(result, ArrayDataset)
+    if len(result) < 2:
         raise DataError(
             f"{request.entry.name}: needs at least 2 images of {base.name} to compose, found "
-            f"{len(found)}"
+            f"{len(result)}"
         )
-    return found
+    return result
 
 
 def sample_count(name: str, asked: int, there: int) -> int:

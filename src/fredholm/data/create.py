@@ -170,16 +170,16 @@ def create_arrays(
         images, labels = images[chosen], labels[chosen]
     if request.image_size is not None:
         images = resize(images, request.image_size)
-    found = ArrayDataset(
+    result = ArrayDataset(
         entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std
     )
     if request.options is None or request.options.sequence is None:
-        return found
+        return result
     if request.options.sequence == "tokens":
-        return image_tokens(found)
+        return image_tokens(result)
     permuted = request.options.sequence == "permuted"
     return image_sequences(
-        found, permutation(found.images[0, 0].numel(), request.options.seed) if permuted else None
+        result, permutation(result.images[0, 0].numel(), request.options.seed) if permuted else None
     )
 
 

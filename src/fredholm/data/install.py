@@ -82,10 +82,10 @@ def state_of(source: Source, folder: Path) -> str:
     if not (folder / MANIFEST).is_file():
         return "your files"
     sizes = {file.name: file.bytes for file in installed_files(source, folder)}
-    found = {
+    result = {
         name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes
     }
-    return "fetched" if found == sizes else "damaged"
+    return "fetched" if result == sizes else "damaged"
 
 
 def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
@@ -101,9 +101,9 @@ def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
     if size != file.bytes:
         word = "truncated" if size < file.bytes else "corrupt"
         raise DataError(f"{path}: {word}: found {size:,} bytes, expected {file.bytes:,}; {fix}")
-    found = sha256(path)
-    if found != file.sha256:
-        raise DataError(f"{path}: corrupt: found sha256 {found}, expected {file.sha256}; {fix}")
+    result = sha256(path)
+    if result != file.sha256:
+        raise DataError(f"{path}: corrupt: found sha256 {result}, expected {file.sha256}; {fix}")
 
 
 def verify_installed(

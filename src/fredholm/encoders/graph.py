@@ -180,9 +180,9 @@ class GraphEncoder(Encoder):
         for name, shape in shapes.items():
             if name not in graph:
                 raise ShapeError(f"a graph needs {name}, got {', '.join(graph.tensors)}")
-            found = tuple(graph[name].shape)
-            if len(found) != len(shape) or any(f != s for f, s in zip(found, shape) if s >= 0):
-                raise ShapeError(f"{name} of this graph must have shape {shape}, got {found}")
+            result = tuple(graph[name].shape)
+            if len(result) != len(shape) or any(f != s for f, s in zip(result, shape) if s >= 0):
+                raise ShapeError(f"{name} of this graph must have shape {shape}, got {result}")
 
     def pairs(
         self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype

@@ -188,10 +188,10 @@ class PointEncoder(Encoder):
         assert self.local is not None
         index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
         batch = torch.arange(len(clouds), device=clouds.device)[:, None, None]
-        found, real = clouds[batch, index], valid[batch, index]
+        result, real = clouds[batch, index], valid[batch, index]
         centre = clouds[..., None, : self.position_dim]
-        offset = found[..., : self.position_dim] - centre
-        pairs = torch.cat([centre.expand_as(offset), offset, found[..., self.position_dim :]], -1)
+        offset = result[..., : self.position_dim] - centre
+        pairs = torch.cat([centre.expand_as(offset), offset, result[..., self.position_dim :]], -1)
         response = self.local(pairs)
         lowest = torch.finfo(response.dtype).min
         best = torch.where(real[..., None], response, lowest).amax(-2)

@@ -132,10 +132,10 @@ def model_alignment(
         >>> {name: tuple(one.cosine.shape) for name, one in found.items()}
         {'body.blocks.0.operator': (3, 16)}
     """
-    found = {}
+    result = {}
     for name, operator, u, domain in operator_inputs(model, inputs):
         try:
-            found[name] = eigenvector_alignment(operator, u, domain, iterations=iterations)
+            result[name] = eigenvector_alignment(operator, u, domain, iterations=iterations)
         except (DomainError, OptionError):
             continue
-    return found
+    return result

@@ -143,12 +143,12 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
     if grid is None:
         raise DomainError("maps need patches on a full two-dimensional grid, shared by all images")
     if method == "attention":
-        found = class_attention(operator, u, domain)
+        result = class_attention(operator, u, domain)
     elif method == "rollout":
-        found = rollout(seen)
+        result = rollout(seen)
     else:
-        found = _distribution(token_chain(operator, u, domain).incoming.mean(1))
-    return found[:, grid.to(found.device)].cpu()
+        result = _distribution(token_chain(operator, u, domain).incoming.mean(1))
+    return result[:, grid.to(result.device)].cpu()
 
 
 @torch.no_grad()
@@ -174,14 +174,14 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
         return hook
 
-    found = [(name, m) for name, m in model.named_modules() if isinstance(m, IntegralOperator)]
-    if not found:
+    result = [(name, m) for name, m in model.named_modules() if isinstance(m, IntegralOperator)]
+    if not result:
         raise ShapeError(
             f"{type(model).__name__} has no operators inside; convert its layers with as_operator "
             "or linearize first"
         )
     hooks = [
-        module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in found
+        module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in result
     ]
     training = model.training
     try:

@@ -268,8 +268,8 @@ def _row_products(
     blocks = [list(range(i, min(i + size, domain.size))) for i in range(0, domain.size, size)]
 
     def rows(block: list[int]) -> Tensor:
-        found = pair_weights(operator, u, domain, rows=block).detach().double() * real.mT
-        return found * real[:, :, block]
+        result = pair_weights(operator, u, domain, rows=block).detach().double() * real.mT
+        return result * real[:, :, block]
 
     def apply(v: Tensor) -> Tensor:
         parts = []

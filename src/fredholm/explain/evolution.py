@@ -34,7 +34,7 @@ def evolution_section(
     device = next(model.parameters()).device
     base = body.evolution.steps
     counts = [base, 2 * base, 4 * base] if model.config.body.scheme != "relaxed" else [base]
-    found = {n: trajectory(model, inputs.to(device), n, seed) for n in counts}
+    result = {n: trajectory(model, inputs.to(device), n, seed) for n in counts}
     text = (
         "<p>Depth is time here: u(0) is what the encoder gives, and every step of length <span "
         'class="formula">Δt = T / N</span> applies '
@@ -52,15 +52,15 @@ def evolution_section(
         "Right: how much a difference of 1% of "
         f"u(0) has grown; 1 is unchanged. Means over {len(inputs)} samples, seed {seed}."
     )
-    ends = {n: {key: values[-1] for key, values in one.items()} for n, one in found.items()}
+    ends = {n: {key: values[-1] for key, values in one.items()} for n, one in result.items()}
     words = "; ".join(
         f"{n} steps end at energy {e['energy']:.3g}, distance {e['distance']:.3g}, growth "
         f"{e['growth']:.3g}"
         for n, e in ends.items()
     )
-    picture = Picture("steps", words, caption, render(lambda theme: steps(theme, found)))
+    picture = Picture("steps", words, caption, render(lambda theme: steps(theme, result)))
     return Section("steps", "Step by step", text, [picture]), {
-        str(n): one for n, one in found.items()
+        str(n): one for n, one in result.items()
     }
 
 

@@ -106,12 +106,12 @@ def report_module(
         kernel_error = check_kernel(operator, call, domain)
         row = operator.heads * operator.kernel.d_out * operator.kernel.d_in * domain.size
         read = min(len(call.u), max(3, WORK // (8 * row)))
-        found = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
+        result = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
         count = max(1, min(queries, WORK // (row * read)))
         sections, numbers = kernel_sections(
-            [found], _picture(found), seed=seed, queries=count, map_queries=map_queries
+            [result], _picture(result), seed=seed, queries=count, map_queries=map_queries
         )
-        entries, numbers["entries"] = entry_section(found)
+        entries, numbers["entries"] = entry_section(result)
         sections = [
             replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s
             for s in sections

@@ -54,8 +54,8 @@ class Quality:
     def summary(self) -> dict[str, Any]:
         """Means, standard errors of the mean, and counts of images, as JSON has them."""
         areas = {
-            m: {order: mean_error(found.area(order)) for order in AREAS}
-            for m, found in self.degradation.items()
+            m: {order: mean_error(result.area(order)) for order in AREAS}
+            for m, result in self.degradation.items()
         }
         places = {
             m: {
@@ -127,11 +127,11 @@ def attention_quality(
         kind: patch_targets(given.cpu(), grid) for kind, given in known.items() if given is not None
     }
     places = {
-        m: {kind: localisation(found, own) for kind, own in targets.items()}
-        for m, found in maps.items()
+        m: {kind: localisation(result, own) for kind, own in targets.items()}
+        for m, result in maps.items()
     }
     loss = {
-        m: degradation(model, images, found, steps=steps, seed=seed) for m, found in maps.items()
+        m: degradation(model, images, result, steps=steps, seed=seed) for m, result in maps.items()
     }
     return Quality(maps, loss, places, targets, skipped)
 

@@ -37,12 +37,12 @@ def overlays(
             picture(axes, image, extent=extent)
             axes.set_aspect(shape)
             if row:
-                found = list(maps.values())[row - 1][column]
+                result = list(maps.values())[row - 1][column]
                 axes.imshow(
-                    found,
+                    result,
                     cmap=colormap(theme),
                     vmin=0,
-                    vmax=found.max() or 1,
+                    vmax=result.max() or 1,
                     alpha=0.72,
                     extent=extent,
                     aspect=shape,

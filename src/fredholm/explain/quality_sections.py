@@ -60,16 +60,16 @@ def quality_sections(
     index = torch.as_tensor(chosen)
     box, mask = (None if known is None else known[index] for known in (boxes, masks))
     device = next(model.parameters()).device
-    found = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
+    result = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
     names = None if labels is None else [classes[int(labels[i])] for i in chosen]
     sections = [
-        _overlay_section(found, [pictures[i] for i in chosen], names, seed),
-        _removal_section(found),
+        _overlay_section(result, [pictures[i] for i in chosen], names, seed),
+        _removal_section(result),
     ]
-    sections += [_place_section(found)] if found.targets else []
+    sections += [_place_section(result)] if result.targets else []
     centrality, numbers = centrality_section(layers)
     sections += [centrality] if centrality else []
-    return sections, {**found.summary(), "centrality": numbers}
+    return sections, {**result.summary(), "centrality": numbers}
 
 
 def choose_marked(

@@ -218,19 +218,19 @@ def report_run(
     if not run.is_dir():
         raise CheckpointError(f"no run folder {str(run)!r}; give one that fredholm train made")
     model = from_pretrained(run / "model") if model is None else model
-    found: dict[str, Any] = {"title": run.resolve().name}
+    result: dict[str, Any] = {"title": run.resolve().name}
     if (run / "metrics.csv").is_file():
-        found["metrics"] = run / "metrics.csv"
+        result["metrics"] = run / "metrics.csv"
     if (run / "evaluation.json").is_file():
         try:
-            found["evaluation"] = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
+            result["evaluation"] = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
         except ValueError as error:
             raise DataError(
                 f"{run / 'evaluation.json'} is no JSON ({error}); run fredholm evaluate again"
             ) from error
     if (run / "recipe.yaml").is_file():
-        found["recipe"] = (run / "recipe.yaml").read_text(encoding="utf-8")
-    return report(model, inputs, labels, out_dir=out_dir or run / "report", **{**found, **options})
+        result["recipe"] = (run / "recipe.yaml").read_text(encoding="utf-8")
+    return report(model, inputs, labels, out_dir=out_dir or run / "report", **{**result, **options})
 
 
 def kernel_sections(

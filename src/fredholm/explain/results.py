@@ -202,7 +202,7 @@ def example_section(
     wrong = (labels != predicted).nonzero()[:, 0]
     wrong = wrong[probability[wrong].argsort(descending=True)][:SHOWN]
     right = (labels == predicted).nonzero()[:SHOWN, 0]
-    found = []
+    result = []
     for key, chosen, title in (
         ("wrong", wrong, "Wrong, most confident first"),
         ("right", right, "Right, in the data's order"),
@@ -227,7 +227,7 @@ def example_section(
         words = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
             f"{e['label']} as {e['prediction']}" for e in items
         )
-        found.append(
+        result.append(
             Picture(
                 key, words, caption, render(lambda theme, items=items: plots.examples(theme, items))
             )
@@ -237,4 +237,4 @@ def example_section(
         if len(wrong)
         else f"<p>None of the {len(labels)} {kind.many} was given a wrong class.</p>"
     )
-    return Section("examples", "Examples", text, found)
+    return Section("examples", "Examples", text, result)

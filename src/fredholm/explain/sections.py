@@ -51,14 +51,12 @@ def profile_section(
     """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
     norm times a constant.
     """
-    found = [
+    result = [
         kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
         for layer in layers
     ]
     names = [layer.name for layer in layers]
-    count = (
-        f"{found[0].samples} samples × {found[0].queries} queries × all keys a layer, seed {seed}."
-    )
+    count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
     text = (
         "<p>How strongly two points interact against how far apart they lie: <span "
         'class="formula">‖K(x, y, u(x), u(y))‖<sub>F'
@@ -66,14 +64,14 @@ def profile_section(
         "samples. A flat line "
         "reads the whole domain alike; a falling one is local.</p>"
     )
-    numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, found)}
-    if max(float(profile.distance.max()) for profile in found) == 0:
+    numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, result)}
+    if max(float(profile.distance.max()) for profile in result) == 0:
         return Section(
             "profile",
             "Kernel and distance",
             text + "<p>All points lie in one place: no distances to plot.</p>",
         ), numbers
-    many = found[0].norm.shape[0] > 1
+    many = result[0].norm.shape[0] > 1
     thin = " Thin lines: the mean of each head." if many else ""
     caption = (
         "<b>Mean kernel norm against distance.</b> Line and dots: mean of "
@@ -83,11 +81,13 @@ def profile_section(
         "Distance 0 is a point with itself. Distances are in the domain's units (an image is the "
         f"unit square). {count}"
     )
-    pictures = [_profile_picture("profile", names, found, "norm", "‖K‖_F", caption)]
-    if not all(_proportional(profile) for profile in found):
+    pictures = [_profile_picture("profile", names, result, "norm", "‖K‖_F", caption)]
+    if not all(_proportional(profile) for profile in result):
         caption = f"<b>Mean weight against distance.</b> {_weight_words(layers[0])}; line, band and thin lines as above. {count}"
         pictures.append(
-            _profile_picture("profile-weights", names, found, "weight", "weight of a pair", caption)
+            _profile_picture(
+                "profile-weights", names, result, "weight", "weight of a pair", caption
+            )
         )
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
@@ -106,7 +106,7 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
     )
     heading = "Content and position"
     try:
-        found = [
+        result = [
             variance_share(layer.operator, layer.u, layer.domain, seed=seed) for layer in layers
         ]
     except (DomainError, ShapeError) as error:
@@ -114,7 +114,7 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
             "shares", heading, text + f"<p>Not measured here: {escape(str(error))}.</p>"
         ), {}
     names = [layer.name for layer in layers]
-    one = found[0]
+    one = result[0]
     caption = (
         "<b>Shares of the kernel's variance, a layer a row.</b> Variance is summed over the "
         "entries of the kernel matrix and over heads; "
@@ -128,10 +128,10 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
         f"{one.samples} samples at {one.pairs} pairs of places, seed {seed}."
     )
     words = "; ".join(
-        f"{name}: {_percent(share.share)} position" for name, share in zip(names, found)
+        f"{name}: {_percent(share.share)} position" for name, share in zip(names, result)
     )
-    drawn = render(lambda theme: plots.shares(theme, names, found))
-    numbers = {name: _plain(vars(share)) for name, share in zip(names, found)}
+    drawn = render(lambda theme: plots.shares(theme, names, result))
+    numbers = {name: _plain(vars(share)) for name, share in zip(names, result)}
     return Section("shares", heading, text, [Picture("shares", words, caption, drawn)]), numbers
 
 
@@ -162,16 +162,16 @@ def map_section(
     )
     indices = [index for _, index in points]
     with torch.no_grad():
-        found = [
+        result = [
             kernel_map(layer.operator, layer.u[:1], _first(layer.domain), queries=indices)[0]
             for layer in shown
         ]
     pictures = []
     for place, (label, index) in enumerate(points):
-        weights = [layer[:MAX_HEADS, place].numpy() for layer in found]
+        weights = [layer[:MAX_HEADS, place].numpy() for layer in result]
         pictures.append(_map_picture(place, label, index, shown, weights, grid, image))
     left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
-    left += [f"{MAX_HEADS} of {len(found[0])} heads"] if len(found[0]) > MAX_HEADS else []
+    left += [f"{MAX_HEADS} of {len(result[0])} heads"] if len(result[0]) > MAX_HEADS else []
     omitted = f" Shown: {' and '.join(left)}." if left else ""
     text = (
         "<p>What one point takes from every other, for one sample: each panel is a row of the "
@@ -184,7 +184,7 @@ def map_section(
     )
     text += f'<p class="note">{note}</p>'
     numbers = {
-        layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, found)
+        layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, result)
     }
     return Section("maps", "One query at a time", text, pictures), numbers
 
@@ -200,7 +200,7 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
     measure = domain.measure.reshape(-1, domain.size)[0]
     x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
     real = (measure > 0).nonzero()[:, 0].cpu()
-    found = (
+    result = (
         [("the class token", int(i)) for i in (measure == 0).nonzero()[:1, 0]]
         if domain.valid is None
         else []
@@ -212,16 +212,16 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
         contrast = torch.nn.functional.adaptive_avg_pool2d(
             (grey - grey.median()) ** 2, (grid.shape[0], grid.shape[1])
         )
-        found.append(
+        result.append(
             ("the patch that stands out most", int(grid.flatten()[contrast.flatten().argmax()]))
         )
     for label, place in (
         ("a corner" if domain.dim > 1 else "the first point", low),
         ("the centre", (low + high) / 2),
     ):
-        found.append((label, int(real[(x[real] - place).norm(dim=-1).argmin()])))
+        result.append((label, int(real[(x[real] - place).norm(dim=-1).argmin()])))
     unique: dict[int, str] = {}
-    for label, index in found:
+    for label, index in result:
         unique.setdefault(index, label)
     return [(label, index) for index, label in unique.items()][:3]
 

@@ -105,8 +105,8 @@ def load_inputs(
         needed = "image_size" in get_entry(data).needs
         dataset = create_dataset(data, "test", image_size=_size(model) if needed else None)
         count = min(samples, len(dataset))
-        found, _ = dataset.batch(torch.arange(count))
-        return found, f"the first {count} test samples of {data}"
+        result, _ = dataset.batch(torch.arange(count))
+        return result, f"the first {count} test samples of {data}"
     generator = torch.Generator().manual_seed(seed)
     if shape is not None:
         return torch.randn(
@@ -150,14 +150,14 @@ def _from_code(source: str) -> nn.Module:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(place)
+        result: Any = importlib.import_module(place)
         for part in name.split("."):
-            found = getattr(found, part)
+            result = getattr(result, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"no model {source!r}: {error}; give package.module:factory, importable from here"
         ) from error
-    model = found if isinstance(found, nn.Module) else found() if callable(found) else found
+    model = result if isinstance(result, nn.Module) else result() if callable(result) else result
     if not isinstance(model, nn.Module):
         raise OptionError(f"{source} gives a {type(model).__name__}, not a torch.nn.Module")
     return model

@@ -32,9 +32,9 @@ def patch_targets(
             f"a grid of {rows}x{columns} patches does not divide masks of {height}x{width}"
         )
     part = masks.float().unflatten(2, (columns, -1)).unflatten(1, (rows, -1)).mean((2, 4))
-    found = part >= share
+    result = part >= share
     most = part.flatten(1).amax(1)[:, None, None]
-    return torch.where(found.flatten(1).any(1)[:, None, None], found, (part == most) & (most > 0))
+    return torch.where(result.flatten(1).any(1)[:, None, None], result, (part == most) & (most > 0))
 
 
 def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:

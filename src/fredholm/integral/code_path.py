@@ -101,14 +101,14 @@ def overrides(kind: type) -> list[str]:
 
 def _defined(kind: type) -> set[str]:
     """Names of the methods that a class defines by itself."""
-    found = {name for name, value in vars(kind).items() if callable(value)}
+    result = {name for name, value in vars(kind).items() if callable(value)}
     # PyTorch Geometric writes these into every class from its own template.
     generated = getattr(vars(kind).get("_jinja_propagate"), "__module__", None)
     original = getattr(vars(kind).get("_orig_propagate"), "__module__", "")
     if generated is not None and original.startswith(LIBRARIES):
-        found -= {n for n in found if getattr(vars(kind)[n], "__module__", None) == generated}
-        found -= {"_orig_propagate"}
-    return found
+        result -= {n for n in result if getattr(vars(kind)[n], "__module__", None) == generated}
+        result -= {"_orig_propagate"}
+    return result
 
 
 def differing(kind: type, base: type) -> list[str]:

@@ -396,8 +396,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """The parameters' dtype, or None where they have none of floating-point numbers."""
         for layer in (self.projection, self.residual):
             if layer is not None:
-                found = layer.weight.dtype
-                return found if found.is_floating_point else None
+                result = layer.weight.dtype
+                return result if result.is_floating_point else None
         return next((p.dtype for p in self.kernel.parameters() if p.is_floating_point()), None)
 
     def _call(self, u, domain, query, query_domain) -> Call:

@@ -68,28 +68,28 @@ def probe(
                 f"{name} gives {got} on a signal {shape}, what it was converted to gives "
                 f"{tuple(actual.shape)}; {advice}"
             )
-        found = {"output": (actual, expected)}
+        result = {"output": (actual, expected)}
         if differentiable:
             weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
             weights = weights.to(device, expected.dtype)
-            found["gradient"] = (_gradient(actual, u, weights), _gradient(expected, u, weights))
+            result["gradient"] = (_gradient(actual, u, weights), _gradient(expected, u, weights))
         tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16])
-        return max(_compare(name, what, *pair, tolerance) for what, pair in found.items())
+        return max(_compare(name, what, *pair, tolerance) for what, pair in result.items())
 
 
 def _precision(source: nn.Module) -> tuple[torch.dtype, torch.device]:
     """The least precise dtype of the parameters (of the buffers, where there are none), and the
     first one's device.
     """
-    found = [
+    result = [
         x
         for part in (source.parameters(), source.buffers())
         for x in part
         if x.is_floating_point() or x.is_complex()
     ]
-    dtypes = [x.dtype.to_real() for x in found if isinstance(x, nn.Parameter)]
-    dtypes = dtypes or [x.dtype.to_real() for x in found] or [torch.get_default_dtype()]
-    device = found[0].device if found else torch.device("cpu")
+    dtypes = [x.dtype.to_real() for x in result if isinstance(x, nn.Parameter)]
+    dtypes = dtypes or [x.dtype.to_real() for x in result] or [torch.get_default_dtype()]
+    device = result[0].device if result else torch.device("cpu")
     return min(dtypes, key=lambda dtype: torch.finfo(dtype).bits), device
 
 

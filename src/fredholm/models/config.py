@@ -126,10 +126,10 @@ def _reader(kind: str, now: EncoderConfig, body: BodyConfig) -> str:
     """The kind of the encoder that reads this kind of data: today's if it does."""
     if now.data == kind and takes(body, type(now)):
         return now.kind
-    found = [k for k in ENCODERS.names() if ENCODERS[k].data == kind and takes(body, ENCODERS[k])]
-    if not found:
+    result = [k for k in ENCODERS.names() if ENCODERS[k].data == kind and takes(body, ENCODERS[k])]
+    if not result:
         raise OptionError(f"data: the body {body.kind!r} has no encoder that reads {kind!r}")
-    return kind if kind in found else found[0]
+    return kind if kind in result else result[0]
 
 
 def _replaced(table: Registry[Any], now: Any, given: Given) -> Any:

@@ -161,9 +161,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} is no model configuration ({error}); it needs 'format' and 'config'"
         ) from error
     if newer:
-        found = saved["format"]
+        result = saved["format"]
         raise CheckpointError(
-            f"{path} has format {found}, this version reads up to {FORMAT}; update fredholm"
+            f"{path} has format {result}, this version reads up to {FORMAT}; update fredholm"
         )
     expected = saved.pop(CHECKSUM, None)  # absent from files of earlier versions
     if expected is not None and digest_json(saved) != expected:

@@ -208,8 +208,8 @@ def _driver() -> str:
 def _digest() -> str:
     """Of every source and table that a kernel is compiled from."""
     package, digest = Path(__file__).parents[1], sha256()
-    found = {*package.glob("*/*/triton*.py"), *package.glob("*/*/triton/*.py")}
-    for file in sorted(found | set(package.glob("*/**/tiles.json"))):
+    result = {*package.glob("*/*/triton*.py"), *package.glob("*/*/triton/*.py")}
+    for file in sorted(result | set(package.glob("*/**/tiles.json"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

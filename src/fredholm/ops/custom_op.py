@@ -197,8 +197,8 @@ def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
         for x, needed in zip(spread(arguments), _spread_needs(ctx.needs_input_grad, arguments))
     ]
     # the gradients of a list of results come as one list
-    found = iter(vjp(plain, arguments, needs, spread(grads)))
-    flat = iter([next(found) if needed else None for needed in needs])
+    result = iter(vjp(plain, arguments, needs, spread(grads)))
+    flat = iter([next(result) if needed else None for needed in needs])
     parts = gathered(flat, ctx.lengths)
     return tuple(None if _is_option(x) else part for x, part in zip(arguments, parts))
 

@@ -53,13 +53,13 @@ def vjp(
         results = plain(*gathered(iter(flat), lengths(arguments)))
         results = [results] if isinstance(results, Tensor) else results
         pairs = [(y, g) for y, g in zip(results, grads) if y.requires_grad]
-        found: Sequence[Tensor | None] = [None] * len(inputs)
+        result: Sequence[Tensor | None] = [None] * len(inputs)
         if pairs and inputs:
             outputs, above = zip(*pairs)
-            found = torch.autograd.grad(
+            result = torch.autograd.grad(
                 outputs, inputs, above, create_graph=again, allow_unused=True
             )
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, result)]
 
 
 def recomputed(function: Function, *arguments: Any) -> Any:
@@ -126,12 +126,12 @@ class _Again(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         needs = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            found = vjp(ctx.plain, ctx.saved_tensors, needs, grads)
+            result = vjp(ctx.plain, ctx.saved_tensors, needs, grads)
         else:
             out, own = ctx.graph
             inputs = [x for x, needed in zip(own, needs) if needed]
-            found = torch.autograd.grad(out, inputs, grads, retain_graph=True, allow_unused=True)
-        wanted = iter(found)
+            result = torch.autograd.grad(out, inputs, grads, retain_graph=True, allow_unused=True)
+        wanted = iter(result)
         return None, None, *(next(wanted) if needed else None for needed in needs)
 
 
@@ -160,8 +160,8 @@ def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tenso
         if any(x is None and ref is not None for x, ref in zip(given, kept)):
             return None
         needs = [g is not None for g in gradients][: len(given)]
-        found = iter(vjp(plain, given, needs, [grads[0][..., :width]]))
-        new = [next(found) if needed else None for needed in needs]
+        result = iter(vjp(plain, given, needs, [grads[0][..., :width]]))
+        new = [next(result) if needed else None for needed in needs]
         sized = [
             x if x is None else F.pad(x, (0, g.shape[-1] - x.shape[-1]))
             for x, g in zip(new, gradients)

@@ -31,14 +31,14 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         value = getattr(recipe.data, key)
         if value is not None:
             options[key] = value
-    found: Any = data.create_dataset(
+    result: Any = data.create_dataset(
         recipe.data.name, split, options=recipe.data.options, **options
     )
     if recipe.data.masked is not None:
-        found = data.HiddenTokens(found, recipe.data.masked)
+        result = data.HiddenTokens(result, recipe.data.masked)
     if recipe.data.limit is None or split == "test":
-        return found
-    return data.limit_samples(found, recipe.data.limit)
+        return result
+    return data.limit_samples(result, recipe.data.limit)
 
 
 class Batches:

@@ -167,9 +167,9 @@ def newest_readable(folder: Path, say: Callable[[str], None] | None = None) -> P
         if problems and say is not None:
             say(f"resuming from {path}")
         return path
-    found = "; ".join(problems) if problems else "it holds none"
+    result = "; ".join(problems) if problems else "it holds none"
     raise CheckpointError(
-        f"{folder}: no checkpoint to resume from ({found}); start again with --overwrite"
+        f"{folder}: no checkpoint to resume from ({result}); start again with --overwrite"
     )
 
 

@@ -95,15 +95,15 @@ def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:
         return {}
     preset = models.model_config(recipe.model.name)
     tables: dict[str, Any] = {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
-    found = {}
+    result = {}
     for name, table in tables.items():
         fields, kinds = getattr(recipe.model, name), table.names()
         if "kind" in fields:
             kinds = [kind for kind in kinds if kind == fields["kind"]]
         elif name != "encoder":
             kinds = [getattr(preset, name).kind]
-        found[name] = [table[kind] for kind in kinds]
-    return found
+        result[name] = [table[kind] for kind in kinds]
+    return result
 
 
 def _text_fields(classes: list[Any]) -> set[str]:

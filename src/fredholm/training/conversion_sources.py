@@ -151,9 +151,9 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
         raise OptionError(
             f"--max-length: received {length}; the model has positions for {limit} tokens"
         )
-    found = []
+    result = []
     for split in ("train", "val"):
         source = create_dataset(name, split)
         texts, labels = source.texts_and_targets(numbers=model.config.num_labels == 1)
-        found.append(TokenTexts(name, split, texts, labels, tokenizer, length, source.classes))
-    return found[0], found[1]
+        result.append(TokenTexts(name, split, texts, labels, tokenizer, length, source.classes))
+    return result[0], result[1]

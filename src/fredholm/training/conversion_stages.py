@@ -29,8 +29,8 @@ def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
         ConversionError: a model without the head of a task.
     """
     out = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-    found = out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
-    if not isinstance(found, Tensor):
+    result = out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
+    if not isinstance(result, Tensor):
         gives = ", ".join(out) if isinstance(out, Mapping) else type(out).__name__
         kind = type(model).__name__
         stem = kind.removesuffix("Model")
@@ -38,7 +38,7 @@ def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
             f"{kind} gives {gives} and no logits: the head of a task is missing. Load the model "
             f"with one, for example {stem}ForSequenceClassification, fine-tuned on the task"
         )
-    return found
+    return result
 
 
 def check_batch(inputs: Any) -> None:

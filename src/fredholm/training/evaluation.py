@@ -237,7 +237,7 @@ def predict(
             f"predict: the run asks for {task.name}; it names classes only (tokens: `fredholm "
             "generate`)"
         )
-    found, inputs = kind.read([Path(file) for file in files], facts, model.config.encoder)
+    result, inputs = kind.read([Path(file) for file in files], facts, model.config.encoder)
     with torch.inference_mode():
         probabilities = model(inputs).float().softmax(-1)
     best, predicted = probabilities.max(-1)
@@ -248,5 +248,5 @@ def predict(
             "probability": float(best[i]),
             "probabilities": dict(zip(facts["classes"], probabilities[i].tolist())),
         }
-        for i, what in enumerate(found)
+        for i, what in enumerate(result)
     ]

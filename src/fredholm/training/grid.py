@@ -93,8 +93,8 @@ class Grid:
         if not cell.place.exists() or not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return found["result"] if found["settings"] == _plain(cell.settings) else None
+            result = json.loads(path.read_text(encoding="utf-8"))
+            return result["result"] if result["settings"] == _plain(cell.settings) else None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FredholmError(
                 f"{path}: cannot be read ({error}); delete it and run again"
@@ -104,16 +104,16 @@ class Grid:
         """A cell's result, read or computed; ``{"error": ...}`` where it fails."""
         try:
             with hold(self._folder(cell), self.report):
-                found = self.read(cell)  # by another process, while this one waited its turn
-                if found is None:
-                    found = _plain(self.work(cell, self.report))
-                    if "error" in found:
+                result = self.read(cell)  # by another process, while this one waited its turn
+                if result is None:
+                    result = _plain(self.work(cell, self.report))
+                    if "error" in result:
                         raise ValueError(
                             "a result named 'error': failures are; choose another name"
                         )
-                    kept = {"settings": cell.settings, "result": found}
+                    kept = {"settings": cell.settings, "result": result}
                     write_json(self._folder(cell) / "result.json", kept)
-                return found
+                return result
         except Interrupted:
             raise
         except Exception as error:  # one cell's failure must not take the others with it

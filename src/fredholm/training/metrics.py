@@ -42,8 +42,8 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    found: Any = stats.spearmanr(outputs.flatten().double().cpu(), labels.flatten().double().cpu())
-    return float(found.statistic)
+    result: Any = stats.spearmanr(outputs.flatten().double().cpu(), labels.flatten().double().cpu())
+    return float(result.statistic)
 
 
 def two_classes(confusion: Tensor) -> dict[str, float]:

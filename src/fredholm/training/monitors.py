@@ -32,8 +32,8 @@ class StepMonitor(Table):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        found = trajectory(pl_module.model, self.inputs.to(pl_module.device))
+        result = trajectory(pl_module.model, self.inputs.to(pl_module.device))
         epoch = trainer.current_epoch + 1
-        for step, values in enumerate(zip(*(found[key] for key in COLUMNS[2:])), 1):
+        for step, values in enumerate(zip(*(result[key] for key in COLUMNS[2:])), 1):
             self.rows.append({"epoch": epoch, "step": step, **dict(zip(COLUMNS[2:], values))})
         self.write()

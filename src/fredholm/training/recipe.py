@@ -110,8 +110,8 @@ class Model(Section):
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
         """The parts of which something is changed."""
-        found = {"encoder": self.encoder, "body": self.body, "head": self.head}
-        return {name: fields for name, fields in found.items() if fields}
+        result = {"encoder": self.encoder, "body": self.body, "head": self.head}
+        return {name: fields for name, fields in result.items() if fields}
 
 
 class Operator(Section):

@@ -57,9 +57,9 @@ def find_recipe(source: str | Path) -> Path:
 
 
 def _split(override: str) -> tuple[list[str], Any]:
-    key, found, text = override.partition("=")
+    key, result, text = override.partition("=")
     parts = key.strip().split(".")
-    if not found or not all(parts):
+    if not result or not all(parts):
         raise RecipeError(
             f"override: received {override!r}; needs key=value, e.g. training.epochs=5"
         )
@@ -253,14 +253,14 @@ def _known(path: tuple) -> list[str]:
     model: Any = Recipe
     for part in path:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        found = [
+        result = [
             t
             for t in (getattr(field, "annotation", None), *_arguments(field))
             if hasattr(t, "model_fields")
         ]
-        if not found:
+        if not result:
             return []
-        model = found[0]
+        model = result[0]
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

@@ -48,10 +48,10 @@ def split_values(text: str) -> list[str]:
 
 
 def _log_grid(text: str) -> list[str]:
-    found = [part.strip() for part in text[4:-1].split(",")]
+    result = [part.strip() for part in text[4:-1].split(",")]
     try:
-        first, last, count = float(found[0]), float(found[1]), int(found[2])
-        if len(found) != 3 or not (0 < first < math.inf and 0 < last < math.inf) or count < 2:
+        first, last, count = float(result[0]), float(result[1]), int(result[2])
+        if len(result) != 3 or not (0 < first < math.inf and 0 < last < math.inf) or count < 2:
             raise ValueError
     except (ValueError, IndexError):
         need = "log(FIRST,LAST,COUNT), two positive numbers and 2 or more values"
@@ -69,8 +69,8 @@ def expand(overrides: list[str], first_seed: int) -> list[tuple[str, list[str], 
     """
     seeds, axes = 1, []
     for text in overrides:
-        key, found, values = text.partition("=")
-        if not found:
+        key, result, values = text.partition("=")
+        if not result:
             raise RecipeError(f"override: received {text!r}; needs key=value or key=value,value")
         if key == "seeds":
             if not values.isdigit() or int(values) < 1:

@@ -36,8 +36,8 @@ def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | N
         TrustError: a run whose recipe imports a file, and ``trust_code`` is not given.
     """
     runs = [] if recipe.init_from is None else _listed(recipe.init_from)
-    found = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
-    words = next((words for words in found if words is not None), None)
+    result = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
+    words = next((words for words in result if words is not None), None)
     if words is None or "vocabulary" not in get_entry(recipe.data.name).kind.takes:
         return None
     return Vocabulary.from_dict(words)
@@ -145,12 +145,12 @@ def common_names(keys: Sequence[str], kind: str) -> dict[str, str]:
         >>> common_names(["encoder.embed.weight", "norm.weight"], "text")
         {'words.weight': 'encoder.embed.weight', 'norm.weight': 'norm.weight'}
     """
-    found, known = {}, rooms()[kind]
+    result, known = {}, rooms()[kind]
     for key in keys:
         fitting = [(own, common) for own, common in known if key.startswith(own)]
         own, common = fitting[0] if fitting else ("", "")
-        found[common + key.removeprefix(own)] = key
-    return found
+        result[common + key.removeprefix(own)] = key
+    return result
 
 
 def _take_what_fits(model: Any, sources: list[Source], dataset: Any) -> list[str]:

@@ -194,8 +194,8 @@ def _hugging_face(
 ) -> Layer:
     for role, name in places.items():
         exactly(layer, name, nn.LayerNorm if role.startswith("norm") else nn.Linear)
-    found: dict[str, Any] = {role: layer.get_submodule(name) for role, name in places.items()}
-    query = found["query"]
+    result: dict[str, Any] = {role: layer.get_submodule(name) for role, name in places.items()}
+    query = result["query"]
     if query.out_features != query.in_features:
         widths = f"{query.in_features} to {query.out_features}"
         raise ConversionError(
@@ -206,10 +206,10 @@ def _hugging_face(
         source=layer,
         dim=query.in_features,
         heads=heads,
-        hidden=found["expand"].out_features,
+        hidden=result["expand"].out_features,
         activation=read_activation(activation, layer),
         norm=norm,
-        eps=(found["norm1"].eps, found["norm2"].eps),
+        eps=(result["norm1"].eps, result["norm2"].eps),
         slots={role: plain(name) for role, name in places.items()},
     )
 

@@ -79,8 +79,8 @@ class FredholmLinearConfig:
             CheckpointError: a file that does not describe a conversion.
             ConversionError: of a model that the installed transformers does not know.
         """
-        found = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)
-        return cls.from_dict(found[0], **found[1])
+        result = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return cls.from_dict(result[0], **result[1])
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
@@ -99,7 +99,7 @@ class FredholmLinearConfig:
                 f"config.json says {MODEL_TYPE}, and not what was converted; {FIX}"
             )
         try:
-            found = transformers.CONFIG_MAPPING[kind]
+            result = transformers.CONFIG_MAPPING[kind]
         except KeyError as error:
             raise ConversionError(
                 f"config.json holds a converted {kind}, which the installed transformers "
@@ -107,8 +107,8 @@ class FredholmLinearConfig:
                 f"{config_dict.get('transformers_version')}"
             ) from error
         names = {k: v for k, v in config_dict.items() if k == "_commit_hash"}
-        register_models(found)
-        return linear_config(found).from_dict(
+        register_models(result)
+        return linear_config(result).from_dict(
             source | names | {"linear_attention": facts}, **kwargs
         )
 

@@ -65,8 +65,8 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
 
     def memory(self) -> Memory:
         """The state by its names; empty before the first token."""
-        found = {name: self.recurrent_states[i] for i, name in enumerate(NAMES)}
-        return {name: value for name, value in found.items() if value is not None}
+        result = {name: self.recurrent_states[i] for i, name in enumerate(NAMES)}
+        return {name: value for name, value in result.items() if value is not None}
 
     def advance(
         self,

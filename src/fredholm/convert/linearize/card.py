@@ -70,5 +70,5 @@ which does it.
 
 def _auto_class(kind: type) -> str:
     """The Auto class under whose name a model's class ends."""
-    _, found, task = kind.__name__.rpartition("For")
-    return f"AutoModelFor{task}" if found else "AutoModel"
+    _, result, task = kind.__name__.rpartition("For")
+    return f"AutoModelFor{task}" if result else "AutoModel"

@@ -47,19 +47,29 @@ def read_description(folder: Path) -> dict[str, Any]:
             "linearize"
         )
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        newer = found["format"] > FORMAT
-        absent = {"ecosystem", "class", "to", "options", "tied", "layers", "refused"} - found.keys()
-        wrong = [key for key, kind in KINDS.items() if not isinstance(found.get(key, kind()), kind)]
+        result = json.loads(path.read_text(encoding="utf-8"))
+        newer = result["format"] > FORMAT
+        absent = {
+            "ecosystem",
+            "class",
+            "to",
+            "options",
+            "tied",
+            "layers",
+            "refused",
+        } - result.keys()
+        wrong = [
+            key for key, kind in KINDS.items() if not isinstance(result.get(key, kind()), kind)
+        ]
         wrong += (
-            ["layers"] if any(NEEDED - layer.keys() for layer in found.get("layers", ())) else []
+            ["layers"] if any(NEEDED - layer.keys() for layer in result.get("layers", ())) else []
         )
-        wrong += ["ecosystem"] if found.get("ecosystem", "torch") not in ECOSYSTEMS else []
+        wrong += ["ecosystem"] if result.get("ecosystem", "torch") not in ECOSYSTEMS else []
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
     if newer:
         raise CheckpointError(
-            f"{path} has format {found['format']}, this version reads up to {FORMAT}; update "
+            f"{path} has format {result['format']}, this version reads up to {FORMAT}; update "
             "fredholm"
         )
     if absent:
@@ -68,16 +78,16 @@ def read_description(folder: Path) -> dict[str, Any]:
         )
     if wrong:
         raise CheckpointError(
-            f"{path} is no description of a conversion: {wrong[0]}={found[wrong[0]]!r} is not what "
-            f"is written there; {FIX}"
+            f"{path} is no description of a conversion: {wrong[0]}={result[wrong[0]]!r} is not "
+            f"what is written there; {FIX}"
         )
-    expected = found.pop(CHECKSUM, None)  # absent from files of earlier versions
-    if expected is not None and digest_json(found) != expected:
+    expected = result.pop(CHECKSUM, None)  # absent from files of earlier versions
+    if expected is not None and digest_json(result) != expected:
         raise CheckpointError(
             f"{path} is not as it was saved (its content does not match its checksum); {FIX}, or "
             f"remove its line {CHECKSUM!r} if the change was meant"
         )
-    return found
+    return result
 
 
 def check_classes(model: nn.Module, source: type) -> None:

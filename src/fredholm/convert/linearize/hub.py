@@ -32,8 +32,8 @@ def register_models(source: type) -> None:
         mapping = getattr(auto, "_model_mapping", None) if isinstance(auto, type) else None
         if mapping is None or source not in mapping:
             continue
-        found = mapping[source]
-        for kind in found if isinstance(found, tuple | list) else (found,):
+        result = mapping[source]
+        for kind in result if isinstance(result, tuple | list) else (result,):
             model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
             if model and kind.config_class is source:  # a few name another model's
                 auto.register(converted, linear_model(kind), exist_ok=True)

@@ -155,8 +155,8 @@ def _rate(module: nn.Module) -> float:
     several places.
     """
     for name in ("attention_dropout", "attn_dropout", "dropout", "dropout_prob"):
-        found = getattr(module, name, None)
-        rate = getattr(found, "p", found)
+        result = getattr(module, name, None)
+        rate = getattr(result, "p", result)
         if isinstance(rate, int | float):
             return float(rate)
     return 0.0
@@ -224,8 +224,8 @@ Implementations = list[tuple[Any, Any]]  # configurations, and the implementatio
 
 def implementations(model: nn.Module) -> Implementations:
     """The attention implementation of every configuration in a model."""
-    found = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    return [(config, config._attn_implementation) for config in found.values()]
+    result = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    return [(config, config._attn_implementation) for config in result.values()]
 
 
 @contextmanager

@@ -58,22 +58,22 @@ def replace_modules(
         check_path(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    found, reasons = _find(model)
-    wanted = choose(list(found) + [name for name in reasons if name not in found])
+    result, reasons = _find(model)
+    wanted = choose(list(result) + [name for name in reasons if name not in result])
     refused = {name: why for name, why in reasons.items() if name in wanted}
-    names = [name for name in found if name in wanted]
+    names = [name for name in result if name in wanted]
     check_found(model, names, refused, keep_refused)
     ecosystem, before = "torch", model
     if rebuilds:
-        if set(names) != set(found):
+        if set(names) != set(result):
             raise ConversionError(
                 "a model of fredholm has one kind of operator in all its blocks; leave layers out"
             )
         ecosystem, model = "fredholm", rebuilt(model, to, options, tied)
-        found = {name: _operator_teacher(before.get_submodule(name)) for name in names}
+        result = {name: _operator_teacher(before.get_submodule(name)) for name in names}
     layers, parts, roots = [], {}, []
     for name in names:
-        source, teacher = before.get_submodule(name), found[name]
+        source, teacher = before.get_submodule(name), result[name]
         kept = {f"{name}.{key}": p.numel() for key, p in source.named_parameters()}
         if ecosystem == "fredholm":
             built: Any = model.get_submodule(name)
@@ -160,7 +160,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
 
 def _find(model: nn.Module) -> tuple[dict[str, IntegralOperator], dict[str, str]]:
     """Each attention's softmax operator, and why others cannot be converted."""
-    found: dict[str, IntegralOperator] = {}
+    result: dict[str, IntegralOperator] = {}
     reasons: dict[str, str] = {}
     inside: list[str] = []
     for name, module in model.named_modules():
@@ -173,9 +173,9 @@ def _find(model: nn.Module) -> tuple[dict[str, IntegralOperator], dict[str, str]
             inside.append(name)
             continue
         if operator is not None:
-            found[name] = operator
+            result[name] = operator
             inside.append(name)
-    return found, reasons
+    return result, reasons
 
 
 def _teacher_of(module: nn.Module) -> IntegralOperator | None:

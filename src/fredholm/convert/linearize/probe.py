@@ -85,22 +85,22 @@ def probe(model: Any, inputs: dict[str, Any] | None = None) -> Probe:
     finally:
         for module, training in modes.items():
             module.training = training
-    found: dict[str, Call] = {}
+    result: dict[str, Call] = {}
     for module, call in calls:
         name = names.get(id(module))
         if name is None:  # of another model, to which a patch leads: see below
             continue
-        known = found.get(name)
+        known = result.get(name)
         problem = (known.problem if known else "") or call.problem or path_problem(model, module)
-        found[name] = replace(call, name=name, problem=problem)
+        result[name] = replace(call, name=name, problem=problem)
     unreached = {
         name: path_problem(model, module) or UNREACHED
         for name, module in model.named_modules()
-        if uses_interface(module) and name not in found
+        if uses_interface(module) and name not in result
     }
     main = _real_input(model, inputs)
     shape = tuple(main.shape) if main is not None else shapes[0] if shapes else None
-    return Probe(list(found.values()), unreached, inputs, before, shape)
+    return Probe(list(result.values()), unreached, inputs, before, shape)
 
 
 def _check_interface(model: Any) -> None:
@@ -155,13 +155,13 @@ def small_call(model: Any) -> dict[str, Any]:
     names = inspect.signature(model.forward).parameters
     device, dtype = model.device, model.dtype
     config, main = model.config, model.main_input_name
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if main == "input_ids":
         ids = torch.arange(2, 2 + TOKENS, device=device)
-        found[main] = ids[None] % _vocabulary(model)
+        result[main] = ids[None] % _vocabulary(model)
         if "attention_mask" in names:
-            found["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.long, device=device)
-            found["attention_mask"][:, -1] = 0
+            result["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.long, device=device)
+            result["attention_mask"][:, -1] = 0
     vision = getattr(config, "vision_config", config)
     both = (
         main == "input_ids" and hasattr(config, "text_config") and hasattr(config, "projection_dim")
@@ -176,13 +176,13 @@ def small_call(model: Any) -> dict[str, Any]:
         sizes = (1, config.num_mel_bins, 2 * config.max_source_positions)
     if sizes is not None:
         values = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
-        found[main] = values.to(device, dtype)
-    if not found:
+        result[main] = values.to(device, dtype)
+    if not result:
         raise ConversionError(
             f"{type(model).__name__} reads {main}, of which no small example is known; give one, "
             f"inputs={{{main!r}: ...}}, the arguments of one call"
         )
-    return found
+    return result
 
 
 def _vocabulary(model: Any) -> int:
@@ -283,12 +283,12 @@ def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> It
 
 def _numbers(output: Any) -> Tensor:
     """All real tensors of a model's output, one after another; caches are left out."""
-    found: list[Tensor] = []
+    result: list[Tensor] = []
 
     def collect(value: Any) -> None:
         if isinstance(value, Tensor):
             if value.is_floating_point():
-                found.append(value.flatten())
+                result.append(value.flatten())
         elif isinstance(value, Mapping):
             for one in value.values():
                 collect(one)
@@ -297,4 +297,4 @@ def _numbers(output: Any) -> Tensor:
                 collect(one)
 
     collect(output)
-    return torch.cat(found) if found else torch.zeros(0)
+    return torch.cat(result) if result else torch.zeros(0)

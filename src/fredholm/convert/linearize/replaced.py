@@ -103,14 +103,14 @@ class Replaced:
         Raises:
             ConversionError: a layer was not called.
         """
-        found = {name: part.loss for name, part in self.parts.items()}
-        silent = [name for name, loss in found.items() if loss is None]
+        result = {name: part.loss for name, part in self.parts.items()}
+        silent = [name for name, loss in result.items() if loss is None]
         if silent:
             raise ConversionError(
                 f"the forward pass did not come through {', '.join(silent)}; nothing to distil "
                 "there"
             )
-        return found  # type: ignore[return-value]
+        return result  # type: ignore[return-value]
 
     def new_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are not the source's, by name."""

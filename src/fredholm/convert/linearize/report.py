@@ -80,14 +80,14 @@ class ConversionReport:
     @classmethod
     def of(cls, replaced: Replaced, source: str) -> ConversionReport:
         """The report of a model whose attention was replaced and not yet trained."""
-        found = dict(replaced.model.named_parameters(remove_duplicate=False))
+        result = dict(replaced.model.named_parameters(remove_duplicate=False))
         rows = [
             LayerReport(
                 *(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout),
                 list(x.kept),
                 list(x.new),
                 kept_numbers=x.numbers,
-                new_numbers=_count(found[name] for name in x.new),
+                new_numbers=_count(result[name] for name in x.new),
             )
             for x in replaced.layers
         ]
@@ -98,7 +98,7 @@ class ConversionReport:
             tied=replaced.tied,
             layers=rows,
             refused=dict(replaced.refused),
-            parameters=_count(found.values()),
+            parameters=_count(result.values()),
             new_parameters=_count(replaced.new_parameters().values()),
         )
 

@@ -143,11 +143,11 @@ def _load_first_format(folder: Path, adapter: dict[str, Any], kind: Any, given: 
     }
     if any(faults.values()):
         raise CheckpointError(f"{folder}: the weights do not fit {name}: {faults}")
-    found = {
+    result = {
         "weights": lambda: digest_tensors(model.state_dict()),
         "configuration": lambda: digest_json(read_json(folder / "config.json")),
     }
-    for what, digest in found.items():  # absent from folders of the first versions
+    for what, digest in result.items():  # absent from folders of the first versions
         if what in adapter and digest() != adapter[what]:
             raise CheckpointError(
                 f"{folder}: the {what} that transformers reads there differ from what was saved "

@@ -63,11 +63,11 @@ def compose(
     own = integers(count, *keys, 1, indices)
     which[torch.arange(len(indices)), own] = animals[indices]
     grid = images[which].unflatten(1, (cells, cells))  # (B, row, column, C, s, s)
-    found = grid.permute(0, 3, 1, 4, 2, 5).reshape(
+    result = grid.permute(0, 3, 1, 4, 2, 5).reshape(
         len(indices), images.shape[1], cells * side, cells * side
     )
     chosen = torch.nn.functional.one_hot(own, count).bool().unflatten(1, (cells, cells))
-    return found, chosen.repeat_interleave(side, 1).repeat_interleave(side, 2)
+    return result, chosen.repeat_interleave(side, 1).repeat_interleave(side, 2)
 
 
 def create(request: Request) -> ComposedDataset:

@@ -70,8 +70,8 @@ class GeneratedOptions:
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
     try:
-        found = torch.load(path, weights_only=True)
-        a, u = found["x"].float(), found["y"].float()
+        result = torch.load(path, weights_only=True)
+        a, u = result["x"].float(), result["y"].float()
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; fetch darcy, or put the original file there"
@@ -122,11 +122,11 @@ def generate(resolution: int, count: int, seed: int, part: int) -> tuple[Tensor,
     medium is the same medium.
     """
     block = FINE // resolution
-    found = []
+    result = []
     for field in _solved(count, seed, part):
         cells = field.reshape(count, resolution, block, resolution, block).mean((2, 4))
-        found.append(torch.from_numpy(cells).float()[:, None])
-    return found[0], found[1]
+        result.append(torch.from_numpy(cells).float()[:, None])
+    return result[0], result[1]
 
 
 def create_generated(request: Request) -> FieldDataset:

@@ -99,7 +99,7 @@ def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
         )
         listed = f"{fields.get('Depends', '')},{fields.get('Pre-Depends', '')}"
         needs[name] = [
-            found[1] for part in re.split(r"[,|]", listed) if (found := _NAME.match(part))
+            result[1] for part in re.split(r"[,|]", listed) if (result := _NAME.match(part))
         ]
     if not packages:
         raise DataError(

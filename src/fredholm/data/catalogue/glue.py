@@ -155,14 +155,14 @@ def create(request: Request) -> TextDataset:
     if task.classes is None:
         scores = torch.tensor([float(x) for x in labels])
         zeros = torch.zeros(len(labels), dtype=torch.int64)
-        found = TextDataset(
+        result = TextDataset(
             name, split, texts, zeros, ("score",), vocabulary, length, scores, task="regression"
         )
     else:
         numbers = torch.tensor([task.classes.index(x) for x in labels])
-        found = TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
-    found.measures, found.notes = task.measures, notes
-    return found
+        result = TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
+    result.measures, result.notes = task.measures, notes
+    return result
 
 
 def _is_number(text: str) -> bool:

@@ -41,16 +41,16 @@ def class_folders(part: Path) -> list[str]:
     """
     children = [child for child in part.iterdir() if not child.name.startswith(".")]
     loose = sorted(child.name for child in children if _is_picture(child))
-    found = sorted(child.name for child in children if child.is_dir())
+    result = sorted(child.name for child in children if child.is_dir())
     if loose:
-        held = f"beside its {len(found)} class folders" if found else "and no class folder"
+        held = f"beside its {len(result)} class folders" if result else "and no class folder"
         raise DataError(
             f"{part}: holds {len(loose):,} pictures in itself ({loose[0]}) {held}; needs "
             f"{part.name}/<class>/{loose[0]}: move each into the folder of its class"
         )
-    if not found:
+    if not result:
         raise DataError(f"{part}: holds no class folder; needs {part.name}/<class>/*.png")
-    return found
+    return result
 
 
 def check_layout(root: Path) -> tuple[str, ...]:
@@ -75,13 +75,13 @@ def check_layout(root: Path) -> tuple[str, ...]:
             f"{train}: has {len(names)} class folders; needs two or more: train/<class>/*.png"
         )
     for part in parts[1:]:
-        found = class_folders(part)
-        for name in [name for name in found if name not in names]:
+        result = class_folders(part)
+        for name in [name for name in result if name not in names]:
             raise DataError(
                 f"{part}: has the class {name!r}, which train/ does not have; needs classes "
                 f"among its {len(names)}"
             )
-        for name in [name for name in names if name not in found]:
+        for name in [name for name in names if name not in result]:
             raise DataError(
                 f"{part}: has no folder of the class {name!r}, which train/ has; put pictures of "
                 f"it into {part.name}/{name}/, or remove train/{name}/"

@@ -53,8 +53,8 @@ def _fans(faces: np.ndarray) -> np.ndarray:
         and (faces.reshape(-1, 4)[:, :3] >= 0).all()
     ):
         return faces.reshape(-1, 4)[:, :3]
-    found = []
+    result = []
     for polygon in np.split(faces, np.flatnonzero(faces == -1)):
         corners = polygon[polygon >= 0]
-        found += [(corners[0], corners[i], corners[i + 1]) for i in range(1, len(corners) - 1)]
-    return np.array(found, np.int64).reshape(-1, 3)
+        result += [(corners[0], corners[i], corners[i + 1]) for i in range(1, len(corners) - 1)]
+    return np.array(result, np.int64).reshape(-1, 3)

@@ -54,14 +54,14 @@ def read_kjv(path: Path) -> dict[Place, str]:
     verses: dict[Place, str] = {}
     names: list[str] = []
     for number, line in enumerate(lines, 2):
-        found = _VERSE.fullmatch(line)
-        if found is None:
+        result = _VERSE.fullmatch(line)
+        if result is None:
             raise DataError(
                 f"{path}: line {number} is {line[:60]!r}; needs a book, chapter:verse and a text"
             )
-        if found[1] not in names:
-            names.append(found[1])
-        verses[names.index(found[1]), int(found[2]), int(found[3])] = found[4].strip()
+        if result[1] not in names:
+            names.append(result[1])
+        verses[names.index(result[1]), int(result[2]), int(result[3])] = result[4].strip()
     return verses
 
 

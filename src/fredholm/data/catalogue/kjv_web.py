@@ -146,9 +146,9 @@ def create(request: Request) -> TextDataset:
     """
     entry = request.entry
     kjv, web = folders(request)
-    found = read_pairs(kjv, web)
+    result = read_pairs(kjv, web)
     parts = {
-        name: [pair for pair in found if split_of(pair[0][0]) == name]
+        name: [pair for pair in result if split_of(pair[0][0]) == name]
         for name in ("train", "val", "test")
     }
     options = request.text or TextOptions()

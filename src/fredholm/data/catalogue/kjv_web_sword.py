@@ -49,9 +49,9 @@ def read_module(folder: Path) -> Chapters:
         verses: list[str] | None = None
         for slot in slots:
             text = slot.decode("utf-8", errors="replace")
-            found = CHAPTER.search(text)
-            if found:
-                verses = chapters.setdefault(found[1], [])
+            result = CHAPTER.search(text)
+            if result:
+                verses = chapters.setdefault(result[1], [])
             elif verses is not None:
                 verses.append(
                     " ".join(

@@ -149,12 +149,12 @@ def value_of(symbols: Sequence[int]) -> int:
 
 
 def _made(options: ListOpsOptions, split: str) -> dict[str, Tensor]:
-    found = [expression(options, split, i) for i in range(getattr(options, split))]
-    rows = Rows.of([torch.tensor(symbols, dtype=torch.uint8) for symbols, _ in found])
+    result = [expression(options, split, i) for i in range(getattr(options, split))]
+    rows = Rows.of([torch.tensor(symbols, dtype=torch.uint8) for symbols, _ in result])
     return {
         "symbols": rows.symbols,
         "ends": rows.ends,
-        "labels": torch.tensor([value for _, value in found]),
+        "labels": torch.tensor([value for _, value in result]),
     }
 
 
@@ -169,9 +169,11 @@ def create(request: Request) -> TokenDataset:
     """The generated data set of a request, made once and kept under the data root."""
     options: ListOpsOptions = request.options
     key = {**dataclasses.asdict(options), "split": SPLITS[request.split], "version": 1}
-    found = generated(request.root / request.entry.name, key, lambda: _made(options, request.split))
-    rows = Rows(found["symbols"], found["ends"])
-    return _dataset(request, rows, found["labels"], options.max_length)
+    result = generated(
+        request.root / request.entry.name, key, lambda: _made(options, request.split)
+    )
+    rows = Rows(result["symbols"], result["ends"])
+    return _dataset(request, rows, result["labels"], options.max_length)
 
 
 def read(path: Path) -> tuple[Rows, Tensor]:

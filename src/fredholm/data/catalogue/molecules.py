@@ -55,20 +55,20 @@ def read_sdf(path: Path, field: str) -> list[tuple[Graph, str]]:
         DataError: a molecule in another format, or without the field.
     """
     text = read_bytes(path).decode("utf-8", errors="replace")
-    found = []
+    result = []
     for number, record in enumerate(
         filter(str.strip, text.replace("\r\n", "\n").split("$$$$\n")), 1
     ):
         lines = record.split("\n")
         try:
-            found.append((_molecule(lines), _field(lines, field)))
+            result.append((_molecule(lines), _field(lines, field)))
         except (ValueError, IndexError) as error:
             raise DataError(
                 f"{path}: molecule {number} is no V2000 record with {field!r} ({error})"
             ) from error
-    if not found:
+    if not result:
         raise DataError(f"{path}: holds no molecule; it is truncated or of another format")
-    return found
+    return result
 
 
 def _field(lines: list[str], field: str) -> str:

@@ -63,9 +63,10 @@ def read(path: Path) -> list[Review]:
             f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
         ) from error
     if not lines or lines[0].split("\t") != HEADER:
-        found = lines[0][:60] if lines else ""
+        result = lines[0][:60] if lines else ""
         raise DataError(
-            f"{path}: starts with {found!r}; needs a header of {', '.join(HEADER)}, divided by tabs"
+            f"{path}: starts with {result!r}; needs a header of {', '.join(HEADER)}, divided by "
+            "tabs"
         )
     reviews = []
     for number, line in enumerate(lines[1:], 2):

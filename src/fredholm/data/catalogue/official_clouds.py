@@ -114,20 +114,19 @@ def _dataset(
             f"{request.folder}: labels {labels.min()} to {labels.max()}; needs 0 to "
             f"{len(classes) - 1}"
         )
-    found, numbers = (
+    result, numbers = (
         torch.from_numpy(clouds.astype(np.float32)),
         torch.from_numpy(labels.astype(np.int64)),
     )
-    chosen = torch.arange(len(found))
+    chosen = torch.arange(len(result))
     if request.split != "test":
         fraction = request.share
         rest, held = stratified(numbers, fraction)
         chosen = held if request.split == "val" else rest
-    order: Tensor = permutation(found.shape[1], 5)
-    points = min(request.options.points, found.shape[1])
-    return PointDataset(
-        request.entry.name, request.split, found[chosen][:, order], numbers[chosen], classes, points
-    )  # fmt: skip
+    order: Tensor = permutation(result.shape[1], 5)
+    points = min(request.options.points, result.shape[1])
+    clouds = result[chosen][:, order]
+    return PointDataset(request.entry.name, request.split, clouds, numbers[chosen], classes, points)
 
 
 def create_modelnet(request: Request) -> PointDataset:

@@ -122,8 +122,8 @@ class _Drawing:
             probes = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
             near = distances(probes.reshape(-1, 2), others).reshape(len(angles), -1).min(-1)
             fits &= np.minimum(near, distances(others.reshape(-1, 2), ends).min(0)) >= CLEARANCE
-        found = np.flatnonzero(fits)
-        return ends[found[0]] if len(found) else None
+        result = np.flatnonzero(fits)
+        return ends[result[0]] if len(result) else None
 
     def seed(self, start: np.ndarray) -> bool:
         """A path's first dash, in any direction."""
@@ -211,10 +211,10 @@ def draw(found: Scene, scale: int = 1) -> UInt8[np.ndarray, "h w"]:
 
 def _made(options: PathfinderOptions, split: str) -> dict[str, Tensor]:
     scenes = [scene(options, split, i) for i in range(getattr(options, split))]
-    images = np.stack([draw(found) for found in scenes])[:, None]
+    images = np.stack([draw(result) for result in scenes])[:, None]
     return {
         "images": torch.from_numpy(images),
-        "labels": torch.tensor([found.label for found in scenes]),
+        "labels": torch.tensor([result.label for result in scenes]),
     }
 
 
@@ -229,8 +229,10 @@ def create(request: Request) -> TokenDataset:
     """The generated data set of a request, made once and kept under the data root."""
     options: PathfinderOptions = request.options
     key = {**dataclasses.asdict(options), "split": SPLITS[request.split], "version": 1}
-    found = generated(request.root / request.entry.name, key, lambda: _made(options, request.split))
-    return _tokens(request, found["images"], found["labels"])
+    result = generated(
+        request.root / request.entry.name, key, lambda: _made(options, request.split)
+    )
+    return _tokens(request, result["images"], result["labels"])
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def create(request: Request) -> SequenceDataset:
         seen = read(train[torch.linspace(0, len(train) - 1, min(512, len(train))).long()])
         mean, std = seen.mean((0, 1)), seen.std((0, 1)).clamp(min=1e-6)
         values = lambda indices: (read(indices) - mean) / std  # noqa: E731
-    found = SequenceDataset(
+    result = SequenceDataset(
         request.entry.name,
         request.split,
         numbers[chosen],
@@ -147,8 +147,8 @@ def create(request: Request) -> SequenceDataset:
         lambda indices: values(chosen[indices]),
         shape=(161, 20) if options.features == "mfcc" else (RATE, 1),
     )
-    found.spacing = float(options.every)
-    return found
+    result.spacing = float(options.every)
+    return result
 
 
 ENTRY = Entry(

@@ -183,7 +183,7 @@ def create(request: Request) -> SequenceDataset:
         mean, std = mean_and_deviation(torch.cat(train))
         series = [(s - mean) / std for s in series]
     rows = [observed(s, options, key, i) for i, s in enumerate(series)]
-    found = SequenceDataset(
+    result = SequenceDataset(
         request.entry.name,
         request.split,
         numbers,
@@ -192,8 +192,8 @@ def create(request: Request) -> SequenceDataset:
         shape=(longest, train[0].shape[1]),
         timed=options.timed,
     )
-    found.spacing = 1.0 if options.timed else float(options.every)
-    return found
+    result.spacing = 1.0 if options.timed else float(options.every)
+    return result
 
 
 def find(folder: Path, part: str) -> Path:

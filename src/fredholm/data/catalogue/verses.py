@@ -18,13 +18,13 @@ from .aan import PairOptions, pair_dataset
 def create(request: Request) -> TokenDataset:
     """The data set of a request: the two verses of each pair, and whether they are the same."""
     kjv, web = kjv_web.folders(replace(request, entry=kjv_web.ENTRY))
-    found = [
+    result = [
         pair
         for pair in kjv_web.read_pairs(kjv, web)
         if kjv_web.split_of(pair[0][0]) == request.split
     ]
-    first, second = zip(*(text.split(kjv_web.BETWEEN) for _, text, _ in found))
-    labels, length = torch.tensor([int(same) for _, _, same in found]), request.options.max_length
+    first, second = zip(*(text.split(kjv_web.BETWEEN) for _, text, _ in result))
+    labels, length = torch.tensor([int(same) for _, _, same in result]), request.options.max_length
     return pair_dataset(
         request, Rows.of_texts(first, length), Rows.of_texts(second, length), labels, length
     )

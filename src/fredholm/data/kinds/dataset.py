@@ -150,12 +150,12 @@ class LabelledDataset(Dataset):
 
     def select(self, chosen: Int[Tensor, " m"]) -> Any:
         """The same data set with some of its samples; nothing is copied."""
-        found = copy.copy(self)
+        result = copy.copy(self)
         for name in self.per_sample:
             value = getattr(self, name)
-            setattr(found, name, None if value is None else value[chosen])
-        found.raw = _Rows(self, chosen)  # type: ignore[method-assign]
-        return found
+            setattr(result, name, None if value is None else value[chosen])
+        result.raw = _Rows(self, chosen)  # type: ignore[method-assign]
+        return result
 
 
 @dataclass(frozen=True)

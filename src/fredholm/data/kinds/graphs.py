@@ -160,10 +160,10 @@ class GraphDataset(LabelledDataset):
 
 def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
     """What an encoder must know of nodes: their features or tokens, and their positions."""
-    found = {"eigenvectors": dataset.eigenvectors}
+    result = {"eigenvectors": dataset.eigenvectors}
     if dataset.tokens:
-        return found | {"vocabulary": dataset.vocabulary}
-    return found | {"channels": dataset.channels}
+        return result | {"vocabulary": dataset.vocabulary}
+    return result | {"channels": dataset.channels}
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
@@ -202,15 +202,15 @@ class Network:
 
         Of a hub only the ``size`` rarest neighbours are looked at.
         """
-        found, seen, place = [node], {node}, 0
-        while place < len(found) and len(found) < size:
-            first = self.start[found[place]]
-            for other in self.ordered[first : min(first + size, self.start[found[place] + 1])]:
-                if other not in seen and len(found) < size:
+        result, seen, place = [node], {node}, 0
+        while place < len(result) and len(result) < size:
+            first = self.start[result[place]]
+            for other in self.ordered[first : min(first + size, self.start[result[place] + 1])]:
+                if other not in seen and len(result) < size:
                     seen.add(other)
-                    found.append(other)
+                    result.append(other)
             place += 1
-        return found
+        return result
 
     def linked(self, nodes: Int[Tensor, "b n"]) -> Bool[Tensor, "b n n"]:
         """Which of the nodes of each row are neighbours; -1 stands for none. O(b·n²·log edges)."""
@@ -284,8 +284,8 @@ class NodeDataset(LabelledDataset):
             vocabulary,
             eigenvectors,
         )
-        found = [network.around(int(node), size) for node in nodes]
-        self.around = torch.tensor([row + [-1] * (size - len(row)) for row in found]).view(
+        result = [network.around(int(node), size) for node in nodes]
+        self.around = torch.tensor([row + [-1] * (size - len(row)) for row in result]).view(
             len(nodes), size
         )
 

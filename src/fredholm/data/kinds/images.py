@@ -256,11 +256,11 @@ class FolderDataset(ImageDataset):
             self.annotations.get(self.files[i].stem) for i in torch.as_tensor(indices).tolist()
         ]
         none = torch.zeros(self.image_size, dtype=torch.bool)
-        found = [
+        result = [
             none if file is None else box_mask(read_annotation(file), self.image_size)
             for file in files
         ]
-        return torch.stack(found) if found else none[None][:0]
+        return torch.stack(result) if result else none[None][:0]
 
 
 def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h w"]:

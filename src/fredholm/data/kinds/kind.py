@@ -158,9 +158,9 @@ def kind_of(inputs: Any, encoder: str) -> Kind:
     """
     fitting = [kind for kind in KINDS.values() if kind.fits(inputs)]
     named = [kind for kind in fitting if kind.encoder == encoder]
-    found = [*named, *(kind for kind in fitting if kind.assumed)]
-    if found:
-        return found[0]
+    result = [*named, *(kind for kind in fitting if kind.assumed)]
+    if result:
+        return result[0]
     if hasattr(inputs, "shape"):
         raise ShapeError(
             "inputs must be images (N, C, H, W), sequences or clouds (N, points, C), or token "

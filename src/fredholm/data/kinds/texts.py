@@ -155,8 +155,8 @@ class Texts(Kind):
         lines = [line for file in files for line in read_lines(Path(file))]
         vocabulary, length = Vocabulary.from_dict(facts["vocabulary"]), facts["max_length"]
         rows = encode_rows([text for _, text in lines], vocabulary, length, "text")
-        found = zip(lines, rows[1].tolist(), strict=True)
-        return [{"file": where, "truncated": cut} for (where, _), cut in found], rows[0]
+        result = zip(lines, rows[1].tolist(), strict=True)
+        return [{"file": where, "truncated": cut} for (where, _), cut in result], rows[0]
 
 
 TEXTS = register_kind(Texts())
@@ -247,9 +247,9 @@ class TextDataset(TokenizedDataset):
         self.task = task
         if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
             shape = None if targets is None else tuple(targets.shape)
-            found = f"{len(texts)} texts, {len(labels)} labels, targets {shape}"
+            result = f"{len(texts)} texts, {len(labels)} labels, targets {shape}"
             raise ShapeError(
-                f"{name}: received {found}; needs one label (and target) for each text"
+                f"{name}: received {result}; needs one label (and target) for each text"
             )
         check_labels(labels, classes)
         self.texts, self.vocabulary, self.max_length, self.targets = (
@@ -272,12 +272,12 @@ class TextDataset(TokenizedDataset):
         return numbers[:, :width], asked[indices]
 
     def select(self, chosen: Int[Tensor, " m"]) -> TextDataset:
-        found = copy.copy(self)
-        found.texts = [self.texts[i] for i in chosen.tolist()]
+        result = copy.copy(self)
+        result.texts = [self.texts[i] for i in chosen.tolist()]
         for name in ("numbers", *self.per_sample):
-            setattr(found, name, getattr(self, name)[chosen])
-        found.targets = None if self.targets is None else self.targets[chosen]
-        return found
+            setattr(result, name, getattr(self, name)[chosen])
+        result.targets = None if self.targets is None else self.targets[chosen]
+        return result
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
         return {"inputs": self.raw(indices)[0], "texts": [self.texts[i] for i in indices.tolist()]}

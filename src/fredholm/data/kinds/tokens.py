@@ -238,14 +238,14 @@ def generated(
             raise DataError(
                 f"{path}: cannot be read ({error}); delete it, it is made again"
             ) from error
-    found = make()
+    result = make()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
-            save_file(found, Path(work) / path.name)
+            save_file(result, Path(work) / path.name)
             os.replace(Path(work) / path.name, path)
     except OSError as error:
         raise DataError(
             f"could not write under {folder} ({error}); choose another folder by FREDHOLM_DATA"
         ) from error
-    return found
+    return result

@@ -125,9 +125,9 @@ class SequenceKernel(MatrixKernel, OwnForm):
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         kernels: list[Any] = [operator.kernel for operator in self.operators]
-        found = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
-        causal = [domain for domain in found if domain.causal]
-        domain = (causal or found)[0]
+        result = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
+        causal = [domain for domain in result if domain.causal]
+        domain = (causal or result)[0]
         masses = torch.ones(n, device=device, dtype=dtype)
         return Domain(domain.positions, masses, None, None, bool(causal), domain.shape, "counting")
 

@@ -48,8 +48,8 @@ def explain(key: str) -> str:
         return f"{key!r} is now {MOVED.get(key) or BECAME[key]}"
     parts = ("data", "encoder", "body", "head")
     near = _near(key)
-    found = suggest(key, parts) if near is None else f"; did you mean {near!r}, now {MOVED[near]}?"
-    return f"no option {key!r}{found}"
+    result = suggest(key, parts) if near is None else f"; did you mean {near!r}, now {MOVED[near]}?"
+    return f"no option {key!r}{result}"
 
 
 def nearest(key: str) -> str:
@@ -64,8 +64,8 @@ def nearest(key: str) -> str:
 
 
 def _near(key: str) -> str | None:
-    found = suggest(key, MOVED)
-    return next((name for name in MOVED if f"did you mean {name!r}?" in found), None)
+    result = suggest(key, MOVED)
+    return next((name for name in MOVED if f"did you mean {name!r}?" in result), None)
 
 
 # --- recipes --------------------------------------------------------------------------------------
@@ -101,14 +101,14 @@ def migrate_recipe(raw: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(model, Mapping) or not old_keys(model):
         return raw
     old = set(old_keys(model))
-    found: dict[str, Any] = {key: value for key, value in model.items() if key not in old}
+    result: dict[str, Any] = {key: value for key, value in model.items() if key not in old}
     for key in model:
         if key not in old or (key in ("dim", "depth", "heads") and "stages" in old):
             continue
         for place, value in _moved(key, model):
             part, _, field = place.partition(".")
-            found.setdefault(part, {})[field] = value
-    return {**raw, "model": found}
+            result.setdefault(part, {})[field] = value
+    return {**raw, "model": result}
 
 
 def migrate_override(text: str) -> str:

@@ -192,13 +192,13 @@ def migrate_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
     heads = tuple(f"model.{prefix}" for prefix in _PREFIXES)
     if not any(name.startswith(heads) for name in names):
         return checkpoint
-    found = dict(checkpoint)
+    result = dict(checkpoint)
     for key, value in checkpoint.items():
         if isinstance(value, Mapping) and any(str(k).startswith(heads) for k in value):
-            found[key] = {_inside(name): tensor for name, tensor in value.items()}
+            result[key] = {_inside(name): tensor for name, tensor in value.items()}
     if "model.head_bias" in names:
-        found["optimizer_states"] = [_rotated(one) for one in checkpoint["optimizer_states"]]
-    return found
+        result["optimizer_states"] = [_rotated(one) for one in checkpoint["optimizer_states"]]
+    return result
 
 
 def _inside(name: str) -> str:
