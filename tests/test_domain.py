@@ -492,3 +492,16 @@ def test_new_masses_change_the_kind():
     assert Domain.line(2).replace(measure=masses).kind == "probability"
     assert Domain.line(2, measure="counting").replace(measure=masses).kind == "weighted"
     assert Domain.line(2).replace(causal=True).kind == "uniform"
+
+
+def test_times_that_go_back_are_refused():
+    """Their masses would be negative, and attention's logarithm of them not a number."""
+    with pytest.raises(DomainError, match=r"must not go back.*sort"):
+        Domain.timestamps(torch.tensor([[0.0, 1.0, 3.0], [0.0, 2.0, 1.0]]))
+    padded = Domain.timestamps(
+        torch.tensor([0.0, 2.0, 1.0]), valid=torch.tensor([[True, True, False]])
+    )
+    assert padded.measure.tolist() == [[2.0, 2.0, 0.0]]
+    many = torch.tensor([[0.0, 1.0, 3.0], [0.0, 2.0, 4.0]])
+    masses = torch.func.vmap(lambda t: Domain.timestamps(t).measure)(many)
+    assert masses.tolist() == [[1.0, 1.0, 2.0], [2.0, 2.0, 2.0]]

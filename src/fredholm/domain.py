@@ -189,6 +189,11 @@ class Domain:
         check_shapes(t[..., None], None, valid)
         time = torch.where(real, t, 0.0)
         mass = torch.where(real, _cells(time / step, real, causal), 0.0)
+        if _has_values(mass) and bool((mass < 0).any()):
+            raise DomainError(
+                "timestamps must not go back: a point stands for the time to its neighbours, which "
+                "would be negative here; sort each sequence by its times first"
+            )
         domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, pairs=pairs)
         return replace(domain, kind="spacing")
 
@@ -565,6 +570,13 @@ class Domain:
 
 def _pad(x: Tensor, rows: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, rows))
+
+
+def _has_values(x: Tensor) -> bool:
+    """Whether a tensor can be looked into: not while code is traced or transformed, nor on meta."""
+    if torch.compiler.is_compiling() or x.is_meta or type(x) is not Tensor:
+        return False
+    return torch._C._functorch.get_dynamic_layer_stack_depth() == 0
 
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
