@@ -576,7 +576,7 @@ def _has_values(x: Tensor) -> bool:
     """Whether a tensor can be looked into: not while code is traced or transformed, nor on meta."""
     if torch.compiler.is_compiling() or x.is_meta or type(x) is not Tensor:
         return False
-    return torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+    return torch._C._functorch.get_dynamic_layer_stack_depth() == 0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:

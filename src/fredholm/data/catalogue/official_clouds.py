@@ -125,8 +125,10 @@ def _dataset(
         chosen = held if request.split == "val" else rest
     order: Tensor = permutation(result.shape[1], 5)
     points = min(request.options.points, result.shape[1])
-    clouds = result[chosen][:, order]
-    return PointDataset(request.entry.name, request.split, clouds, numbers[chosen], classes, points)
+    shuffled = result[chosen][:, order]
+    return PointDataset(
+        request.entry.name, request.split, shuffled, numbers[chosen], classes, points
+    )
 
 
 def create_modelnet(request: Request) -> PointDataset:
