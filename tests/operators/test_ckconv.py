@@ -141,10 +141,11 @@ def test_timestamps_in_ragged_batches():
         assert_close(out[b : b + 1, :n], operator(u[b : b + 1, :n], alone), f"element {b} alone")
 
 
-@pytest.mark.parametrize("times", [[0.0, 2.0, 1.0], [0.0, 1.0, 1.0]])
-def test_unsorted_or_repeated_timestamps_are_refused(times):
+def test_unsorted_or_repeated_timestamps_are_refused():
+    with pytest.raises(DomainError, match="must not go back"):
+        Domain.timestamps(torch.tensor([0.0, 2.0, 1.0]))
     with pytest.raises(DomainError, match="must increase strictly"):
-        Domain.timestamps(torch.tensor(times)).validate()
+        Domain.timestamps(torch.tensor([0.0, 1.0, 1.0])).validate()
 
 
 def test_positions_finer_than_the_signal():
