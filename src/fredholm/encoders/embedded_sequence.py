@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from ..configuration import check_counts, check_positive, given
 from ..domain import Domain
 from ..integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, register_encoder
-from .sequence import SequenceEncoder
+from .encoder import Encoder, register_encoder
+from .sequence import SequenceEncoder, SequenceInputs
 
 
 @register_encoder("sequence")
 @dataclass(frozen=True)
-class SequenceConfig(EncoderConfig):
+class SequenceConfig(SequenceInputs):
     """Sequences of numbers, embedded; see :class:`EmbeddedSequence`.
 
     Attributes:
@@ -27,9 +27,6 @@ class SequenceConfig(EncoderConfig):
         causal: a point sees those up to its own.
         frequencies, sigma: of the positions.
     """
-
-    of_data = ("channels", "length", "timed")
-    pools = ("mean", "points", "last", "every")
 
     channels: int = 1
     length: int = 784
@@ -58,18 +55,6 @@ class SequenceConfig(EncoderConfig):
             dropout=dropout,
             **given(self, "frequencies", "sigma"),
         )
-
-    @property
-    def default_pool(self) -> str:
-        return "last" if self.causal else "mean"
-
-    @property
-    def points(self) -> int:
-        return self.length
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.length, self.channels + self.timed)
 
 
 class EmbeddedSequence(Encoder):

@@ -20,9 +20,33 @@ from .encoder import Encoder, EncoderConfig, register_encoder
 MASKS = ("none", "point", "channel")
 
 
+class SequenceInputs(EncoderConfig):
+    """What configurations of encoders of sequences have in common."""
+
+    of_data = ("channels", "length", "timed")
+    pools = ("mean", "points", "last", "every")
+
+    channels: int
+    length: int
+    timed: bool
+    causal: bool
+
+    @property
+    def default_pool(self) -> str:
+        return "last" if self.causal else "mean"
+
+    @property
+    def points(self) -> int:
+        return self.length
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.length, self.channels + self.timed)
+
+
 @register_encoder("samples")
 @dataclass(frozen=True)
-class SampleConfig(EncoderConfig):
+class SampleConfig(SequenceInputs):
     """Sequences of numbers as they are, for convolutions; see :class:`SequenceEncoder`.
 
     Attributes:
@@ -36,8 +60,6 @@ class SampleConfig(EncoderConfig):
 
     data = "sequence"
     own_width = True
-    of_data = ("channels", "length", "timed")
-    pools = ("mean", "points", "last", "every")
 
     channels: int = 1
     length: int = 784
@@ -69,18 +91,6 @@ class SampleConfig(EncoderConfig):
             mask=self.mask,
             **given(self, "step"),
         )
-
-    @property
-    def default_pool(self) -> str:
-        return "last" if self.causal else "mean"
-
-    @property
-    def points(self) -> int:
-        return self.length
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.length, self.channels + self.timed)
 
 
 class SequenceEncoder(Encoder):
