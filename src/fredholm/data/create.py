@@ -41,6 +41,7 @@ def create_dataset(
     max_length: int | None = None,
     min_count: int | None = None,
     vocabulary: Vocabulary | None = None,
+    masked: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> LabelledDataset:
     """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``,
@@ -69,6 +70,8 @@ def create_dataset(
         min_count: how often a word must occur in the training split to have a number of its own
             (default 2).
         vocabulary: of text, used instead of the training split's: the one a model was trained with.
+        masked: of text, hide this share of the tokens and ask for them instead, see
+            :class:`HiddenTokens`.
         options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data
             list`` shows them.
 
@@ -99,6 +102,7 @@ def create_dataset(
         "max_length": max_length,
         "min_count": min_count,
         "vocabulary": vocabulary,
+        "masked": masked,
     }
     given = {key: value for key, value in given.items() if value is not None}
     asked = entry.kind.request(name, given)
@@ -113,7 +117,7 @@ def create_dataset(
             f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another "
             "fraction"
         )
-    return dataset
+    return dataset if masked is None else dataset.hidden(masked)
 
 
 def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:

@@ -138,6 +138,15 @@ class LabelledDataset(Dataset):
         """
         return None
 
+    def hidden(self, share: float) -> LabelledDataset:
+        """The same samples, a share of their tokens hidden and asked for.
+
+        Raises:
+            OptionError: samples without tokens, or that ask for tokens already.
+        """
+        what = f"holds {self.kind.many} and asks for {self.task}"
+        raise OptionError(f"masked: {self.name} {what}; needs texts with labels")
+
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
         """The texts, and their classes, or with ``numbers`` a real number each.
 
