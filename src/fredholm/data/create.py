@@ -120,6 +120,23 @@ def create_dataset(
     return dataset if masked is None else dataset.hidden(masked)
 
 
+def stand_in(name: str, samples: int, **given: Any) -> LabelledDataset | None:
+    """Random pixels in the shape of a data set that is not there, ``given`` what
+    :func:`create_dataset` would be; None where only its files say how its samples are.
+    """
+    entry = get_entry(name)
+    if entry.shape is None or entry.options not in (None, ImageOptions):
+        return None
+    own = _own_options(entry, given.pop("options", None) or {})
+    asked = entry.kind.request(name, given)
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (samples, *entry.shape), np.uint8)
+    labels = np.arange(samples, dtype=np.uint8) % len(entry.classes)
+    # All of them: the test split is not divided further.
+    request = Request(entry, "test", data_root(), None, None, options=own, **asked)
+    return create_arrays(request, lambda part: (images, labels))
+
+
 def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
     """The data set's own options as its dataclass, None where it has none."""
     if entry.options is None:

@@ -19,9 +19,10 @@ from ..errors import ConversionError, OptionError, require
 from ..integral import IntegralOperator
 from .calls import Call, capture, evaluating, find_layer
 from .entries import entry_section
+from .given import ReportOptions
 from .kernels import BUDGET, image_grid, output_points, take_samples
-from .page import Section, render_page
-from .report import NUMBERS, _units, _write, kernel_sections
+from .page import Section
+from .report import Content, kernel_sections, units, write_report
 from .sections import Layer
 from .sources import load_inputs, load_model
 
@@ -108,9 +109,8 @@ def report_module(
         read = min(len(call.u), max(3, WORK // (8 * row)))
         result = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
         count = max(1, min(queries, WORK // (row * read)))
-        sections, numbers = kernel_sections(
-            [result], _picture(result), seed=seed, queries=count, map_queries=map_queries
-        )
+        look = ReportOptions(samples, count, map_queries, seed=seed)
+        sections, numbers = kernel_sections([result], _picture(result), look)
         entries, numbers["entries"] = entry_section(result)
         sections = [
             replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s
@@ -128,9 +128,7 @@ def report_module(
     }
     head = _head(layer, operator, call, domain, error, kernel_error)
     lead = f"{kind} of {type(model).__name__}{f' from {source}' if source else ''}, as an integral operator"
-    foot = f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
-    page = render_page(title or path, lead, head, sections, foot)
-    return _write(Path(out_dir), page, sections, {"title": title or path, "seed": seed, **numbers})
+    return write_report(Path(out_dir), title or path, Content(lead, head, sections, numbers), seed)
 
 
 def explain_module(
@@ -248,7 +246,7 @@ def _head(layer, operator, call, domain, error, kernel_error) -> list[tuple[str,
             f"{operator.dim} → {operator.out_dim}",
             f"{operator.heads} head{'s' * (operator.heads > 1)}",
         ),
-        ("Parameters", _units(parameters), f"{parameters:,}"),
+        ("Parameters", units(parameters), f"{parameters:,}"),
     ]
 
 

@@ -78,6 +78,11 @@ def folded(title: str, html: str) -> str:
     return str(_template("parts.html").module.folded(title, html))  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def preformatted(text: str) -> str:
+    """Text as it is written, in letters of one width."""
+    return str(_template("parts.html").module.preformatted(text))  # pyright: ignore[reportAttributeAccessIssue]
+
+
 # --- parts ----------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from ..integral import IntegralOperator
 from . import quality_plots as plots
 from .alignment import eigenvector_alignment
 from .centrality import token_chain
+from .given import Samples
 from .kernels import image_grid
 from .page import Picture, Section, table
 from .quality import AREAS, MEASURES, Quality, attention_quality, mean_error
@@ -39,11 +40,8 @@ def quality_sections(
     pictures: Sequence[Any],
     layers: Sequence[Layer],
     chosen: Sequence[int],
+    samples: Samples,
     *,
-    boxes: Tensor | None = None,
-    masks: Tensor | None = None,
-    labels: Tensor | None = None,
-    classes: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[list[Section], dict[str, Any]]:
     """All sections for the ``chosen`` of some images (inputs of another kind have none chosen), and
@@ -58,9 +56,12 @@ def quality_sections(
     if reason:
         return [], {"skipped": reason}
     index = torch.as_tensor(chosen)
-    box, mask = (None if known is None else known[index] for known in (boxes, masks))
+    box, mask = (
+        None if known is None else known[index] for known in (samples.boxes, samples.masks)
+    )
     device = next(model.parameters()).device
     result = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
+    labels, classes = samples.labels, samples.classes or ()
     names = None if labels is None else [classes[int(labels[i])] for i in chosen]
     sections = [
         _overlay_section(result, [pictures[i] for i in chosen], names, seed),

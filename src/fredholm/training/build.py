@@ -23,16 +23,19 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
     """
     from .. import data
 
-    given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)
-    if "image_size" in given:
-        given["image_size"] = tuple(given["image_size"])
-    options: Any = recipe.data.options
-    result: Any = data.create_dataset(
-        recipe.data.name, split, vocabulary=vocabulary, options=options, **given
-    )
+    given = data_arguments(recipe)
+    result: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **given)
     if recipe.data.limit is None or split == "test":
         return result
     return data.limit_samples(result, recipe.data.limit)
+
+
+def data_arguments(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says to :func:`fredholm.data.create_dataset`."""
+    given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)
+    if "image_size" in given:
+        given["image_size"] = tuple(given["image_size"])
+    return given | {"options": recipe.data.options}
 
 
 class Batches:

@@ -47,6 +47,16 @@ def step_seed(*key: int) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 
 
+def make_optimizer(model: Any, recipe: Recipe) -> torch.optim.AdamW:
+    """The recipe's optimizer of a model's parameters."""
+    options = recipe.optimizer
+    first, second = options.betas
+    groups = model.weight_decay_groups(options.weight_decay)
+    return torch.optim.AdamW(
+        groups, lr=options.lr, betas=(float(first), float(second)), eps=options.eps
+    )
+
+
 class Classifier(pl.LightningModule):
     """Training of ``model`` by ``recipe`` on (inputs, labels) batches, for what the ``task`` asks.
 
@@ -146,13 +156,7 @@ class Classifier(pl.LightningModule):
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
 
     def configure_optimizers(self):
-        options, schedule = self.recipe.optimizer, self.recipe.schedule
-        model: Any = self.model
-        first, second = options.betas
-        groups = model.weight_decay_groups(options.weight_decay)
-        optimizer = torch.optim.AdamW(
-            groups, lr=options.lr, betas=(float(first), float(second)), eps=options.eps
-        )
+        schedule, optimizer = self.recipe.schedule, make_optimizer(self.model, self.recipe)
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(total * self.recipe.warmup_epochs / self.recipe.training.epochs)
         scheduler = torch.optim.lr_scheduler.LambdaLR(

@@ -127,7 +127,7 @@ class LabelledDataset(Dataset):
                 )
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
-        """What :func:`fredholm.explain.report` is given of some samples."""
+        """Fields of :class:`fredholm.explain.Samples`, what a report is given of some samples."""
         return {"inputs": self.batch(indices)[0]}
 
     def masks(
