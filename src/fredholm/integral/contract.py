@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..arguments import Checked
-from ..domain import Domain
+from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
 from ..ops.backend import describe_backend
 from ..quadrature import Quadrature
@@ -102,7 +102,7 @@ class Kernel(nn.Module, metaclass=Checked):
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """The domain of n points that an operator assumes when it is given none."""
-        return Domain.line(n, device=device, dtype=dtype)
+        return default_line(n, device=device, dtype=dtype)
 
     def small_domain(self) -> Domain:
         """A domain of a few points on which the kernel can be tried, by default the default one."""

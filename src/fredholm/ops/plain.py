@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .backend import spread, transforms
+from ..tracing import transforms
+from .backend import spread
 
 Function = Callable[..., Any]
 FUSED = "ScaledDotProduct"  # torch's nodes of fused attention; the composite form has none
