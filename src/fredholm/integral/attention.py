@@ -23,7 +23,7 @@ from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Stabilised
 from .forms import WeightBlocks
 from .problem import Problem, head_width, split_heads
-from .projections import Projections, projected_widths
+from .projections import Part, Projections, projected_widths, weight_and_bias
 
 FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 """Functions, and classes derived from :class:`FeatureMap`, by name."""
@@ -50,6 +50,7 @@ class AttentionKernel(WeightedKernel):
     """
 
     whole = True
+    query, key, value, packed = Part(), Part(), Part(), Part()
 
     def __init__(
         self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None
@@ -85,33 +86,35 @@ class AttentionKernel(WeightedKernel):
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of the queries' (0), keys' (1) or values' (2) map."""
         if self.packed is None:
-            layer = (self.query, self.key, self.value)[part]
-            return layer.weight, layer.bias
-        bias = self.packed.bias
-        return self.packed.weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
+            return weight_and_bias((self.query, self.key, self.value)[part])
+        weight, bias = weight_and_bias(self.packed)
+        return weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
         """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and
         values of all heads.
         """
+        return self._project(u.squeeze(1), part)
+
+    def _project(self, u: Tensor, part: int) -> Tensor:
         weight, bias = self._map(part)
-        flat = F.linear(u.squeeze(1), weight, bias if part < 2 else None)
-        return (
-            split_heads(flat, self.heads)
-            if part == 0
-            else self._share(split_heads(flat, self.groups))
+        if part == 0:
+            return split_heads(F.linear(u, weight, bias), self.heads)
+        return self._share(
+            split_heads(F.linear(u, weight, bias if part == 1 else None), self.groups)
         )
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same points: one matrix product where the maps are
         packed.
         """
+        u = u.squeeze(1)
         if self.packed is None:
-            return self._heads(u, 0), self._heads(u, 1), self._heads(u, 2)
-        bias = self.packed.bias
+            return self._project(u, 0), self._project(u, 1), self._project(u, 2)
+        weight, bias = weight_and_bias(self.packed)
         if bias is not None:  # without the values' part, which is the offset
             bias = F.pad(bias[: bias.shape[0] // 3 * 2], (0, bias.shape[0] // 3))
-        query, key, value = F.linear(u.squeeze(1), self.packed.weight, bias).chunk(3, -1)
+        query, key, value = F.linear(u, weight, bias).chunk(3, -1)
         return (
             split_heads(query, self.heads),
             split_heads(key, self.heads),
@@ -222,6 +225,7 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
     """
 
     forms = (*SEPARABLE, WeightBlocks)
+    feature_map, key_map = Part(), Part()
 
     def __init__(
         self,

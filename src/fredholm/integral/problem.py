@@ -217,8 +217,10 @@ def positions(domain: Domain) -> Tensor:
     """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast
     forms read displacements there.
     """
-    shared = domain.shape is not None and domain.positions.dim() == 2
-    return batched(domain.positions if shared else clean(domain.positions, domain.valid), 2)
+    x = domain.positions
+    if domain.valid is not None and (domain.shape is None or x.dim() == 3):
+        x = clean(x, domain.valid)
+    return batched(x, 2)
 
 
 def clean(x: Tensor, valid: Tensor | None) -> Tensor:
@@ -273,7 +275,8 @@ def head_width(dim: int, heads: int) -> int:
 
 def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
     """(B, N, H·c) to (B, H, N, c)."""
-    return u.unflatten(-1, (heads, u.shape[-1] // heads)).transpose(1, 2)
+    batch, points, width = u.shape
+    return u.view(batch, points, heads, width // heads).transpose(1, 2)
 
 
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
