@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm import Domain, SoftmaxAttention
 from fredholm.domain import default_line
-from fredholm.integral.projections import Part
+from fredholm.integral.contract import Part
 
 PLACE = {"device": torch.device("cpu"), "dtype": torch.float32}
 
@@ -44,7 +45,8 @@ def test_a_followed_measure_has_a_gradient_each_time():
     mass.requires_grad_()  # which writes nothing
     for _ in range(2):  # a kept graph would be freed by the first
         domain.quadrature().weights().sum().backward()
-    assert mass.grad is not None and mass.grad.sum() == 6
+    assert mass.grad is not None
+    assert mass.grad.sum() == 6
 
 
 def test_no_grad_and_inference_mode_come_first():
@@ -99,7 +101,7 @@ def test_the_same_domain_may_be_asked_at_other_features():
 
 
 class _Layer(nn.Module):
-    part = Part()
+    part: Any = Part()
 
 
 def test_parts_are_modules_none_or_missing():

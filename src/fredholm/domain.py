@@ -7,19 +7,20 @@ class.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.autograd import forward_ad
 from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
-from .tracing import versions
 from .validation import check_shapes, check_values, positive
 
 Kept = TypeVar("Kept")
@@ -479,7 +480,7 @@ class Domain:
         Made anew where autograd follows a tensor, under tracing, transforms and modes. Copies,
         pickles and :meth:`replace` begin with nothing kept.
         """
-        now = versions([x for x in self._tensors() if x is not None])
+        now = _versions([x for x in self._tensors() if x is not None])
         if now is None:
             return make()
         memo = self.__dict__.get("_memo")
@@ -622,7 +623,7 @@ def default_line(
         >>> default_line(4, **place) is default_line(4, **place)
         True
     """
-    if versions(()) is None:
+    if _versions(()) is None:
         return Domain.line(
             n, length=length, causal=causal, measure=measure, device=device, dtype=dtype
         )
@@ -656,7 +657,32 @@ def _has_values(x: Tensor) -> bool:
     """Whether a tensor can be looked into: not while code is traced or transformed, nor on meta."""
     if torch.compiler.is_compiling() or x.is_meta or type(x) is not Tensor:
         return False
-    return torch._C._functorch.get_dynamic_layer_stack_depth() == 0  # pyright: ignore[reportAttributeAccessIssue]
+    return not _transformed()
+
+
+def _transformed() -> bool:
+    """Whether a transform of torch.func or a level of forward mode is open."""
+    return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[int] | None:
+    """How often each tensor was written to: what is computed from them now holds until that
+    changes. None where it must not be kept.
+
+    That is: while code is traced, transformed or watched by a mode, while a CUDA graph is captured,
+    for subclasses, and where autograd follows a tensor. An inference tensor does not say when it is
+    written to.
+    """
+    if torch.compiler.is_compiling() or _transformed() or torch._C._len_torch_dispatch_stack():
+        return None
+    result = []
+    for x in tensors:
+        if type(x) is not Tensor or x.requires_grad or x.is_inference():
+            return None
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        result.append(x._version)
+    return result
 
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:

@@ -21,9 +21,10 @@ from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Stabilised
+from .contract import Part
 from .forms import WeightBlocks
 from .problem import Problem, head_width, split_heads
-from .projections import Part, Projections, projected_widths, weight_and_bias
+from .projections import Projections, projected_widths
 
 FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 """Functions, and classes derived from :class:`FeatureMap`, by name."""
@@ -139,6 +140,16 @@ class AttentionKernel(WeightedKernel):
     def offset(self, problem: Problem) -> Tensor | None:
         bias = self._map(2)[1]
         return None if bias is None else self._share(bias.view(1, self.groups, 1, self.d_out))
+
+
+def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
+    than to find them as attributes. Parametrised layers compute them as attributes.
+    """
+    stored = layer._parameters
+    if "weight" in stored and "bias" in stored:
+        return stored["weight"], stored["bias"]  # type: ignore[return-value]
+    return layer.weight, layer.bias
 
 
 # --- where the weight is an inner product of features ---------------------------------------------

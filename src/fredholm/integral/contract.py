@@ -302,6 +302,32 @@ def _refusal(
 # --- what concrete kernels share ------------------------------------------------------------------
 
 
+class Part:
+    """A submodule as an attribute of its class: found ten times sooner than by the search of
+    ``nn.Module.__getattr__``, which remains for what is not there. None is an ordinary attribute.
+
+    Example:
+        >>> class Layer(nn.Module):
+        ...     inner = Part()
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.inner = nn.Linear(2, 3)
+        >>> Layer().inner
+        Linear(in_features=2, out_features=3, bias=True)
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        try:
+            return module._modules[self.name]
+        except (AttributeError, KeyError):
+            if module is None:
+                return self
+            raise AttributeError(self.name) from None
+
+
 def check_dropout(training: bool, rate: float) -> None:
     """ConversionError where dropout is active: such a layer is random, and no integral operator."""
     if training and rate:

@@ -17,7 +17,7 @@ from ..ops.backend import result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .contract import Kernel
+from .contract import Kernel, Part
 from .forms import Form, Memory, choose
 from .problem import (
     Call,
@@ -36,7 +36,6 @@ from .problem import (
     positions,
     split_heads,
 )
-from .projections import Part
 from .sharing import Sharing
 from .strategy import Plan, Strategy, read_strategy
 

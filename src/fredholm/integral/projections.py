@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from ..errors import OptionError
@@ -31,42 +29,6 @@ class TransposedLinear(nn.Linear):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         return self.stored.mT
-
-
-class Part:
-    """A submodule as an attribute of its class: found ten times sooner than by the search of
-    ``nn.Module.__getattr__``, which remains for what is not there. None is an ordinary attribute.
-
-    Example:
-        >>> class Layer(nn.Module):
-        ...     inner = Part()
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.inner = nn.Linear(2, 3)
-        >>> Layer().inner
-        Linear(in_features=2, out_features=3, bias=True)
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, module: Any, owner: type | None = None) -> Any:
-        try:
-            return module._modules[self.name]
-        except (AttributeError, KeyError):
-            if module is None:
-                return self
-            raise AttributeError(self.name) from None
-
-
-def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
-    than to find them as attributes. Parametrised layers compute them as attributes.
-    """
-    stored = layer._parameters
-    if "weight" in stored and "bias" in stored:
-        return stored["weight"], stored["bias"]  # type: ignore[return-value]
-    return layer.weight, layer.bias
 
 
 def projected_widths(dim: int, heads: int, projections: Projections) -> tuple[int, int, int]:

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..tracing import transforms
-from .backend import spread
+from .backend import spread, transforms
 
 Function = Callable[..., Any]
 FUSED = "ScaledDotProduct"  # torch's nodes of fused attention; the composite form has none

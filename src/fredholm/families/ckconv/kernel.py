@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem
-from ...tracing import transforms
+from ...ops.backend import transforms
 from .grid_convolution.fft import HiddenConvolution
 from .position_network import PositionNetwork, WeightNormLinear
 

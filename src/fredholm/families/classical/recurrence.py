@@ -28,7 +28,7 @@ from ...integral import (
     check_dropout,
 )
 from ...integral.conversion import refuse_dropout, register_converter
-from ...tracing import transforms
+from ...ops.backend import transforms
 from .trajectory import CELLS, LINEARIZATIONS, Trajectory, Weights, push
 from .trajectory.line import Line, Order, take
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ...errors import OptionError, StrategyError, suggest
 from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
-from ...ops.backend import check_backend, full_precision
+from ...ops.backend import check_backend, full_precision, transforms
 from ...quadrature import Quadrature
-from ...tracing import transforms
 from .graph import EDGE_PRODUCT, Convergence, resolvent, resolvent_naive
 from .graph.solve import SOLVERS
 from .hops import NEEDS, HopRows, gained, graph_of, graph_row

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...quadrature import Quadrature
-from ...tracing import transforms
+from ..backend import transforms
 from ..plain import attention_differentiable_again
 
 
