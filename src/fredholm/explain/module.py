@@ -5,7 +5,6 @@ inside its model.
 from __future__ import annotations
 
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from .calls import Call, capture, evaluating, find_layer
 from .entries import entry_section
 from .given import ReportOptions
 from .kernels import BUDGET, image_grid, output_points, take_samples
-from .page import Section
+from .page import Section, words
 from .report import Content, kernel_sections, units, write_report
 from .sections import Layer
 from .sources import load_inputs, load_model
@@ -30,7 +29,6 @@ TOLERANCE = {
     torch.float64: 1e-8,
     torch.float32: 1e-3,
 }  # beyond it the operator is not this layer; the page says the error
-INPUT = '<p class="note">The picture is the size of the layer\'s own input, ‖u(x)‖, and its outline.</p>'
 WORK = 2**29  # kernel entries read for one picture
 
 
@@ -113,7 +111,7 @@ def report_module(
         sections, numbers = kernel_sections([result], _picture(result), look)
         entries, numbers["entries"] = entry_section(result)
         sections = [
-            replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s
+            replace(s, text=s.text + words("layer_note")) if s.key == "maps" and call.grid else s
             for s in sections
         ]
         sections = [_identity(path, layer, operator, call, domain, options), *sections]
@@ -262,19 +260,18 @@ def _identity(path, layer, operator, call, domain, options) -> Section:
     )
     plan = operator.plan(domain)
     order = "causal, " if domain.causal else ""
-    times = "" if call.calls == 1 else f" The model calls it {call.calls} times; this is the first."
-    given = f" Options: {', '.join(f'{k}={v!r}' for k, v in options.items())}." if options else ""
-    offset = ", an offset (biases, initial state)" if _affine(operator, call, domain) else ""
-    text = (
-        '<p class="formula">y(x) = ∫ K(x, y; u) u(y) dμ(y) + offset(x)</p>'
-        f"<p><code>{escape(path)}</code>, a "
-        f"<code>{escape(type(layer).__module__)}.{escape(type(layer).__name__)}</code>, with "
-        f"its own weights.{times}{given} Its kernel is a <code>{type(kernel).__name__}</code>: "
-        f"{escape(summary)}. "
-        "The response has this "
-        f"integral{offset}{' and an output projection' if operator.projection is not None else ''}. "
-        f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}. Evaluated by "
-        f"{escape(str(plan))}.</p>"
+    where = f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}."
+    text = words(
+        "layer",
+        path=path,
+        kind=f"{type(layer).__module__}.{type(layer).__name__}",
+        kernel=type(kernel).__name__,
+        summary=summary,
+        calls=call.calls,
+        options=", ".join(f"{k}={v!r}" for k, v in options.items()),
+        offset=_affine(operator, call, domain),
+        projection=operator.projection is not None,
+        plan=f"{where} Evaluated by {plan}.",
     )
     return Section("identity", "The operator", text)
 
