@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def test_what_the_forward_keeps_grows_with_the_batch(plan):
     # at least the input of every layer: 64 samples, 16 points, 32-bit
     width = load_recipe("digits", TINY)
     train = build_dataset(width, "train")
-    model = build_model(width, train)
+    model: Any = build_model(width, train)
     u, _ = model.encoder(train.example())
     assert plan.memory.activations > 64 * u[0].numel() * 4 / MEGABYTE
     assert plan.memory.total > plan.memory.activations
