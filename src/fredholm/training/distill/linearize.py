@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
-from ...errors import OptionError
+from ..fit import check_precision
 from ..metrics import metric_named
 from ..tasks import create_task
 from .data import as_dataset
-from .fit import PRECISIONS, Run, StageOptions, run_stage
+from .fit import Run, StageOptions, run_stage
 from .progress import Progress
 from .scores import check_head, divergences, evaluate
 from .speed import measure_speed
@@ -118,8 +118,7 @@ def linearize(
 
     Reference: LUNA, §5.2, §10.2.
     """
-    if precision not in PRECISIONS:
-        raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+    check_precision(precision)
     chosen = create_task(task)
     name = metric or chosen.score
     run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
@@ -211,6 +210,8 @@ def fine_tune(
         val,
         options,
         ConversionReport.of(stub, type(model).__name__),
+        run.task,
+        run.metric,
     )
     model.eval()
     return progress.get("score", lambda: evaluate(model, val, run.metric, run.task, precision))
@@ -251,5 +252,6 @@ def _train(
         )
         score("distilled", student)
     if tune.epochs:
-        run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report)
+        extra = (run.task, run.metric)
+        run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report, *extra)
         score("tuned", student)
