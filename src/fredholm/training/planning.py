@@ -19,7 +19,7 @@ from ..errors import DataError
 from ..integral import auxiliary_loss
 from .build import build_dataset, build_loaders, build_mixer, build_model, data_arguments
 from .machine import describe_machine, peak_megabytes, seconds_of
-from .module import make_optimizer
+from .module import descent_of
 from .recipe import Recipe
 from .run import check_devices
 from .tasks import task_of
@@ -173,10 +173,11 @@ def _endless(loader: Callable[[int, int], Any]):
 class _Step:
     """One step of the training, as :class:`fredholm.training.module.Classifier` takes it."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, data: Any, device: torch.device):
+    def __init__(self, model: Any, recipe: Recipe, data: Any, device: torch.device):
         self.model, self.recipe, self.device = model, recipe, device
         self.task, self.mixer = task_of(data), build_mixer(recipe, len(data.classes))
-        self.optimizer = make_optimizer(model, recipe)
+        groups = model.weight_decay_groups(recipe.optimizer.weight_decay)
+        self.optimizer = descent_of(recipe).optimizer(groups)
 
     def __call__(self, batch: tuple[Any, Tensor]) -> None:
         self.optimizer.zero_grad()
