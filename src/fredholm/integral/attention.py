@@ -21,6 +21,7 @@ from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures
+from .contract import Part
 from .forms import WeightBlocks
 from .prepared import answering, prepared
 from .problem import Problem, head_width, split_heads
@@ -30,6 +31,16 @@ FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 """Functions, and classes derived from :class:`FeatureMap`, by name."""
 
 register_feature_map = FEATURE_MAPS.register
+
+# What :meth:`FeatureAttentionKernel.together` does at once.
+PARTS = (
+    "_heads",
+    "key_features",
+    "query_features",
+    "stable_key_features",
+    "stable_query_features",
+    "values",
+)
 
 
 class AttentionKernel(WeightedKernel):
@@ -51,6 +62,7 @@ class AttentionKernel(WeightedKernel):
     """
 
     whole = True
+    query, key, value, packed = Part(), Part(), Part(), Part()
 
     def __init__(
         self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None
@@ -86,35 +98,37 @@ class AttentionKernel(WeightedKernel):
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of the queries' (0), keys' (1) or values' (2) map."""
         if self.packed is None:
-            layer = (self.query, self.key, self.value)[part]
-            return layer.weight, layer.bias
-        bias = self.packed.bias
-        return self.packed.weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
+            return weight_and_bias((self.query, self.key, self.value)[part])
+        weight, bias = weight_and_bias(self.packed)
+        return weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
         """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and
         values of all heads.
         """
+        return self._project(u.squeeze(1), part)
+
+    def _project(self, u: Tensor, part: int) -> Tensor:
         weight, bias = self._map(part)
-        flat = F.linear(u.squeeze(1), weight, bias if part < 2 else None)
-        return (
-            split_heads(flat, self.heads)
-            if part == 0
-            else self._share(split_heads(flat, self.groups))
+        if part == 0:
+            return split_heads(F.linear(u, weight, bias), self.heads)
+        return self._share(
+            split_heads(F.linear(u, weight, bias if part == 1 else None), self.groups)
         )
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same points: one matrix product where the maps are
         packed.
         """
-        if self.packed is None and not answering(self):
-            return self._heads(u, 0), self._heads(u, 1), self._heads(u, 2)
-        if self.packed is None:
+        u = u.squeeze(1)
+        if self.packed is None and answering(self):
             return self._side_by_side(u)
-        bias = self.packed.bias
+        if self.packed is None:
+            return self._project(u, 0), self._project(u, 1), self._project(u, 2)
+        weight, bias = weight_and_bias(self.packed)
         if bias is not None:  # without the values' part, which is the offset
             bias = F.pad(bias[: bias.shape[0] // 3 * 2], (0, bias.shape[0] // 3))
-        query, key, value = F.linear(u.squeeze(1), self.packed.weight, bias).chunk(3, -1)
+        query, key, value = F.linear(u, weight, bias).chunk(3, -1)
         return (
             split_heads(query, self.heads),
             split_heads(key, self.heads),
@@ -124,7 +138,7 @@ class AttentionKernel(WeightedKernel):
     def _side_by_side(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same by the weights of the three maps in one matrix, kept between calls."""
         weight, bias = prepared(self, "side by side", self._joined)
-        flat = F.linear(u.squeeze(1), weight, bias)
+        flat = F.linear(u, weight, bias)
         groups = self.groups * self.width
         sizes = [self.heads * self.width, groups, flat.shape[-1] - self.heads * self.width - groups]
         query, key, value = flat.split(sizes, -1)
@@ -161,6 +175,16 @@ class AttentionKernel(WeightedKernel):
     def offset(self, problem: Problem) -> Tensor | None:
         bias = self._map(2)[1]
         return None if bias is None else self._share(bias.view(1, self.groups, 1, self.d_out))
+
+
+def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
+    than to find them as attributes. Parametrised layers compute them as attributes.
+    """
+    stored = layer._parameters
+    if "weight" in stored and "bias" in stored:
+        return stored["weight"], stored["bias"]  # type: ignore[return-value]
+    return layer.weight, layer.bias
 
 
 # --- where the weight is an inner product of features ---------------------------------------------
@@ -253,6 +277,14 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
     """
 
     forms = (*SEPARABLE, WeightBlocks)
+    feature_map, key_map = Part(), Part()
+
+    _joint = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass that changes one of the parts is asked for each by itself."""
+        super().__init_subclass__(**options)
+        cls._joint = all(getattr(cls, n) is getattr(FeatureAttentionKernel, n) for n in PARTS)
 
     def __init__(
         self,
@@ -322,6 +354,9 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        if not self._joint:
+            key, shift = self.stable_key_features(x, u, valid, least)
+            return self.stable_query_features(x, u), key, shift, self.values(x, u)
         queries, keys, values = self._all_heads(u)
         if self.floor is None:
             query, shift = self.feature_map(queries), None
