@@ -22,6 +22,7 @@ from .capabilities import (
     CausalTransition,
     Expanded,
     HiddenReadout,
+    JointFeatures,
     JointScores,
     LagFeatures,
     LagTaps,
@@ -44,7 +45,8 @@ from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
 from .multihead import MultiheadAdapter
-from .operator import CausalState, IntegralOperator
+from .operator import IntegralOperator
+from .prepared import answering, check_inference, inference, prepared
 from .problem import (
     Facts,
     Layout,
@@ -52,6 +54,7 @@ from .problem import (
     Problem,
     grid_displacements,
     head_width,
+    heads_apart,
     merge_heads,
     split_heads,
 )
@@ -65,6 +68,7 @@ from .registry import (
     register_operator,
 )
 from .rotary import Rotary
+from .state import CausalState, State, load_state
 from .strategy import (
     EXACT,
     FFT,
@@ -98,6 +102,7 @@ __all__ = [
     "HiddenKernel",
     "HiddenReadout",
     "IntegralOperator",
+    "JointFeatures",
     "JointScores",
     "Kernel",
     "KeyForm",
@@ -125,6 +130,7 @@ __all__ = [
     "SoftmaxScores",
     "SplitHidden",
     "Stabilised",
+    "State",
     "StateScan",
     "Strategy",
     "TokenGraphWeights",
@@ -133,27 +139,33 @@ __all__ = [
     "WeightedValue",
     "Window",
     "add_proposal",
+    "answering",
     "as_operator",
     "auxiliary_loss",
     "build_feature_map",
     "check_dropout",
+    "check_inference",
     "choose",
     "convertible",
     "create_operator",
     "grid_displacements",
     "has_trait",
     "head_width",
+    "heads_apart",
     "identity",
     "import_file",
+    "inference",
     "is_per_head",
     "is_pointwise",
     "key_features",
     "list_operators",
+    "load_state",
     "merge_heads",
     "operator_factory",
     "operator_options",
     "orthogonal_draws",
     "own_parameter",
+    "prepared",
     "query_features",
     "read_grid",
     "read_strategy",

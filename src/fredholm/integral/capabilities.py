@@ -142,6 +142,16 @@ class Stabilised(Separable):
         """
 
 
+class JointFeatures(Stabilised):
+    """Where queries and keys are the same points, one matrix product may give everything."""
+
+    @abstractmethod
+    def together(
+        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """What ``stable_query_features``, ``stable_key_features`` (two) and ``values`` give."""
+
+
 class Banked(Separable):
     """The features are a bank of scalar networks at projections, which a GPU evaluates where they
     are used and does not keep.
@@ -276,6 +286,7 @@ CAPABILITIES: tuple[type, ...] = (
     Separable,
     Banked,
     Stabilised,
+    JointFeatures,
     Expanded,
     Pooled,
     TokenGraphWeights,

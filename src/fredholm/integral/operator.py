@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.backend import result_dtype
+from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
-from ..quadrature import Quadrature, Rows
+from ..quadrature import Rows
 from .capabilities import WeightedValue
 from .contract import Kernel, Part
-from .forms import Form, Memory, choose
+from .forms import Form, choose
+from .prepared import check_inference
 from .problem import (
     Call,
     Facts,
@@ -37,30 +38,10 @@ from .problem import (
     split_heads,
 )
 from .sharing import Sharing
+from .state import CausalState, load_state
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
-
-
-@dataclass(frozen=True, eq=False)
-class CausalState:
-    """What a causal operator remembers of a prefix.
-
-    Attributes:
-        domain: all points, those to come included.
-        quadrature: their weights.
-        seen: how many points came.
-        keys: the form's memory of them, tensors with the batch on dimension 0.
-        form: the algorithm that the state began with and keeps.
-        batch: how many sequences it is about.
-    """
-
-    domain: Domain
-    quadrature: Quadrature
-    seen: int
-    keys: Memory
-    form: Form
-    batch: int
 
 
 class IntegralOperator(nn.Module, metaclass=Checked):
@@ -292,6 +273,18 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         form = choose(self._strategy, self.kernel, facts)
         return CausalState(domain, domain.quadrature(), 0, {}, form, batch)
 
+    def load_state(self, path: str | Path) -> CausalState:
+        """The state that :meth:`CausalState.save` wrote, also in another process: of this operator,
+        or of one built alike with the same weights.
+
+        Raises:
+            CheckpointError: a file that is missing or of something else, or a state of another
+                algorithm.
+        """
+        parameter = next(self.parameters(), None)
+        device = torch.device("cpu") if parameter is None else parameter.device
+        return load_state(path, lambda domain, batch: self.init_state(batch, domain), device)
+
     def step(
         self, u_t: Float[Tensor, "b d"], state: CausalState
     ) -> tuple[Float[Tensor, "b o"], CausalState]:
@@ -347,11 +340,13 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         u = clean(u, valid)
         heads = self._split(u)
         x = batched(clean(domain.positions[..., part, :], valid), 2)
-        x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
+        if x.dtype != u.dtype or x.device != u.device:
+            x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
         response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
-        out = self._finish(response.to(result_dtype(u)), u, valid)
-        return out, replace(state, seen=t + n, keys=memory)
+        out = self._finish(cast(response, result_dtype(u)), u, valid)
+        after = CausalState(domain, state.quadrature, t + n, memory, state.form, state.batch)
+        return out, after
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -360,6 +355,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
         Traced code keeps the parameters that it was traced with.
         """
+        check_inference(self)
         if self.sharing is not None and not torch.compiler.is_compiling():
             self.sharing.follow()
 

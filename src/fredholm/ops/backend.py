@@ -37,6 +37,7 @@ BACKENDS = ("auto", "torch", "triton")
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
 INSTALLED = find_spec("triton") is not None
 UNCHANGED = nullcontext()
+SUMMED = (torch.float32, torch.float64)
 
 
 def check_backend(name: str) -> str:
@@ -236,6 +237,21 @@ def spread(arguments: Sequence[Any]) -> list[Any]:
 
 
 # --- precision ------------------------------------------------------------------------------------
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """float32 for the half precisions, else the dtype itself: those that sums are made in.
+
+    Example:
+        >>> at_least_single(torch.bfloat16), at_least_single(torch.float64)
+        (torch.float32, torch.float64)
+    """
+    return dtype if dtype in SUMMED else torch.promote_types(dtype, torch.float32)
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``, without a call where nothing changes."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def full_precision(like: Tensor) -> AbstractContextManager:

@@ -17,6 +17,7 @@ from ..data import Vocabulary
 from ..data.kinds.kind import KINDS, saved_kind
 from ..errors import CheckpointError, OptionError, StorageError
 from ..files import storing, write_json
+from ..integral import inference
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
 from .build import build_dataset
@@ -131,7 +132,8 @@ def evaluate(
     recipe = place.load_recipe()
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    numbers = task_of(dataset).summary(_outputs(model, loader), dataset.classes)
+    with inference(model):
+        numbers = task_of(dataset).summary(_outputs(model, loader), dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
@@ -235,7 +237,7 @@ def predict(
             "generate`)"
         )
     result, inputs = kind.read([Path(file) for file in files], facts, model.config.encoder)
-    with torch.inference_mode():
+    with torch.inference_mode(), inference(model):
         probabilities = model(inputs).float().softmax(-1)
     best, predicted = probabilities.max(-1)
     return [

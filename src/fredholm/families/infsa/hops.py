@@ -147,10 +147,12 @@ def step_hops(
     cache.
     """
     row, value, after = graph_row(kernel, u, quadrature, t, memory)
-    out = torch.zeros_like(value)
+    out = None
     for hop in range(hops):
-        after[f"hop{hop}"] = _append(memory, f"hop{hop}", value + out)
+        new = value if out is None else value + out
+        after[f"hop{hop}"] = _append(memory, f"hop{hop}", new)
         out = row @ after[f"hop{hop}"]
+    assert out is not None  # a walk has at least one hop
     return gained(kernel, out, u), after
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...ops.attention import attention
+from ...quadrature import Quadrature
 from ..capabilities import JointScores, SoftmaxScores, has_trait
 from ..contract import Kernel, Memory, with_offset
 from ..problem import Facts, Problem
 from ..strategy import Exact
-from .keys import KeyForm
+from .keys import STEP, KeyForm
 
 
 class Fused(KeyForm):
@@ -30,6 +32,19 @@ class Fused(KeyForm):
 
     def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
         return {"key": kernel.keys(y, uy), "value": kernel.values(y, uy)}
+
+    def _advance(
+        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        if not has_trait(kernel, JointScores):
+            return super()._advance(kernel, x, u, quadrature, memory)
+        query, key, value = kernel.project(x, u)
+        if memory:
+            key = torch.cat([memory["key"], key], -2)
+            value = torch.cat([memory["value"], value], -2)
+        out = attention(query, key, value, quadrature.to(u.dtype))
+        out = with_offset(out, kernel, Problem(x, x, u, u, quadrature, STEP))
+        return out, {"key": key, "value": value}
 
     def integrate(self, kernel: Any, problem: Problem, keys: Memory) -> Tensor:
         query = kernel.queries(problem.x, problem.ux)

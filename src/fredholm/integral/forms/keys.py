@@ -9,6 +9,9 @@ from ...quadrature import Quadrature
 from ..contract import Form, Kernel, Memory, with_offset
 from ..problem import Layout, Problem
 
+# queries are the last of the keys only: to a kernel, points of another domain
+STEP = Layout(cross=True, stepping=True)
+
 
 class KeyForm(Form):
     """Base of forms that compute something once for every key, and whose causal memory is that: it
@@ -53,7 +56,6 @@ class KeyForm(Form):
             u,
             memory.get("signal", u),
             quadrature.to(u.dtype),
-            # queries are the last of the keys only: to a kernel, points of another domain
-            Layout(cross=True, stepping=True),
+            STEP,
         )
         return with_offset(self.integrate(kernel, problem, memory), kernel, problem), memory

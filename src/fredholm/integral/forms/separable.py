@@ -18,10 +18,11 @@ from ...ops.linear_attention import (
     wants_pieces,
 )
 from ...quadrature import Quadrature
-from ..capabilities import Banked, Expanded, Separable, Stabilised
+from ..capabilities import Banked, Expanded, JointFeatures, Separable, Stabilised, has_trait
 from ..contract import Form, Kernel, Memory, with_offset
-from ..problem import Facts, Layout, Problem
+from ..problem import Facts, Problem
 from ..strategy import Linear
+from .keys import STEP
 
 
 class SeparableForm(Form):
@@ -155,14 +156,17 @@ class RunningMoment(SeparableForm):
         """The next n points, the last n of what ``quadrature`` is about."""
         n = u.shape[2]
         valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
-        features, shift = key_features(kernel, x, u, valid, memory.get("shift"))
-        points = query_features(kernel, x, u), features, kernel.values(x, u)
+        if has_trait(kernel, JointFeatures):
+            query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
+        else:
+            key, shift = key_features(kernel, x, u, valid, memory.get("shift"))
+            query, value = query_features(kernel, x, u), kernel.values(x, u)
+        points = query, key, value
         measure = quadrature.mass[:, -n:], quadrature.scale
         options = {"floor": kernel.floor, "chunk": self.strategy.chunk}
         out, memory = advance_moment(*points, shift, *measure, memory, **options)
-        problem = Problem(x, x, u, u, quadrature, Layout(cross=True, stepping=True))
-        out = with_offset(expanded(kernel, problem, out), kernel, problem)
-        return out, memory
+        problem = Problem(x, x, u, u, quadrature, STEP)
+        return with_offset(expanded(kernel, problem, out), kernel, problem), memory
 
 
 # --- features, stabilised where the kernel can ----------------------------------------------------
