@@ -37,16 +37,24 @@ from .capabilities import (
     WeightedValue,
     has_trait,
 )
-from .contract import Kernel, check_dropout, identity, own_parameter
+from .contract import (
+    Kernel,
+    answering,
+    check_dropout,
+    check_inference,
+    identity,
+    own_parameter,
+    prepared,
+)
 from .conversion import as_operator, convertible, refuse, register_converter
 from .exponential import ExponentialMap, orthogonal_draws
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
+from .memo import inference
 from .multihead import MultiheadAdapter
 from .operator import IntegralOperator
-from .prepared import answering, check_inference, inference, prepared
 from .problem import (
     Facts,
     Layout,

@@ -21,9 +21,8 @@ from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures
-from .contract import Part
+from .contract import Part, answering, prepared
 from .forms import WeightBlocks
-from .prepared import answering, prepared
 from .problem import Problem, head_width, split_heads
 from .projections import Projections, projected_widths
 

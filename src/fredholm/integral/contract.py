@@ -5,8 +5,8 @@ is a plain loop over the kernel's list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,11 +15,16 @@ from torch import Tensor, nn
 from ..arguments import Checked
 from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
-from ..ops.backend import describe_backend
+from ..ops.backend import describe_backend, transforms
 from ..quadrature import Quadrature
 from .capabilities import lacking
 from .problem import Facts, Layout, Problem
 from .strategy import Plan, Strategy
+
+if TYPE_CHECKING:
+    from .memo import Memo
+
+Value = TypeVar("Value")
 
 Memory = dict[str, Tensor]
 """What a causal form keeps of the points before: tensors with the batch on dimension 0."""
@@ -348,3 +353,51 @@ def own_parameter(x: Tensor) -> nn.Parameter:
 def identity(heads: int, dim: int) -> Tensor:
     """One identity matrix a head, (H, dim, dim)."""
     return torch.eye(dim).repeat(heads, 1, 1)
+
+
+# --- what weights alone decide --------------------------------------------------------------------
+
+MEMOS: dict[nn.Module, Memo] = {}  # of the modules inside :class:`.inference`
+
+
+def prepared(
+    module: nn.Module, name: Any, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
+) -> Value:
+    """``make()``, which depends on the weights of ``module``, ``name`` and the tensors ``of``, and
+    nothing else; inside :class:`.inference` it is called once.
+
+    Args:
+        module: whose parameters, buffers and submodules it reads.
+        name: a word, and with it every option that it depends on: dtypes, sizes, switches.
+        make: returns a tensor or a tuple of tensors that nobody writes to.
+        of: positions, or what was prepared from them.
+
+    Example:
+        >>> from fredholm import inference
+        >>> layer = nn.Linear(1, 1)
+        >>> with inference(layer):
+        ...     first, second = (prepared(layer, "twice", lambda: 2 * layer.weight) for _ in "ab")
+        >>> first is second
+        True
+    """
+    if torch.compiler.is_compiling() or not MEMOS:  # traced code computes it where it is used
+        return make()
+    memo = MEMOS.get(module)
+    if memo is None or transforms():
+        return make()
+    return memo.get(name, make, of)
+
+
+def answering(module: nn.Module) -> bool:
+    """Whether a module is inside :class:`.inference`, where :func:`prepared` keeps things."""
+    if torch.compiler.is_compiling() or not MEMOS:
+        return False
+    return module in MEMOS and not transforms()
+
+
+def check_inference(module: nn.Module) -> None:
+    """InferenceError where a module inside :class:`.inference` is trained."""
+    if MEMOS and not torch.compiler.is_compiling():
+        memo = MEMOS.get(module)
+        if memo is not None:
+            memo.check()

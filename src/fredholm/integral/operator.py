@@ -17,9 +17,8 @@ from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Rows
 from .capabilities import WeightedValue
-from .contract import Kernel, Part
+from .contract import Kernel, Part, check_inference
 from .forms import Form, choose
-from .prepared import check_inference
 from .problem import (
     Call,
     Facts,

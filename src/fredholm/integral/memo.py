@@ -1,8 +1,8 @@
 """What weights alone decide, computed once while a model only answers.
 
-:class:`inference` is the switch; :func:`prepared` is what kernels and forms write around work that
-depends on nothing but weights and fixed positions. Outside the switch it just does the work, and a
-kernel that has never heard of it is right as well.
+:class:`inference` is the switch; :func:`fredholm.integral.prepared` is what kernels and forms write
+around work that depends on nothing but weights and fixed positions. Outside the switch it just does
+the work, and a kernel that has never heard of it is right as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from torch import Tensor, nn
 
 from ..arguments import refuse_kind
 from ..errors import InferenceError, OptionError
-from ..ops.backend import transforms
+from .contract import MEMOS
 
 Value = TypeVar("Value")
 
 VERSION = attrgetter("_version")
 GRIDS = 4  # values of one name that a module keeps at once: those of so many sets of positions
-
-_MEMOS: dict[nn.Module, Memo] = {}
 
 
 class inference:
@@ -69,7 +67,7 @@ class inference:
         for part in trained:
             part.training = False
         for part in parts:
-            memo = _MEMOS.setdefault(part, Memo(part))
+            memo = MEMOS.setdefault(part, Memo(part))
             memo.entered += 1
         quiet = torch.no_grad()
         quiet.__enter__()
@@ -80,54 +78,12 @@ class inference:
         parts, trained, quiet = self._entered.pop()
         quiet.__exit__(*error)
         for part in parts:
-            memo = _MEMOS[part]
+            memo = MEMOS[part]
             memo.entered -= 1
             if not memo.entered:
-                del _MEMOS[part]
+                del MEMOS[part]
         for part in trained:
             part.training = True
-
-
-def prepared(
-    module: nn.Module, name: Any, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
-) -> Value:
-    """``make()``, which depends on the weights of ``module``, ``name`` and the tensors ``of``, and
-    nothing else; inside :class:`inference` it is called once.
-
-    Args:
-        module: whose parameters, buffers and submodules it reads.
-        name: a word, and with it every option that it depends on: dtypes, sizes, switches.
-        make: returns a tensor or a tuple of tensors that nobody writes to.
-        of: positions, or what was prepared from them.
-
-    Example:
-        >>> layer = nn.Linear(1, 1)
-        >>> with inference(layer):
-        ...     first, second = (prepared(layer, "twice", lambda: 2 * layer.weight) for _ in "ab")
-        >>> first is second
-        True
-    """
-    if torch.compiler.is_compiling() or not _MEMOS:  # traced code computes it where it is used
-        return make()
-    memo = _MEMOS.get(module)
-    if memo is None or transforms():
-        return make()
-    return memo.get(name, make, of)
-
-
-def answering(module: nn.Module) -> bool:
-    """Whether a module is inside :class:`inference` and :func:`prepared` keeps what it is given."""
-    if torch.compiler.is_compiling() or not _MEMOS:
-        return False
-    return module in _MEMOS and not transforms()
-
-
-def check_inference(module: nn.Module) -> None:
-    """InferenceError where a module inside :class:`inference` is trained."""
-    if _MEMOS and not torch.compiler.is_compiling():
-        memo = _MEMOS.get(module)
-        if memo is not None:
-            memo.check()
 
 
 class Memo:
