@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....integral import heads_apart
-from ....ops.tiles import distances, find_activation
+from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
+from .first_layer import row_values
 
 BYTES = 1 << 26  # of the hidden units of one query
 
@@ -36,7 +37,7 @@ def one_query(
     """
     dtype = torch.promote_types(signal.dtype, torch.float32)
     terms = {name: _in(x, dtype) for name, x in terms.items()}
-    hidden = _first_layer(terms)
+    hidden = row_values(terms)
     activation = find_activation(terms["activation"]).function
     hidden = activation(hidden)
     for weight, bias in terms.get("mid", ()):
@@ -54,22 +55,6 @@ def one_query(
     if bias is not None:
         out = out + heads_apart(value.sum(2), bias.to(dtype))
     return out[:, :, None].to(signal.dtype)
-
-
-def _first_layer(terms: Mapping[str, Any]) -> Tensor:
-    """Pre-activations (B, H, t, w)."""
-    total = terms["key_bias"] + terms["query_bias"]
-    if "query" in terms:
-        columns = terms["scale"] * terms["query"]
-        if "query2" in terms:
-            second = terms["scale2"] * terms["query2"]
-            before = columns.shape[-1] - second.shape[-1]
-            columns = torch.cat([columns[..., :before], columns[..., before:] + second], -1)
-        total = total + terms["key"] @ columns.mT
-    if "distance_scale" in terms:
-        length = distances(terms["query_positions"], terms["key_positions"])[:, None].mT
-        total = total + length * terms["distance_scale"][:, None]
-    return total
 
 
 def _in(x: Any, dtype: torch.dtype) -> Any:
