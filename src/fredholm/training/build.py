@@ -32,7 +32,7 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         if value is not None:
             options[key] = value
     result: Any = data.create_dataset(
-        recipe.data.name, split, options=recipe.data.options, **options
+        recipe.data.name, split, options=recipe.data.options | recipe.data.reading, **options
     )
     if recipe.data.masked is not None:
         result = data.HiddenTokens(result, recipe.data.masked)

@@ -18,7 +18,7 @@ from ..kinds.points import POINTS, PointDataset
 from ..meshes import sample_surface, unit_ball
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-from .official_clouds_off import parse_off
+from ..files.off import parse_off
 
 STORED = 2048
 SCAN_CLASSES = (

@@ -201,6 +201,7 @@ class FolderDataset(ImageDataset):
         threads: how many files are decoded at once (default: the machine's cores, at most 8).
         annotations: files of boxes by the pictures' names without suffix, see
             :mod:`fredholm.data.boxes`.
+        task: ``classification``, or ``regression``: the labels are numbers.
     """
 
     def __init__(
@@ -215,9 +216,12 @@ class FolderDataset(ImageDataset):
         image_size: tuple[int, int],
         threads: int | None = None,
         annotations: Mapping[str, Path] | None = None,
+        task: str = "classification",
     ):
         require("PIL", "train", "reading pictures")
-        super().__init__(name, split, labels.long(), classes, mean, std, (3, *image_size))
+        labels = labels.float() if task == "regression" else labels.long()
+        super().__init__(name, split, labels, classes, mean, std, (3, *image_size))
+        self.task = task
         if len(files) != len(labels):
             raise ShapeError(
                 f"files: received {len(files)}; needs one for each of {len(labels)} labels"

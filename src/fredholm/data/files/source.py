@@ -1,0 +1,365 @@
+"""A user's files as data sets: read once, divided, scaled, and described."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import DataError, OptionError
+from ..kinds.dataset import IGNORED, LabelledDataset
+from ..kinds.fields import FIELDS, POINT_FIELDS, FieldDataset, PointFieldDataset
+from ..kinds.images import IMAGES, FolderDataset
+from ..kinds.kind import Kind
+from ..kinds.points import POINTS, PointDataset
+from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
+from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from ..splits import SPLITS
+from .collect import collect
+from .collection import Collection, check_labels
+from .parts import divide
+from .reading import Reading
+from .scaling import (
+    channel_scales,
+    cloud_tensor,
+    longest,
+    measure,
+    point_rows,
+    series_rows,
+    table_rows,
+)
+from .table import Coded
+
+KINDS: dict[str, Kind] = {
+    "series": SEQUENCES,
+    "rows": TABLES,
+    "texts": TEXTS,
+    "images": IMAGES,
+    "clouds": POINTS,
+    "fields": FIELDS,
+}
+VAL_SHARE = 0.2  # of what is left to train on
+LARGEST_SIDE = 64  # of pictures whose size nobody said
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+UNBALANCED = 3.0  # the largest class over the smallest, from where accuracy alone misleads
+
+
+class Source:
+    """What lies at a path, as data sets.
+
+    Attributes:
+        collection: its samples.
+        kind: of them.
+        parts: the split of each sample.
+
+    Raises:
+        DataError: what nobody should train on, see :func:`.collection.check_labels`.
+    """
+
+    def __init__(self, path: Path, reading: Reading, val: float | int = VAL_SHARE):
+        self.path = path
+        self.collection = collect(path, reading)
+        check_labels(self.collection)
+        self.parts = divide(self.collection, float(val))
+        points = self.collection.coordinates is not None
+        self.kind = POINT_FIELDS if points else KINDS[self.collection.kind]
+        self.training = np.flatnonzero(self.parts == 0)
+        self._check_training()
+
+    @property
+    def name(self) -> str:
+        return self.collection.name
+
+    @property
+    def reading(self) -> Reading:
+        return self.collection.reading
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        labels = self.collection.labels
+        return tuple(labels.names) if isinstance(labels, Coded) else ()
+
+    @cached_property
+    def scaling(self) -> dict[str, Any]:
+        return measure(self.collection, self.training)
+
+    @cached_property
+    def prepared(self) -> Any:
+        """The samples as the kind's data set holds them."""
+        make = {"series": series_rows, "rows": table_rows, "clouds": cloud_tensor}
+        if self.collection.kind in make:
+            return make[self.collection.kind](self.collection, self.scaling)
+        if self.collection.coordinates is not None:
+            return point_rows(self.collection, self.scaling)
+        return self.collection.samples
+
+    @cached_property
+    def units(self) -> tuple[float, float]:
+        """Of a regression: mean and deviation of the training samples' targets."""
+        labels = self.collection.labels
+        if self.collection.task != "regression" or self.collection.kind == "fields":
+            return 0.0, 1.0
+        values = labels[self.training]
+        return float(values.mean()), float(values.std()) or 1.0
+
+    def _check_training(self) -> None:
+        """Refuse classes that no training sample has.
+
+        Raises:
+            DataError: naming the class.
+        """
+        labels = self.collection.labels
+        if not isinstance(labels, Coded) or self.collection.steps is not None:
+            return
+        counts = np.bincount(labels.codes[self.training], minlength=len(labels.names))
+        if (counts == 0).any():
+            name = labels.names[int((counts == 0).argmax())]
+            row = int((labels.codes == labels.names.index(name)).argmax())
+            raise DataError(
+                f"{self.collection.where(row)}: is of the class {name!r}, of which the training set "
+                "has no sample; add some, or remove the class"
+            )
+
+    # --- data sets --------------------------------------------------------------------------------
+
+    def dataset(
+        self,
+        split: str,
+        *,
+        image_size: tuple[int, int] | None = None,
+        text: TextOptions | None = None,
+    ) -> LabelledDataset:
+        """One split: train, val or test.
+
+        Args:
+            image_size: of pictures, the size that they are brought to (default: the median of
+                theirs, at most 64).
+            text: of texts, how they become numbers.
+        """
+        chosen = np.flatnonzero(self.parts == SPLITS.index(split))
+        if self.collection.coordinates is not None:
+            result = self._point_fields(split, chosen)
+        else:
+            made: dict[str, Any] = {
+                "series": self._series,
+                "rows": self._rows,
+                "clouds": self._clouds,
+                "fields": self._fields,
+            }
+            if self.collection.kind == "texts":
+                result = self._texts(split, chosen, text or TextOptions())
+            elif self.collection.kind == "images":
+                result = self._images(split, chosen, image_size or self.image_size)
+            else:
+                result = made[self.collection.kind](split, chosen)
+        result.kind, result.units, result.source = self.kind, self.units, self.facts()
+        result.notes = tuple(self.collection.remarks)
+        result.measures = self._measures()
+        return result
+
+    def facts(self) -> dict[str, Any]:
+        """What is saved with a model: how to read further files, and how these were divided."""
+        counts = {name: int((self.parts == i).sum()) for i, name in enumerate(SPLITS)}
+        rule = "given by the files" if self.collection.parts is not None else self.reading.split
+        return {
+            "path": str(self.path),
+            "reading": self.reading.to_dict(),
+            "channels": list(self.collection.channels),
+            "scaling": self.scaling,
+            "split": {"rule": rule, "seed": self.reading.seed, **counts},
+            "files": self.collection.files,
+        }
+
+    def _measures(self) -> tuple[str, ...]:
+        """Accuracy of an unbalanced set goes by classes."""
+        labels = self.collection.labels
+        if not isinstance(labels, Coded) or self.collection.steps is not None:
+            return ()
+        counts = np.bincount(labels.codes, minlength=len(labels.names))
+        return ("balanced_accuracy", "accuracy") if counts.max() > UNBALANCED * counts.min() else ()
+
+    def _labels(self, chosen: np.ndarray) -> Tensor:
+        labels = self.collection.labels
+        if isinstance(labels, Coded):
+            return torch.from_numpy(labels.codes[chosen].astype(np.int64))
+        shift, scale = self.units
+        return torch.from_numpy(((labels[chosen] - shift) / scale).astype(np.float32))
+
+    def _series(self, split: str, chosen: np.ndarray) -> LabelledDataset:
+        rows = [self.prepared[i] for i in chosen]
+        steps = self.collection.steps
+        labels = self._labels(chosen) if steps is None else _padded_steps([steps[i] for i in chosen])
+        result = SequenceDataset(
+            self.name,
+            split,
+            labels,
+            self.classes,
+            lambda indices: padded([rows[i] for i in indices.tolist()]),
+            shape=(
+                longest(self.collection, self.training, self.scaling),
+                self.collection.samples[0].shape[1],
+            ),
+            task=self.collection.task,
+            timed=self.scaling["timed"],
+        )
+        result.pool = None if steps is None else "every"
+        return result
+
+    def _rows(self, split: str, chosen: np.ndarray) -> LabelledDataset:
+        rows = self.prepared[torch.from_numpy(chosen)]
+        shape = (rows.shape[1], 1)
+        return SequenceDataset(
+            self.name,
+            split,
+            self._labels(chosen),
+            self.classes,
+            rows.__getitem__,
+            shape=shape,
+            task=self.collection.task,
+        )
+
+    def _texts(self, split: str, chosen: np.ndarray, options: TextOptions) -> LabelledDataset:
+        texts = self.collection.samples
+        vocabulary = options.make_vocabulary([texts[i] for i in self.training])
+        regression = self.collection.task == "regression"
+        labels = self._labels(chosen)
+        return TextDataset(
+            self.name,
+            split,
+            [texts[i] for i in chosen],
+            torch.zeros(len(chosen), dtype=torch.int64) if regression else labels,
+            ("",) if regression else self.classes,
+            vocabulary,
+            options.length,
+            labels if regression else None,
+            self.collection.task,
+        )
+
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        """The median size of some pictures, at most ``LARGEST_SIDE``."""
+        from PIL import Image
+
+        sizes = []
+        for file in self.collection.samples[:: max(1, len(self.collection) // 100)]:
+            with Image.open(file) as image:
+                sizes.append((image.height, image.width))
+        height, width = np.median(np.array(sizes), 0)
+        return min(LARGEST_SIDE, int(height)), min(LARGEST_SIDE, int(width))
+
+    def _images(
+        self, split: str, chosen: np.ndarray, image_size: tuple[int, int]
+    ) -> LabelledDataset:
+        files = [self.collection.samples[i] for i in chosen]
+        labels = self._labels(chosen)
+        place = (self.name, split, files, labels, self.classes, MEAN, STD, image_size)
+        return FolderDataset(*place, task=self.collection.task)
+
+    def _clouds(self, split: str, chosen: np.ndarray) -> LabelledDataset:
+        return PointDataset(
+            self.name,
+            split,
+            self.prepared[torch.from_numpy(chosen)],
+            self._labels(chosen),
+            self.classes,
+            self.scaling["points"],
+            self.scaling["coordinates"],
+            self.collection.task,
+        )
+
+    def _fields(self, split: str, chosen: np.ndarray) -> LabelledDataset:
+        inputs, answers = self.collection.samples, self.collection.labels
+        trained = inputs[self.training]
+        return FieldDataset(
+            self.name,
+            split,
+            torch.from_numpy(inputs[chosen]),
+            torch.from_numpy(answers[chosen]),
+            self._answers(answers.shape[1]),
+            input_shift=trained.mean((0, 2, 3), dtype=np.float64).tolist(),
+            input_scale=channel_scales(trained, (0, 2, 3)),
+            scale=channel_scales(answers[self.training], (0, 2, 3)),
+        )
+
+    def _point_fields(self, split: str, chosen: np.ndarray) -> LabelledDataset:
+        assert self.collection.coordinates is not None
+        answers = self.collection.labels
+        return PointFieldDataset(
+            self.name,
+            split,
+            [self.prepared[i] for i in chosen],
+            [torch.from_numpy(answers[i]) for i in chosen],
+            self._answers(answers[0].shape[1]),
+            coordinates=self.collection.coordinates[0].shape[1],
+            scale=channel_scales([answers[i] for i in self.training], (0,)),
+        )
+
+    def _answers(self, count: int) -> tuple[str, ...]:
+        name = self.reading.label or "answer"
+        return (name,) if count == 1 else tuple(f"{name} {i + 1}" for i in range(count))
+
+
+def _padded_steps(steps: list[np.ndarray]) -> Tensor:
+    """Classes (N, points), IGNORED where none is asked."""
+    result = torch.full((len(steps), max(map(len, steps))), IGNORED)
+    for row, codes in enumerate(steps):
+        values = torch.from_numpy(codes.astype(np.int64))
+        result[row, : len(values)] = torch.where(values < 0, IGNORED, values)
+    return result
+
+
+# --- by path --------------------------------------------------------------------------------------
+
+_KEPT: OrderedDict[Any, Source] = OrderedDict()
+_KEEP = 2  # sources whose three splits are usually asked for one after the other
+
+
+def open_files(
+    path: str | os.PathLike[str],
+    reading: Reading | Mapping[str, Any] | None = None,
+    *,
+    val: float | int = VAL_SHARE,
+) -> Source:
+    """What lies at ``path``, a file or a folder: read, its kind recognised, divided into training,
+    validation and test.
+
+    The last two sources are kept in memory while their files stay as they are.
+
+    Args:
+        path: CSV, Parquet, ``.ts``, npz or h5; pictures or clouds in a folder a class.
+        reading: what is known of it, see :class:`Reading`.
+        val: the share of the training samples that is held out for validation.
+
+    Raises:
+        DataError: nothing that can be read, or nothing that can be learned from, with file, row and
+            column.
+        OptionError: an impossible reading.
+    """
+    place = Path(path).expanduser().absolute()
+    if not isinstance(reading, Reading):
+        try:
+            reading = Reading(**(reading or {}))
+        except TypeError as error:
+            raise OptionError(f"reading: {error}") from error
+    key = (place, reading, val, _state(place))
+    if key in _KEPT:
+        _KEPT.move_to_end(key)
+        return _KEPT[key]
+    result = _KEPT[key] = Source(place, reading, val)
+    while len(_KEPT) > _KEEP:
+        _KEPT.popitem(last=False)
+    return result
+
+
+def _state(place: Path) -> tuple[Any, ...]:
+    """Sizes and times of what lies at a path."""
+    files = sorted(place.rglob("*")) if place.is_dir() else [place]
+    stats = [(str(file), file.stat()) for file in files if file.is_file()]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
