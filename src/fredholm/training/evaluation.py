@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data import Vocabulary
 from ..data.kinds.kind import KINDS, saved_kind
-from ..errors import CheckpointError, OptionError, StorageError
+from ..errors import CheckpointError, DataError, OptionError, StorageError
 from ..files import storing, write_json
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
@@ -94,7 +94,21 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
     recipe = place.load_recipe()
     if changes:
         recipe = load_recipe(recipe.to_dict(), changes)
-    return build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
+    result = build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
+    _check_unchanged(model, result)
+    return result
+
+
+def _check_unchanged(model: Any, dataset: Any) -> None:
+    """Refuse files of the user's that have changed since the training: they would be divided anew,
+    and what was trained on could be tested on.
+    """
+    before, now = model.extra.get("source"), dataset.source
+    if before is not None and now is not None and before["files"] != now["files"]:
+        raise DataError(
+            f"{now['path']}: has changed since the run was trained on it, so its splits are others; "
+            "restore the files, or train again"
+        )
 
 
 def evaluate(
@@ -120,6 +134,7 @@ def evaluate(
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         OptionError: an unknown split, or an override that does not fit.
         CheckpointError: no run or no model there.
+        DataError: the user's own files have changed since the training.
     """
     from .. import data
 
@@ -131,7 +146,8 @@ def evaluate(
     recipe = place.load_recipe()
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    numbers = task_of(dataset).summary(_outputs(model, loader), dataset.classes)
+    pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader))
+    numbers = task_of(dataset).summary(pairs, dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,

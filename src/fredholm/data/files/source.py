@@ -23,7 +23,8 @@ from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from ..splits import SPLITS
 from .collect import collect
-from .collection import Collection, check_labels
+from .collection import check_labels
+from .description import describe
 from .parts import divide
 from .reading import Reading
 from .scaling import (
@@ -85,6 +86,11 @@ class Source:
     def classes(self) -> tuple[str, ...]:
         labels = self.collection.labels
         return tuple(labels.names) if isinstance(labels, Coded) else ()
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """Counts, gaps, rates, balance, the first samples, and what was taken for what."""
+        return describe(self)
 
     @cached_property
     def scaling(self) -> dict[str, Any]:
