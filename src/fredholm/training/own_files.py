@@ -57,6 +57,18 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
+def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
+    """What lies at a path (:attr:`fredholm.data.files.Source.description`), and the usual model of
+    its kind.
+    """
+    from ..data.files import open_files
+
+    source = open_files(path, reading)
+    usual = usual_recipe(source)
+    model = f"{usual['model']['name']}, operator {usual['operator']['name']}"
+    return source.description | {"model": model, "epochs": usual["training"]["epochs"]}
+
+
 def usual_recipe(source: Any) -> dict[str, Any]:
     """The sections of a recipe for what was read: data, model, operator, optimizer, schedule and
     training.

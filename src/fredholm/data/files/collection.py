@@ -42,6 +42,7 @@ class Collection:
         parts: TRAIN, VAL or TEST of each sample, where the files say it.
         groups: a number for each sample, equal ones are not divided.
         order: when each sample was taken, for a split by time.
+        ids: how the files call each sample.
         channels: names of what a model reads.
         taken: what was taken for what, in words.
         remarks: what is worth a warning.
@@ -59,6 +60,7 @@ class Collection:
     parts: np.ndarray | None = None
     groups: np.ndarray | None = None
     order: np.ndarray | None = None
+    ids: list[str] | None = None
     channels: tuple[str, ...] = ()
     taken: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)

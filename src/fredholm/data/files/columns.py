@@ -46,8 +46,9 @@ def settle(head: Head, reading: Reading, labelled: bool = True) -> Columns:
     Raises:
         DataError: a column that is named and not there, or no column for what must be there.
     """
-    for name in (reading.label, reading.time, reading.id, reading.group, reading.text):
-        if name is not None and name not in head.names and (labelled or name != reading.label):
+    named = [reading.time, reading.id, reading.text]
+    for name in [*named, *([reading.label, reading.group] if labelled else [])]:
+        if name is not None and name not in head.names:
             raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
     time = reading.time or _named(head, TIMES)
     series_id = reading.id or _named(head, IDS)
@@ -175,6 +176,8 @@ def _channels(
     if kind in ("texts", "images"):
         return (), []
     remarks = []
+    if reading.channels is not None and not head.named and len(head.names) == len(reading.channels):
+        return head.names, []  # a file to predict, without the label's column
     if reading.channels is not None:
         for name in reading.channels:
             if name not in head.names:
@@ -216,8 +219,8 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
         roles |= {n: "word" for n in roles if not head.numeric(n) and head.known(n)}
     if reading.text is not None:
         roles[reading.text] = "text"
-    for name in (reading.id, reading.group):
-        if name is not None and name in head.names:
+    for name in (reading.id, reading.group if labelled else None):
+        if name is not None:
             roles[name] = "word"
     if reading.time is not None:
         roles[reading.time] = "time"

@@ -87,6 +87,14 @@ class Source:
         labels = self.collection.labels
         return tuple(labels.names) if isinstance(labels, Coded) else ()
 
+    @property
+    def said(self) -> str:
+        """In a line: the kind, what was taken for what, and how the samples were divided."""
+        split = self.facts()["split"]
+        counts = ", ".join(f"{split[name]:,} {name}" for name in SPLITS)
+        taken = "; ".join(f"{what}: {found}" for what, found in self.collection.taken.items())
+        return f"{self.name}: {self.collection.kind}, {taken}; {counts} ({split['rule']})"
+
     @cached_property
     def description(self) -> dict[str, Any]:
         """Counts, gaps, rates, balance, the first samples, and what was taken for what."""
@@ -166,14 +174,18 @@ class Source:
             else:
                 result = made[self.collection.kind](split, chosen)
         result.kind, result.units, result.source = self.kind, self.units, self.facts()
-        result.notes = tuple(self.collection.remarks)
+        result.notes, result.said = tuple(self.collection.remarks), (self.said,)
         result.measures = self._measures()
         return result
 
     def facts(self) -> dict[str, Any]:
         """What is saved with a model: how to read further files, and how these were divided."""
         counts = {name: int((self.parts == i).sum()) for i, name in enumerate(SPLITS)}
-        rule = "given by the files" if self.collection.parts is not None else self.reading.split
+        rule = self.reading.split
+        if self.collection.parts is not None:
+            rule = "given by the files"
+        elif rule == "random" and self.collection.kind != "fields" and not self.collection.steps:
+            rule = "stratified"
         return {
             "path": str(self.path),
             "reading": self.reading.to_dict(),

@@ -76,15 +76,24 @@ def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
     """What all tables of a row a sample have in common."""
     reading = columns.reading
     label = table.columns.get(reading.label) if labelled else None
-    group = table.columns.get(reading.group)
+    group = table.columns.get(reading.group) if labelled else None
     return {
         "labels": in_order(label) if isinstance(label, Coded) else label,
         "where": table.where,
         "groups": None if group is None else _present(table, reading.group, group),
         "order": table.columns.get(reading.time),
-        "parts": parts_of(*zip(*table.files)),
+        "parts": parts_of(*zip(*table.files)) if labelled else None,
+        "ids": _names(table, reading.id),
         "channels": reading.channels or (),
     }
+
+
+def _names(table: Table, name: str | None) -> list[str] | None:
+    """The words of a column."""
+    column = table.columns.get(name)
+    if column is None:
+        return None
+    return [column.names[code] if code >= 0 else "" for code in column.codes]
 
 
 def _present(table: Table, name: str | None, column: Coded) -> np.ndarray:
@@ -216,11 +225,14 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         parts=parts_of(
             [file for file, _ in table.files],
             np.bincount(file_of[firsts], minlength=len(table.files)).tolist(),
-        ),
+        )
+        if labelled
+        else None,
         order=None if times is None else np.array([t[0] for t in times]),
+        ids=[ids.names[table.columns[reading.id].codes[first]] for first in firsts],
         channels=reading.channels or (),
     )
-    if reading.group is not None:
+    if reading.group is not None and labelled:
         groups = _present(table, reading.group, table.columns[reading.group])
         result.groups = groups[firsts]
     if labelled:

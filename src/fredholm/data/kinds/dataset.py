@@ -38,6 +38,7 @@ class LabelledDataset(Dataset):
         measures: names of those by which this data set is judged, the chief one first; none
             where accuracy or loss is all.
         notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
+        said: how a user's files were read, told before a training.
         units: of a regression, (shift, scale): a target is shift + scale · label.
         source: how a user's files were read and divided, saved with a model so that further files
             are read alike; None of a data set of the catalogue.
@@ -49,6 +50,7 @@ class LabelledDataset(Dataset):
     counted: str | None = None
     measures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     units: tuple[float, float] = (0.0, 1.0)
     source: Mapping[str, Any] | None = None
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
@@ -119,7 +121,7 @@ class LabelledDataset(Dataset):
 
     def remarks(self) -> list[str]:
         """What is said before a training."""
-        return list(self.notes)
+        return [*self.said, *self.notes]
 
     def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any] | None:
         """A random change of the training samples, drawn from (seed, epoch, index) as
