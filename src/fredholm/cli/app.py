@@ -111,8 +111,15 @@ def train(
     from .. import training
 
     said = reading(
-        kind=kind, label=label, time=time, id=id_, group=group, text=text,
-        channels=channels, task=task, split=split,
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=task,
+        split=split,
     )
     chosen = [*as_overrides(said), *(overrides or []), *([f"name={name}"] if name else [])]
     show.trusted_code(recipe, trust_code)
@@ -511,7 +518,14 @@ def data_describe(
     from ..training import own_files
 
     said = reading(
-        kind=kind, label=label, time=time, id=id_, group=group, text=text,
-        channels=channels, task=task, split=split,
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=task,
+        split=split,
     )
     show.description(own_files.describe(path, said), json)

@@ -9,12 +9,12 @@ import typer
 
 
 def _flag(name: str, text: str) -> Any:
-    return typer.Option(name, help=text, rich_help_panel="What your files hold (found out if left out)")
+    return typer.Option(
+        name, help=text, rich_help_panel="What your files hold (found out if left out)"
+    )
 
 
-KindFlag = Annotated[
-    str | None, _flag("--kind", "series, rows, texts, images, clouds or fields.")
-]
+KindFlag = Annotated[str | None, _flag("--kind", "series, rows, texts, images, clouds or fields.")]
 LabelFlag = Annotated[str | None, _flag("--label", "Column or array to be predicted.")]
 TimeFlag = Annotated[str | None, _flag("--time", "Column of times.")]
 IdFlag = Annotated[str | None, _flag("--id", "Column that tells the series apart.")]

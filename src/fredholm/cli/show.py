@@ -134,7 +134,9 @@ def description(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json_module.dumps(facts))
         return
-    typer.echo(f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {facts['task']}")
+    typer.echo(
+        f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {facts['task']}"
+    )
     for what, found in facts["taken"].items():
         typer.echo(f"  {what + ':':<14}{found}")
     for line in _numbers_of(facts):

@@ -175,7 +175,9 @@ def _flat(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     plain = {key: value for key, value in row.items() if key not in nested}
     if "classes" in row:
         pairs = zip(row["classes"], row["probabilities"], strict=True)
-        return [plain | {"point": i, "class": c, "probability": p} for i, (c, p) in enumerate(pairs)]
+        return [
+            plain | {"point": i, "class": c, "probability": p} for i, (c, p) in enumerate(pairs)
+        ]
     shares = row.get("probabilities", {})
     return [plain | {f"p({name})": value for name, value in shares.items()}]
 

@@ -253,7 +253,8 @@ def _labels(
     if values.shape != (count,):
         raise DataError(f"{path}: {key!r} has shape {arrays[key].shape}; needs ({count},)")
     words = [_word(value) for value in values.tolist()]
-    task = reading.task or ("regression" if looks_continuous(words) else "classification")
+    known = [word for word in words if word not in ("nan", "")]
+    task = reading.task or ("regression" if looks_continuous(known) else "classification")
     if task == "regression":
         return settled.settled(task=task), values.astype(np.float64), None
     return settled.settled(task=task), _coded(words), None
@@ -263,7 +264,7 @@ def _word(value: Any) -> str:
     """A class's name: 3.0 is 3, bytes are text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return str(int(value)) if isinstance(value, float) and value == round(value) else str(value)
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _coded(words: Sequence[str]) -> Coded:
@@ -315,7 +316,13 @@ def _fields(
     _check_finite(path, key, samples)
     if answers is not None:
         _check_finite(path, answer or "", answers)
-    result = _collection(path, settled, samples, answers, taken | {"grid": f"{samples.shape[2]} × {samples.shape[3]}"})
+    result = _collection(
+        path,
+        settled,
+        samples,
+        answers,
+        taken | {"grid": f"{samples.shape[2]} × {samples.shape[3]}"},
+    )
     result.channels = tuple(f"{key} {i + 1}" for i in range(samples.shape[1]))
     return result
 
@@ -398,5 +405,7 @@ def _concatenated(values: list[Any]) -> Any:
     if isinstance(values[0], list):
         return [item for part in values for item in part]
     if isinstance(values[0], Coded):
-        return _coded([part.names[code] if code >= 0 else "" for part in values for code in part.codes])
+        return _coded(
+            [part.names[code] if code >= 0 else "" for part in values for code in part.codes]
+        )
     return np.concatenate(values)

@@ -105,7 +105,9 @@ def parse_ply(content: bytes, where: Path | str) -> np.ndarray:
         if len(table) != count:
             raise ValueError(f"{len(table)} of {count} vertices")
     except (ValueError, KeyError) as error:
-        raise DataError(f"{where}: its vertices cannot be read ({error}); it is truncated") from error
+        raise DataError(
+            f"{where}: its vertices cannot be read ({error}); it is truncated"
+        ) from error
     first = [names.index(axis) for axis in "xyz"]
     return table[:, [*first, *(i for i in range(len(names)) if i not in first)]]
 

@@ -109,5 +109,3 @@ def fingerprint(path: Path, files: Sequence[Path]) -> str:
         digest.update(name.encode())
         digest.update((sha256(file) if whole else str(file.stat().st_size)).encode())
     return digest.hexdigest()[:16]
-
-

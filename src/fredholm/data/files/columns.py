@@ -15,9 +15,7 @@ LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
 TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "hours", "days")
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
-PICTURES = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
-)
+PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 SHOWN = 60
 
 
@@ -210,7 +208,9 @@ def _task(head: Head, reading: Reading) -> str:
         firsts = dict(zip(reversed(head.cells(reading.id)), reversed(cells)))
         cells = list(firsts.values())
     known = [cell for cell in cells if is_number(cell)]
-    return "regression" if len(known) == len(cells) and looks_continuous(known) else "classification"
+    return (
+        "regression" if len(known) == len(cells) and looks_continuous(known) else "classification"
+    )
 
 
 def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:

@@ -51,7 +51,11 @@ def collect_folders(
         DataError: fewer than two classes, one without files, or one that only the test has.
     """
     kind = "images" if suffixes is PICTURES else "clouds"
-    rows = _with_classes(root, suffixes) if labelled else [(f, "", None) for f in files_below(root, suffixes)]
+    rows = (
+        _with_classes(root, suffixes)
+        if labelled
+        else [(f, "", None) for f in files_below(root, suffixes)]
+    )
     if not rows:
         raise DataError(f"{root}: holds no file ending in {', '.join(sorted(suffixes))}")
     files = [file for file, _, _ in rows]
@@ -134,5 +138,3 @@ def _same_channels(collection: Collection) -> None:
         )
     names = ("x", "y", "z")[: widths[0]]
     collection.channels = names + tuple(f"channel {i + 1}" for i in range(3, widths[0]))
-
-

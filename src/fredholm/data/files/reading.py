@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class Reading:
         time, id: columns of a long table of series: when a row was measured, and of which series.
         group: a column whose values are not divided between the splits, such as a patient.
         text: the column of texts; of a table of pictures, that of their paths.
-        channels: the columns or arrays that a model reads (default: all that are numbers).
+        channels: the columns or arrays that a model reads, also as one text with commas (default:
+            all that are numbers).
         task: ``classification``, ``regression`` or ``steps`` (a class at every time).
         split: ``random`` (stratified), ``group`` or ``time`` (the latest are the test).
         test: the share of the samples held out as test, where the files hold no test set.
@@ -45,7 +46,7 @@ class Reading:
     id: str | None = None
     group: str | None = None
     text: str | None = None
-    channels: tuple[str, ...] | None = None
+    channels: str | Sequence[str] | None = None
     task: str | None = None
     split: str | None = None
     test: float = 0.2
@@ -60,8 +61,8 @@ class Reading:
             if value is not None and value not in values:
                 raise OptionError(f"{name}: received {value!r}{suggest(str(value), values)}")
         if isinstance(self.channels, str):
-            names = tuple(name.strip() for name in self.channels.split(","))
-            object.__setattr__(self, "channels", names)
+            words = tuple(name.strip() for name in self.channels.split(","))
+            object.__setattr__(self, "channels", words)
         elif self.channels is not None:
             object.__setattr__(self, "channels", tuple(self.channels))
         if not 0 < self.test < 1:

@@ -43,7 +43,9 @@ def _moments(values: np.ndarray) -> tuple[list[float], list[float]]:
     mean = np.where(known, values, 0).sum(0, dtype=np.float64) / count
     spread = np.where(known, values - mean, 0)
     std = np.sqrt((spread.astype(np.float64) ** 2).sum(0) / count)
-    varies = std > 8 * np.finfo(np.float32).eps * np.abs(np.where(known, values, 0)).max(0, initial=0)
+    varies = std > 8 * np.finfo(np.float32).eps * np.abs(np.where(known, values, 0)).max(
+        0, initial=0
+    )
     return mean.tolist(), np.where(varies, std, 1.0).tolist()
 
 
@@ -98,8 +100,10 @@ def longest(collection: Collection, training: np.ndarray, scaling: Mapping[str, 
 def table_rows(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
     """Rows (N, columns, 1)."""
     mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
-    values = collection.samples if collection.reading.scale == "none" else (
-        (collection.samples - mean) / std
+    values = (
+        collection.samples
+        if collection.reading.scale == "none"
+        else ((collection.samples - mean) / std)
     )
     return torch.from_numpy(np.asarray(values, np.float32))[:, :, None]
 

@@ -213,7 +213,9 @@ class Source:
     def _series(self, split: str, chosen: np.ndarray) -> LabelledDataset:
         rows = [self.prepared[i] for i in chosen]
         steps = self.collection.steps
-        labels = self._labels(chosen) if steps is None else _padded_steps([steps[i] for i in chosen])
+        labels = (
+            self._labels(chosen) if steps is None else _padded_steps([steps[i] for i in chosen])
+        )
         result = SequenceDataset(
             self.name,
             split,

@@ -125,7 +125,9 @@ def read_head(path: Path) -> Head:
     rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
     named = not all(is_number(cell) or is_missing(cell) for cell in rows[0])
     width = len(rows[0])
-    names = [cell.strip() for cell in rows[0]] if named else [f"column {i + 1}" for i in range(width)]
+    names = (
+        [cell.strip() for cell in rows[0]] if named else [f"column {i + 1}" for i in range(width)]
+    )
     names = [name or f"column {i + 1}" for i, name in enumerate(names)]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
@@ -376,5 +378,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _as_rows(batch: Any) -> list[Sequence[str]]:
-    columns = [["" if v is None else str(v) for v in column.to_pylist()] for column in batch.columns]
+    columns = [
+        ["" if v is None else str(v) for v in column.to_pylist()] for column in batch.columns
+    ]
     return list(zip(*columns))

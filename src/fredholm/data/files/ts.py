@@ -21,7 +21,9 @@ from .tables import parts_of
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 
 
-def read_ts(path: Path, unlabelled: bool = False) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
+def read_ts(
+    path: Path, unlabelled: bool = False
+) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
     """Series (N, C), each series' class, and the classes that the header lists (none where it lists
     none).
 

@@ -33,7 +33,13 @@ _CATALOGUE = {
     "points": "clouds",
     "field": "fields",
 }
-_MAGIC = {b"PK": ".npz", b"\x89HDF": ".h5", b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"PAR1": ".parquet"}
+_MAGIC = {
+    b"PK": ".npz",
+    b"\x89HDF": ".h5",
+    b"\x89PNG": ".png",
+    b"\xff\xd8": ".jpg",
+    b"PAR1": ".parquet",
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,9 @@ def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]
                 continue
             content = sys.stdin.buffer.read()
             suffix = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
-            suffix = suffix or (".txt" if reading.kind == "texts" and reading.text is None else ".csv")
+            suffix = suffix or (
+                ".txt" if reading.kind == "texts" and reading.text is None else ".csv"
+            )
             place = Path(folder) / f"stdin{suffix}"
             place.write_bytes(content)
             paths.append(place)
@@ -233,9 +241,7 @@ def _scaling(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> 
 def _fields(
     collection: Collection, places: list[dict[str, Any]], facts: Mapping[str, Any]
 ) -> Unlabelled:
-    shift, scale = (
-        torch.tensor(facts[key])[:, None, None] for key in ("shift", "input_scale")
-    )
+    shift, scale = (torch.tensor(facts[key])[:, None, None] for key in ("shift", "input_scale"))
     fields = torch.from_numpy(np.asarray(collection.samples))
     _check_width(collection, fields.shape[1], max(len(shift), len(scale)))
     grid = tuple(fields.shape[2:])

@@ -82,7 +82,7 @@ class ImageDataset(LabelledDataset):
         self,
         name: str,
         split: str,
-        labels: Int[Tensor, " n"],
+        labels: Int[Tensor, " n"] | Float[Tensor, " n"],
         classes: Sequence[str],
         mean: Sequence[float],
         std: Sequence[float],
@@ -112,7 +112,7 @@ class ImageDataset(LabelledDataset):
 
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"]]:
+    ) -> tuple[Float[Tensor, "b c h w"], Tensor]:
         """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an
         augmentation).
         """
@@ -237,7 +237,7 @@ class FolderDataset(ImageDataset):
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
+    ) -> tuple[UInt8[Tensor, "b c h w"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads)

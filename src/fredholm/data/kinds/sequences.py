@@ -45,7 +45,9 @@ class Tables(Sequences):
 
     name, one, many = "row", "row", "rows"
     legend = " A point a column, each on its own scale."
-    assumed = False
+
+    def fits(self, inputs: Any) -> bool:
+        return False  # not to be told from a sequence; only their data set knows
 
     def size(self, inputs: Any) -> str:
         return f"{inputs.shape[1]} columns"
