@@ -53,7 +53,8 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     raw["data"] = usual.pop("data") | raw["data"]
     for section, value in usual.items():
         given = raw.get(section, {})
-        raw[section] = {**value, **given} if isinstance(given, dict) else given
+        other = isinstance(given, dict) and given.get("name", value.get("name")) != value.get("name")
+        raw[section] = {**value, **given} if isinstance(given, dict) and not other else given
     return raw
 
 

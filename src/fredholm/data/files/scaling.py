@@ -69,20 +69,18 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
 
 def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
     """Each series as (n, channels), with its times in steps since its beginning in front where they
-    are irregular.
+    are irregular; with ``every`` n, each n-th point.
     """
     mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
-    rows = []
-    for number, sample in enumerate(collection.samples):
+    rows, every = [], scaling.get("every", 1)
+    for number, whole in enumerate(collection.samples):
+        sample = whole[::every]
         if collection.reading.scale == "sample":
             mean, std = (np.array(part, np.float32) for part in _moments(sample))
         values = (sample - mean) / std
         if scaling["timed"]:
-            times = (
-                np.arange(len(sample)) * scaling["step"]
-                if collection.times is None
-                else collection.times[number]
-            )
+            times = np.arange(len(whole)) * scaling["step"]
+            times = (times if collection.times is None else collection.times[number])[::every]
             steps = ((times - times[0]) / scaling["step"]).astype(np.float32)
             values = np.concatenate([steps[:, None], values], 1)
         rows.append(torch.from_numpy(values.astype(np.float32)))

@@ -117,6 +117,9 @@ class PointDataset(LabelledDataset):
         fields = {**super().encoder(), "channels": self.channels}
         return fields if self.coordinates is None else fields | {"position_dim": self.coordinates}
 
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"points": self.points}
+
     def augmentation(self, options: Mapping[str, Any]) -> CloudAugment:
         known = ("scale", "jitter", "rotate")
         self.refuse(options, known)
