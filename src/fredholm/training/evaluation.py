@@ -105,8 +105,8 @@ def _check_unchanged(model: Any, dataset: Any) -> None:
     before, now = model.extra.get("source"), dataset.source
     if before is not None and now is not None and before["files"] != now["files"]:
         raise DataError(
-            f"{now['path']}: has changed since the run was trained on it, so its splits are others; "
-            "restore the files, or train again"
+            f"{now['path']}: has changed since the run was trained on it, so its splits are others"
+            "; restore the files, or train again"
         )
 
 

@@ -336,7 +336,7 @@ def _on_points(
     taken: dict[str, str],
 ) -> Collection:
     inputs = inputs.reshape(*inputs.shape[:2], -1)
-    count, points = inputs.shape[:2]
+    count, _points = inputs.shape[:2]
     places = np.asarray(places, np.float32)
     places = np.broadcast_to(places, (count, *places.shape)) if places.ndim == 2 else places
     answers = None if answers is None else answers.reshape(*answers.shape[:2], -1)

@@ -17,6 +17,7 @@ TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "ho
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 SHOWN = 60
+WORDS = 20  # of a column, that become a column each
 
 
 @dataclass(frozen=True)
@@ -187,10 +188,10 @@ def _channels(
             remarks.append(
                 f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
             )
-        elif head.numeric(name) or not head.known(name):
+        elif head.numeric(name) or kind == "rows" and len(set(head.known(name))) <= WORDS:
             chosen.append(name)
-        elif kind == "rows" and len(set(head.known(name))) <= 20:
-            chosen.append(name)
+        elif not head.known(name):
+            remarks.append(f"column {name!r} is left out: its first {len(head.rows):,} cells are empty")
         else:
             example = head.known(name)[0][:SHOWN]
             remarks.append(f"column {name!r} is left out: its cells are words ({example!r})")
@@ -214,7 +215,7 @@ def _task(head: Head, reading: Reading) -> str:
 
 
 def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
-    roles = {name: "number" for name in reading.channels or ()}
+    roles = dict.fromkeys(reading.channels or (), "number")
     if reading.kind == "rows":
         roles |= {n: "word" for n in roles if not head.numeric(n) and head.known(n)}
     if reading.text is not None:

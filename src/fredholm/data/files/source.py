@@ -137,8 +137,8 @@ class Source:
             name = labels.names[int((counts == 0).argmax())]
             row = int((labels.codes == labels.names.index(name)).argmax())
             raise DataError(
-                f"{self.collection.where(row)}: is of the class {name!r}, of which the training set "
-                "has no sample; add some, or remove the class"
+                f"{self.collection.where(row)}: is of the class {name!r}, of which the training "
+                "set has no sample; add some, or remove the class"
             )
 
     # --- data sets --------------------------------------------------------------------------------

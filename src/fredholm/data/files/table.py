@@ -285,8 +285,8 @@ def _number(cell: str, place: _Place, offset: int) -> float:
             return np.nan
     comma = " (decimal commas are written as points)" if is_number(cell.replace(",", ".")) else ""
     raise DataError(
-        f"{place.at(offset)}: received {cell[:40]!r}; needs a number{comma}, or an empty cell where "
-        "none was measured"
+        f"{place.at(offset)}: received {cell[:40]!r}; needs a number{comma}, or an empty cell "
+        "where none was measured"
     )
 
 
