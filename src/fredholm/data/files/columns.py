@@ -188,10 +188,8 @@ def _channels(
             remarks.append(
                 f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
             )
-        elif head.numeric(name) or kind == "rows" and len(set(head.known(name))) <= WORDS:
+        elif _readable(head, name, kind):
             chosen.append(name)
-        elif not head.known(name):
-            remarks.append(f"column {name!r} is left out: its first {len(head.rows):,} cells are empty")
         else:
             example = head.known(name)[0][:SHOWN]
             remarks.append(f"column {name!r} is left out: its cells are words ({example!r})")
@@ -200,6 +198,13 @@ def _channels(
             f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"
         )
     return tuple(chosen), remarks
+
+
+def _readable(head: Head, name: str, kind: str) -> bool:
+    """Numbers; in rows also words of a few kinds."""
+    if head.numeric(name) or not head.known(name):
+        return True
+    return kind == "rows" and len(set(head.known(name))) <= WORDS
 
 
 def _task(head: Head, reading: Reading) -> str:
