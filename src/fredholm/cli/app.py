@@ -20,6 +20,7 @@ from .reading import (
     TaskFlag,
     TextFlag,
     TimeFlag,
+    as_command,
     as_overrides,
     reading,
 )
@@ -548,4 +549,4 @@ def data_describe(
         task=task,
         split=split,
     )
-    show.description(own_files.describe(path, said), json)
+    show.description(own_files.describe(path, said), as_command(path, said), json)

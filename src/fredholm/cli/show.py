@@ -148,8 +148,8 @@ def _answer(result: dict[str, Any]) -> str:
     return f"a field of {' × '.join(map(str, sizes))} numbers (--out FILE.npz writes it)"
 
 
-def description(facts: dict[str, Any], as_json: bool) -> None:
-    """What a user's files hold."""
+def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
+    """What a user's files hold, and the command that trains on them."""
     if as_json:
         typer.echo(json_module.dumps(facts))
         return
@@ -169,7 +169,7 @@ def description(facts: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}")
     for remark in facts["remarks"]:
         typer.echo(f"  note: {remark}")
-    typer.echo(f"next: fredholm train {facts['path']}")
+    typer.echo(f"next: {command}")
 
 
 def _numbers_of(facts: dict[str, Any]) -> list[str]:
