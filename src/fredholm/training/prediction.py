@@ -157,7 +157,8 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
             _write_csv(rows, temporary)
         else:
             with temporary.open("wb") as file:
-                np.savez(file, **_arrays(rows))
+                arrays: dict[str, Any] = _arrays(rows)
+                np.savez(file, **arrays)
     return path
 
 

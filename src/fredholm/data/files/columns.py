@@ -181,7 +181,7 @@ def _channels(
         for name in reading.channels:
             if name not in head.names:
                 raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
-        return reading.channels, []
+        return tuple(reading.channels), []
     chosen = []
     for name in others:
         if name.lower() in GROUPS:

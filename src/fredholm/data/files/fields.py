@@ -75,7 +75,7 @@ def _on_points(
             f"{path}: inputs, coordinates and answers of {shapes} samples and points; needs "
             "(N, points, C), (N, points, d) and (N, points, K)"
         )
-    here = ~np.isnan(places).any(2)
+    here = np.logical_not(np.isnan(places).any(2))
     samples = [values[mask] for values, mask in zip(inputs, here)]
     said = None if answers is None else [values[mask] for values, mask in zip(answers, here)]
     for what, rows in (("inputs", samples), ("answers", said or [])):

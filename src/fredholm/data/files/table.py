@@ -72,7 +72,7 @@ class Table:
         first: the number of the first row in a file, as an editor counts them.
     """
 
-    columns: dict[str, Any]
+    columns: dict[Any, Any]  # by name; a name that nobody said is None, and not there
     files: list[tuple[Path, int]]
     first: int = 2
 

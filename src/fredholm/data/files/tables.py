@@ -84,7 +84,7 @@ def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
         "order": table.columns.get(reading.time),
         "parts": parts_of(*zip(*table.files)) if labelled else None,
         "ids": _names(table, reading.id),
-        "channels": reading.channels or (),
+        "channels": tuple(reading.channels or ()),
     }
 
 
@@ -142,7 +142,8 @@ def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     empty = np.isnan(samples).all(1)
     if empty.any():
         raise DataError(f"{table.where(int(empty.argmax()))}: every cell is empty; remove the row")
-    result = Collection(name, columns.reading, samples, **common | {"channels": tuple(names)})
+    result = Collection(name, columns.reading, samples, **common)
+    result.channels = tuple(names)
     result.remarks = leaks(result, plain) if labelled else []
     return result
 
@@ -230,7 +231,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         else None,
         order=None if times is None else np.array([t[0] for t in times]),
         ids=[ids.names[table.columns[reading.id].codes[first]] for first in firsts],
-        channels=reading.channels or (),
+        channels=tuple(reading.channels or ()),
     )
     if reading.group is not None and labelled:
         groups = _present(table, reading.group, table.columns[reading.group])
