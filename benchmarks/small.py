@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import fredholm
-from fredholm.domain import Domain
 from fredholm.operators import create_operator, list_operators
 
 from .kit.clock import difference, in_turn, median_and_spread, require
