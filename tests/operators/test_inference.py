@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -130,7 +132,7 @@ def test_contexts_nest_overlap_and_end_after_errors():
     assert torch.is_grad_enabled()
     assert operator.training
     assert model(u).requires_grad
-    with pytest.raises(OptionError, match="model needs a module: .* got 'luna'"):
+    with pytest.raises(OptionError, match=r"model needs a module: .* got 'luna'"):
         fredholm.inference("luna")
 
 
@@ -219,6 +221,28 @@ def test_what_is_prepared_of_a_tensor_follows_its_values():
             y.add_(5.0)
             assert double(y).tolist() == [10.0] * 3
         assert torch.func.vmap(double)(torch.eye(2)).tolist() == [[2.0, 0.0], [0.0, 2.0]]
+
+
+COMPILED = """
+import torch, fredholm
+for name in ("luna", "ckconv"):
+    operator, u = fredholm.create_operator(name, 8, 2).eval(), torch.randn(1, 6, 8)
+    line = fredholm.Domain.line(6, causal=True)
+    expected = operator(u, line).detach()
+    compiled = torch.compile(operator, backend="eager", fullgraph=True)
+    with fredholm.inference(operator):
+        given = [compiled(u, line), operator(u, line), compiled(u, line)]
+    for out in (*given, compiled(u, line)):
+        torch.testing.assert_close(out.detach(), expected, rtol=1e-5, atol=1e-5)
+print("compiled")
+"""
+
+
+@pytest.mark.slow  # the type checks of the tests cannot be traced: a process without them
+def test_compiled_code_is_right_inside_and_outside():
+    given = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert "compiled" in done.stdout, done.stderr
 
 
 # Calls of torch's dispatcher by one causal step inside the context, which a change of the code may
