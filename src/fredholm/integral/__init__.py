@@ -25,6 +25,7 @@ from .capabilities import (
     JointScores,
     LagFeatures,
     LagTaps,
+    OwnExchange,
     OwnForm,
     Pooled,
     Separable,
@@ -38,8 +39,9 @@ from .capabilities import (
 )
 from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
+from .exchange import Exchange, all_keys, before_this, fold_ring, ring, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
-from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
+from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
@@ -88,6 +90,7 @@ __all__ = [
     "CausalState",
     "CausalTransition",
     "Exact",
+    "Exchange",
     "Expanded",
     "ExponentialMap",
     "Facts",
@@ -101,6 +104,7 @@ __all__ = [
     "JointScores",
     "Kernel",
     "KeyForm",
+    "KeyRing",
     "LagFeatures",
     "LagTaps",
     "LatticeKernel",
@@ -110,6 +114,7 @@ __all__ = [
     "Memory",
     "MonteCarlo",
     "MultiheadAdapter",
+    "OwnExchange",
     "OwnForm",
     "PairKernel",
     "Plan",
@@ -133,13 +138,16 @@ __all__ = [
     "WeightedValue",
     "Window",
     "add_proposal",
+    "all_keys",
     "as_operator",
     "auxiliary_loss",
+    "before_this",
     "build_feature_map",
     "check_dropout",
     "choose",
     "convertible",
     "create_operator",
+    "fold_ring",
     "grid_displacements",
     "has_trait",
     "head_width",
@@ -162,7 +170,10 @@ __all__ = [
     "register_feature_map",
     "register_operator",
     "register_strategy",
+    "ring",
     "split_heads",
+    "sums",
+    "visible_from",
     "with_offset",
     "write_points",
 ]

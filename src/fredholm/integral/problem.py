@@ -31,6 +31,7 @@ class Layout:
         measure: the measure's name, as in :class:`fredholm.Domain`.
         fixed: positions are shared by the batch and need no gradient.
         stepping: one point at a time.
+        sharded: keys and queries are one rank's part of a domain over several processes.
     """
 
     keys: tuple[int, ...] | None = None
@@ -43,6 +44,7 @@ class Layout:
     measure: str = "uniform"
     fixed: bool = True
     stepping: bool = False
+    sharded: bool = False
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class Layout:
             measure=domain.kind,
             fixed=fixed,
             stepping=stepping,
+            sharded=domain.shards is not None,
         )
 
     @property
