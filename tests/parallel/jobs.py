@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fredholm.domain import Domain
+from fredholm.errors import FredholmError
 from fredholm.parallel import count_traffic, sum_gradients
 
 from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
@@ -67,12 +68,26 @@ def shard(domain: Domain, mesh: Any) -> tuple[Domain, slice]:
     return part, slice(part.shards.start, part.shards.start + part.size)
 
 
-def contract(mesh: Any, label: str) -> dict[str, dict[str, float] | str]:
-    """:func:`compare` on every domain of a case; what is refused, by the error."""
+def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[str, Any]:
+    """:func:`compare` and :func:`numbers` on domains of a case; what is refused, by the error."""
     out: dict[str, Any] = {}
-    for where in find_case(label).domains():
+    for where in domains or list(find_case(label).domains()):
         try:
-            out[where] = compare(mesh, label, where)
-        except Exception as error:
+            out[where] = compare(mesh, label, where), numbers(mesh, label, where)
+        except FredholmError as error:
             out[where] = f"{type(error).__name__}: {error}"
     return out
+
+
+def numbers(mesh: Any, label: str, where: str, strategy: Any = None) -> tuple[int, int, str]:
+    """What a forward sent, what ``plan`` says it sends, and in which words."""
+    case = find_case(label)
+    operator, domain = case.operator(), case.domains()[where]
+    if strategy is not None:
+        operator.strategy = strategy
+    part, rows = shard(domain, mesh)
+    u = signal(case, 3, domain.batch or 1)[:, rows]
+    plan = operator.plan(part)
+    with torch.no_grad(), count_traffic() as traffic:
+        operator(u, part)
+    return traffic.numbers, plan.numbers, str(plan)

@@ -79,9 +79,9 @@ class ShardedGraph:
             if not causal:
                 norm = every.amax(0)
             else:
-                norm = row.cummax(-1).values
-                for before in every[: self.shards.rank]:
-                    norm = torch.maximum(norm, before)
+                # an empty slice too: what a rank leaves out of its graph, it would not send back
+                before = torch.cat([torch.zeros_like(every[:1]), every[: self.shards.rank]])
+                norm = torch.maximum(row.cummax(-1).values, before.amax(0))
         elif causal:
             total = weight * row
             before = before_this(total.sum(-1, keepdim=True), self.shards)

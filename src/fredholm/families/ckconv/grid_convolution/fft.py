@@ -8,9 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....domain import Domain
 from ....errors import ShapeError
 from ....integral import (
     FFT,
+    Exchange,
     Facts,
     Form,
     Kernel,
@@ -20,8 +22,10 @@ from ....integral import (
     with_offset,
 )
 from ....ops.backend import choose_backend, full_precision
+from ....parallel import Shards
 from .limits import spectrum_refusal
 from .registration import grid_convolution_op
+from .sharded import convolution_sent, convolve_part
 
 
 class HiddenConvolution(Form):
@@ -37,8 +41,9 @@ class HiddenConvolution(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         layout = facts.layout
-        ordered = layout.causal and layout.grid is not None and len(layout.grid) > 1
-        if layout.grid is None or layout.pairs or ordered:
+        grid = layout.whole_grid if layout.sharded else layout.grid
+        ordered = layout.causal and grid is not None and len(grid) > 1
+        if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
@@ -62,6 +67,22 @@ class HiddenConvolution(Form):
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         return with_offset(out, kernel, problem)
+
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        options: Any = self.strategy
+
+        def convolve(*tensors: Any) -> Tensor:
+            return grid_convolution(*tensors, backend=options.backend)
+
+        out = convolve_part(convolve, kernel, problem, shards)
+        scale = problem.quadrature.scale
+        if scale is not None:
+            out = out * scale[..., None].to(out.dtype)
+        return with_offset(out, kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return convolution_sent(kernel, domain, batch)
 
 
 def grid_convolution(
