@@ -266,8 +266,8 @@ class Domain:
         """
         if balance is not None and min(balance) < 0:
             raise DomainError(f"the masses of balance are not negative, got {tuple(balance)}")
-        a._refuse_shards("join")
-        b._refuse_shards("join")
+        a.refuse_shards("join")
+        b.refuse_shards("join")
         if a.dim != b.dim:
             raise DomainError(
                 f"join needs one space, got positions of dimension {a.dim} and {b.dim}"
@@ -319,7 +319,7 @@ class Domain:
         if not domains:
             raise DomainError("collate needs at least one domain, got none")
         for d in domains:
-            d._refuse_shards("collate")
+            d.refuse_shards("collate")
         kinds, orders = {d.kind for d in domains}, {d.causal for d in domains}
         if len(kinds) > 1 or len(orders) > 1 or any(d.batch for d in domains):
             raise DomainError(
@@ -388,7 +388,7 @@ class Domain:
             DomainError: no process group, no such mesh or dimension, more ranks than points, sizes
                 that do not add up, or another domain on another rank.
         """
-        self._refuse_shards("shard")
+        self.refuse_shards("shard")
         shards = Shards.over(mesh, dimension)
         if sizes is None:
             parts = even_sizes(self.size, shards.count)
@@ -432,7 +432,7 @@ class Domain:
             DomainError: as :meth:`shard`; parts of different kinds; masses of ``timestamps``, whose
                 first cell needs the rank before: make them of the whole, or give masses.
         """
-        part._refuse_shards("from_shard")
+        part.refuse_shards("from_shard")
         if part.kind == "spacing" and part.shape is None:
             raise DomainError(
                 "the first cell of a part reaches back to a point of the rank before, which "
@@ -463,8 +463,8 @@ class Domain:
             "pairs": None if self.pairs is None else tuple(self.pairs.shape[:-2]),
         }
 
-    def _refuse_shards(self, what: str) -> None:
-        """DomainError where the whole domain is needed and this is one rank's part of it."""
+    def refuse_shards(self, what: str) -> None:
+        """DomainError where ``what`` needs the whole domain and this is one rank's part of it."""
         if self.shards is not None:
             raise DomainError(
                 f"{what} needs a whole domain; this one is a part, {self.size} of "
@@ -566,7 +566,7 @@ class Domain:
             raise DomainError(
                 f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}"
             )
-        self._refuse_shards("a slice")
+        self.refuse_shards("a slice")
         positions = self.positions[..., index, :]
         return replace(
             self,
@@ -594,7 +594,7 @@ class Domain:
         if query_domain is not None and not isinstance(query_domain, Domain):
             raise DomainError(refuse_kind("query_domain", query_domain, "a Domain"))
         if self.shards is not None:
-            self._refuse_shards("quadrature()")
+            self.refuse_shards("quadrature()")
         equal, renormalised = self._rules()
         dtype = dtype or self.measure.dtype
         mass = self.measure.to(dtype).reshape(-1, self.size)

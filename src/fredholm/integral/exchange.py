@@ -45,17 +45,30 @@ def fill_empty(call: Call) -> Call:
     """The call with a point of padding on each rank that has no point, so that all ranks compute,
     and send, alike.
     """
-    domain = call.domain
-    query_domain = call.query_domain
+    domain, query_domain = call.domain, call.query_domain
+    _check_target(domain, query_domain)
     filled = _filled(domain)
     if query_domain is None:
         u = _pad_rows(call.u, filled.size)
-        return Call(u, _with_columns(filled, domain), u, None, Layout.of(filled))
+        source = _with_columns(_with_rows(filled, filled.size), domain)
+        return Call(u, source, u, None, Layout.of(source))
     target = _filled(query_domain)
     query = None if call.query is None else _pad_rows(call.query, target.size)
     source = _with_columns(_with_rows(filled, target.size), domain)
     layout = replace(call.layout, padded=filled.valid is not None)
     return Call(_pad_rows(call.u, filled.size), source, query, target, layout)
+
+
+def _check_target(domain: Domain, target: Domain | None) -> None:
+    """DomainError where the queries' domain is not sharded over the same ranks."""
+    if target is None:
+        return
+    own, other = domain.shards, target.shards
+    if own is None or other is None or (own.count, own.rank) != (other.count, other.rank):
+        raise DomainError(
+            "the domain is sharded and query_domain is not, or over other ranks; shard it over the "
+            "same mesh, so that each rank answers at points of its own"
+        )
 
 
 def _filled(domain: Domain) -> Domain:
@@ -70,14 +83,13 @@ def _filled(domain: Domain) -> Domain:
     valid = domain.valid
     if valid is None:
         valid = torch.ones(1, domain.size, dtype=torch.bool, device=domain.positions.device)
-    changed = replace(
+    return replace(
         domain,
         positions=_pad_rows(domain.positions, n),
         measure=_pad_rows(domain.measure[..., None], n)[..., 0],
         valid=_pad_rows(valid[..., None], n)[..., 0],
         shards=shards.filled,
     )
-    return _with_rows(changed, n)
 
 
 def _with_rows(domain: Domain, n: int) -> Domain:
@@ -111,11 +123,6 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
     """
     shards = domain.shards
     assert shards is not None
-    if query_domain is not None and query_domain.shards is None:
-        raise DomainError(
-            "the domain is sharded and query_domain is not; shard it over the same mesh too, so "
-            "that each rank answers at points of its own"
-        )
     equal, renormalised = domain._rules()
     mass = domain.measure.reshape(-1, domain.size)
     if domain.valid is not None:

@@ -299,7 +299,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         masks of all points to come.
         """
         check_domains(domain=domain)
-        domain._refuse_shards("init_state")
+        domain.refuse_shards("init_state")
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):

@@ -35,7 +35,7 @@ class Anchors:
     @classmethod
     def of(cls, domain: Domain, samples: int) -> Anchors:
         """k-means of a domain's positions; see :func:`fredholm.ops.anchors.spread_anchors`."""
-        domain._refuse_shards("Anchors.of")
+        domain.refuse_shards("Anchors.of")
         check_count(samples, domain.size)
         mass = domain.quadrature().mass
         positions = domain.positions if domain.positions.dim() == 3 else domain.positions[None]
