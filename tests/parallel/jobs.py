@@ -97,7 +97,8 @@ def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[
     """Queries on a domain of their own, sharded over the same ranks."""
     case = find_case(label)
     operator, domain = case.operator(), case.domains()[where]
-    target = Domain.points(torch.rand(4, case.position_dim, dtype=torch.float64, generator=seeded(9)))
+    places = torch.rand(4, case.position_dim, dtype=torch.float64, generator=seeded(9))
+    target = Domain.points(places)
     batch = domain.batch or 1
     query = torch.randn(batch, 4, case.dim, dtype=torch.float64, generator=seeded(5))
     if domain.pairs is not None:
@@ -241,7 +242,7 @@ def refusals(mesh: Any) -> dict[str, str]:
         "points": lambda: Domain.line(8 + rank).shard(mesh),
         "order": lambda: Domain.line(8, causal=bool(rank)).shard(mesh),
         "other values": lambda: Domain.points(torch.rand(8, 1) + rank).shard(mesh),
-        "parts of two kinds": lambda: Domain.from_shard(Domain.line(3 + rank, causal=rank > 0), mesh),
+        "parts of two kinds": lambda: Domain.from_shard(Domain.line(3, causal=rank > 0), mesh),
         "parts of times": lambda: Domain.from_shard(Domain.timestamps(torch.arange(3.0)), mesh),
         "sharded again": lambda: part.shard(mesh),
         "slice": lambda: part[:2],

@@ -59,9 +59,7 @@ def _work(rank: int, count: int, file: str, pipe: Connection) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{file}", rank=rank, world_size=count
-    )
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=count)
     mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("domain",))
     while (order := pipe.recv()) is not None:
         job, arguments = order

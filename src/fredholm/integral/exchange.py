@@ -1,10 +1,13 @@
 """What passes between the shards of a domain for an integral over all of them.
 
 A rank has the queries and keys of its own points. Three exchanges serve the forms: a *moment* of
-the keys is summed over the ranks (:func:`fredholm.parallel.summed`), a *ring* brings the keys of one
-rank after another to every query, and where a weight is a functional of all keys at once they are
-*gathered*. The first sends a fixed number of numbers, the other two O(N); only the last holds more
-than a block of the other ranks' keys.
+the keys is summed over the ranks (:func:`fredholm.parallel.summed`), a *ring* brings the keys of
+one rank after another to every query, and where a weight is a functional of all keys at once they
+are *gathered*. The first sends a fixed number of numbers, the other two O(N); only the last holds
+more than a block of the other ranks' keys.
+
+Every rank must use what it received, if only an empty slice of it: a message that is left out of
+one rank's graph is not sent back in its backward, and the others wait for it.
 """
 
 from __future__ import annotations

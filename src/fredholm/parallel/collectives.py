@@ -94,7 +94,9 @@ def gathered(x: Tensor, shards: Shards) -> Tensor:
     return _Gather.apply(x.reshape(-1), shards.ones, x.numel()).view(shards.count, *x.shape)
 
 
-def shifted(tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards, by: int) -> list[Tensor]:
+def shifted(
+    tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards, by: int
+) -> list[Tensor]:
     """The ``tensors`` of the rank that is ``by`` before this one, which has its own number of
     points on the dimensions ``dims``. One message with the elements of all of them; so is the
     gradient.
@@ -113,7 +115,7 @@ def shifted(tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards, by: 
     ]
 
 
-# --- derivatives: each message's is another message ------------------------------------------------
+# --- derivatives: each message's is another message -----------------------------------------------
 
 
 class _Sum(torch.autograd.Function):

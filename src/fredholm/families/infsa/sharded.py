@@ -98,9 +98,7 @@ def hops_between(
     """The sum over hops at this rank's tokens, and their values."""
     query, key, value = kernel.tokens(problem.uy)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    graph = ShardedGraph(
-        query.to(dtype), key.to(dtype), problem, shards, kernel.rules(), options
-    )
+    graph = ShardedGraph(query.to(dtype), key.to(dtype), problem, shards, kernel.rules(), options)
     return graph.sum_of_hops(value, hops), value
 
 

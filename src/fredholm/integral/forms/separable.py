@@ -152,7 +152,6 @@ class Chunks(SeparableForm):
         backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
         return linear_attention(query, key, value, p.quadrature, **backend)
 
-
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
         p, q = problem, problem.quadrature
         key = common_key_features(kernel, p, shards)

@@ -60,4 +60,3 @@ def _over(part: Tensor, largest: Tensor) -> Tensor:
     own = part[..., -1:].detach()
     factor = torch.where(own > -torch.inf, (own - largest).exp(), 0.0)
     return part[..., :-1] * factor
-

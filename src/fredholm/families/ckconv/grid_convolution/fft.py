@@ -68,7 +68,6 @@ class HiddenConvolution(Form):
             out = out * q.scale[..., None].to(out.dtype)
         return with_offset(out, kernel, problem)
 
-
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
         options: Any = self.strategy
 

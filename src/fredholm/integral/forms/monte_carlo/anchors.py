@@ -68,7 +68,9 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
     p = problem
     index, quadrature = anchor_keys(p, anchors, samples)
     pick = index[:, None].expand(max(index.shape[0], p.uy.shape[0]), p.uy.shape[1], -1)[..., None]
-    return with_anchors(p, index, quadrature, p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1])))
+    return with_anchors(
+        p, index, quadrature, p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1]))
+    )
 
 
 def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Tensor) -> Problem:
