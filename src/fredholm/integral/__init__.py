@@ -39,7 +39,7 @@ from .capabilities import (
 )
 from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
-from .exchange import Exchange, all_keys, before_this, fold_ring, ring, sums, visible_from
+from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
 from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
@@ -138,7 +138,6 @@ __all__ = [
     "WeightedValue",
     "Window",
     "add_proposal",
-    "all_keys",
     "as_operator",
     "auxiliary_loss",
     "before_this",
@@ -157,6 +156,7 @@ __all__ = [
     "is_pointwise",
     "key_features",
     "list_operators",
+    "mass_rows",
     "merge_heads",
     "operator_factory",
     "operator_options",
@@ -170,7 +170,6 @@ __all__ = [
     "register_feature_map",
     "register_operator",
     "register_strategy",
-    "ring",
     "split_heads",
     "sums",
     "visible_from",

@@ -167,7 +167,7 @@ def part_numbers(domain: Domain, query_domain: Domain | None) -> int:
     """How many numbers :func:`part_quadrature` sends."""
     shards = domain.shards
     assert shards is not None
-    rows, others = _batch(domain.measure, 1, domain.valid), shards.count - 1
+    rows, others = mass_rows(domain), shards.count - 1
     if not domain._rules()[1]:
         return 0
     if domain.pairs is None and not domain.causal:
@@ -176,7 +176,7 @@ def part_numbers(domain: Domain, query_domain: Domain | None) -> int:
         return others * rows
     times = 0
     if domain.causal and query_domain is not None:
-        times = others * shards.filled.size * _batch(domain.positions, 2)
+        times = others * shards.filled.size * _position_rows(domain)
     return others * shards.filled.size * rows + times
 
 
@@ -346,9 +346,9 @@ def ring_numbers(domain: Domain, features: int, batch: int, crossed: bool = Fals
     """
     shards = domain.shards
     assert shards is not None
-    points = _batch(domain.positions, 2)
+    points = _position_rows(domain)
     times = points if crossed and domain.causal else 0
-    each = points * domain.dim + batch * features + _batch(domain.measure, 1, domain.valid) + times
+    each = points * domain.dim + batch * features + mass_rows(domain) + times
     return (shards.count - 1) * shards.filled.size * each
 
 
@@ -361,12 +361,16 @@ def gather_numbers(domain: Domain, features: int, batch: int, crossed: bool = Fa
         more += 1 if domain.valid is None else domain.valid.shape[0]
     renormalised = domain._rules()[1]
     if renormalised and domain.causal and domain.pairs is None and not crossed:
-        more += _batch(domain.measure, 1, domain.valid)
+        more += mass_rows(domain)
     sent = ring_numbers(domain, features, batch, crossed)
     return sent + (shards.count - 1) * shards.filled.size * more
 
 
-def _batch(x: Tensor, dims: int, valid: Tensor | None = None) -> int:
-    """The batch size of a tensor, 1 where it has none, or that of padding which it meets."""
-    own = x.shape[0] if x.dim() > dims else 1
-    return own if valid is None else max(own, valid.shape[0])
+def mass_rows(domain: Domain) -> int:
+    """For how many samples a domain has masses of their own, or padding that makes them so."""
+    own = domain.measure.shape[0] if domain.measure.dim() == 2 else 1
+    return own if domain.valid is None else max(own, domain.valid.shape[0])
+
+
+def _position_rows(domain: Domain) -> int:
+    return domain.positions.shape[0] if domain.positions.dim() == 3 else 1

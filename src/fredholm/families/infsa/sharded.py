@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...domain import Domain
-from ...integral import Exchange, Problem, before_this, fold_ring, sums, visible_from
+from ...integral import Exchange, Problem, before_this, fold_ring, mass_rows, sums, visible_from
 from ...ops.tiles import root_of
 from ...parallel import Shards, gathered, summed
 from .graph import NORMS, edge_product
@@ -106,12 +106,9 @@ def hops_sent(kernel: Any, domain: Domain, batch: int, hops: int) -> Exchange:
     """What :func:`hops_between` sends: keys and values once a hop, masses once, and the norm."""
     shards = domain.shards
     assert shards is not None
-    rows = domain.measure.shape[0] if domain.measure.dim() == 2 else 1
-    if domain.valid is not None:
-        rows = max(rows, domain.valid.shape[0])
     point = batch * kernel.heads * (kernel.width + kernel.d_out)
     others, norm = shards.count - 1, batch * kernel.heads
     if domain.causal or kernel.rules()["norm"] == "rows":
         norm *= others
-    numbers = others * shards.filled.size * (hops * point + rows) + norm
+    numbers = others * shards.filled.size * (hops * point + mass_rows(domain)) + norm
     return Exchange("a ring of the ranks' keys and values each hop, and the norm", numbers)

@@ -27,7 +27,7 @@ from ...parallel import Shards, gathered, largest, summed
 from ...quadrature import Quadrature
 from ..capabilities import Banked, Expanded, Separable, Stabilised
 from ..contract import Form, Kernel, Memory, with_offset
-from ..exchange import Exchange, before_this
+from ..exchange import Exchange, before_this, mass_rows
 from ..problem import Facts, Layout, Problem
 from ..strategy import Linear
 
@@ -156,7 +156,7 @@ class Chunks(SeparableForm):
         p, q = problem, problem.quadrature
         key = common_key_features(kernel, p, shards)
         query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
-        if isinstance(kernel, Stabilised) and kernel.floor is not None:
+        if divided(kernel):
             query = at_scale(query, running_largest(key, shards))
         total = moment_of(key, value, q.mass, kernel.floor)
         out, _ = linear_attention_stretch(
@@ -175,7 +175,7 @@ class Chunks(SeparableForm):
         assert domain.shards is not None
         size, others = moment_size(kernel, domain, batch), domain.shards.count - 1
         rows = 0
-        if isinstance(kernel, Stabilised) and kernel.floor is not None:
+        if divided(kernel):
             rows = others * size.rows
         return Exchange("moments of the ranks before", others * size.moment + size.shift + rows)
 
@@ -228,6 +228,11 @@ def refuses_shards(kernel: object, strategy: Linear) -> str | None:
     return None
 
 
+def divided(kernel: object) -> bool:
+    """Whether features come up to factors, which a denominator takes away."""
+    return isinstance(kernel, Stabilised) and kernel.floor is not None
+
+
 def common_key_features(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
     """ψ of this rank's keys, divided by one factor of all ranks where anything is divided."""
     p = problem
@@ -265,10 +270,7 @@ def moment_size(kernel: Any, domain: Domain, batch: int) -> MomentSize:
         key, shift = key_features(kernel, y.to(torch.promote_types(dtype, y.dtype)), uy, None)
         value = kernel.values(y.to(torch.promote_types(dtype, y.dtype)), uy)
         # masses of a batch meet features that the samples share
-        mass = domain.measure.reshape(-1, domain.measure.shape[-1])[:, :1]
-        if domain.valid is not None:
-            mass = mass.expand(domain.valid.shape[0], -1)
-        mass = mass.new_ones(mass.shape[0], 1)
+        mass = domain.measure.new_ones(mass_rows(domain), 1)
         moment = moment_of(key, value, mass, kernel.floor)
     return MomentSize(moment.numel(), 0 if shift is None else shift.numel(), key[..., 0, 0].numel())
 
