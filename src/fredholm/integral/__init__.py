@@ -26,6 +26,7 @@ from .capabilities import (
     JointScores,
     LagFeatures,
     LagTaps,
+    OwnExchange,
     OwnForm,
     Pooled,
     Separable,
@@ -47,8 +48,9 @@ from .contract import (
     prepared,
 )
 from .conversion import as_operator, convertible, refuse, register_converter
+from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
-from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
+from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
@@ -100,6 +102,7 @@ __all__ = [
     "CausalState",
     "CausalTransition",
     "Exact",
+    "Exchange",
     "Expanded",
     "ExponentialMap",
     "Facts",
@@ -114,6 +117,7 @@ __all__ = [
     "JointScores",
     "Kernel",
     "KeyForm",
+    "KeyRing",
     "LagFeatures",
     "LagTaps",
     "LatticeKernel",
@@ -123,6 +127,7 @@ __all__ = [
     "Memory",
     "MonteCarlo",
     "MultiheadAdapter",
+    "OwnExchange",
     "OwnForm",
     "PairKernel",
     "Plan",
@@ -150,12 +155,14 @@ __all__ = [
     "answering",
     "as_operator",
     "auxiliary_loss",
+    "before_this",
     "build_feature_map",
     "check_dropout",
     "check_inference",
     "choose",
     "convertible",
     "create_operator",
+    "fold_ring",
     "grid_displacements",
     "has_trait",
     "head_width",
@@ -168,6 +175,7 @@ __all__ = [
     "key_features",
     "list_operators",
     "load_state",
+    "mass_rows",
     "merge_heads",
     "operator_factory",
     "operator_options",
@@ -183,6 +191,8 @@ __all__ = [
     "register_operator",
     "register_strategy",
     "split_heads",
+    "sums",
+    "visible_from",
     "with_offset",
     "write_points",
 ]

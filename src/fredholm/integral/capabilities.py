@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..domain import Domain
+from ..parallel import Shards
 from .problem import Layout, Point, Problem
 
 
@@ -221,6 +223,22 @@ class OwnForm(ABC):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
+class OwnExchange(OwnForm):
+    """The kernel evaluates its response at one rank's points of a sharded domain too."""
+
+    @abstractmethod
+    def passes(self, layout: Layout) -> bool:
+        """Whether :meth:`evaluate_part` is defined for these static facts."""
+
+    @abstractmethod
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        """∫ K u dμ + offset at this rank's points, (B, H, Nq, d_out)."""
+
+    @abstractmethod
+    def sends(self, domain: Domain, batch: int) -> int:
+        """How many numbers :meth:`evaluate_part` sends for ``batch`` samples."""
+
+
 class LagTaps(ABC):
     r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
     steps.
@@ -291,6 +309,7 @@ CAPABILITIES: tuple[type, ...] = (
     Pooled,
     TokenGraphWeights,
     OwnForm,
+    OwnExchange,
     LagTaps,
     LagFeatures,
     StateScan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
 from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
-from ..quadrature import Rows
+from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
 from .contract import Kernel, Part, check_inference
+from .exchange import fill_empty, part_numbers, part_quadrature
 from .forms import Form, choose
 from .problem import (
     Call,
@@ -150,11 +152,25 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         call = self._call(u, domain, query, query_domain)
+        if call.domain.shards is not None:
+            return self._sharded(call)
         facts = Facts.of(call.layout, call.target.positions, u, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
         problem, query, valid = self._read(call)
         response = form.respond(self.kernel, problem).to(result_dtype(u))
         return self._finish(response, query, valid)
+
+    def _sharded(self, call: Call) -> Tensor:
+        """:meth:`forward` at the points of one rank, by the form's exchange."""
+        queries = call.target.size
+        call = fill_empty(call)
+        domain = call.domain
+        assert domain.shards is not None
+        facts = Facts.of(call.layout, call.target.positions, call.u, self.kernel.training)
+        form = choose(self._strategy, self.kernel, facts)
+        problem, query, valid = self._read(call, part_quadrature(domain, call.query_domain))
+        response = form.exchange(self.kernel, problem, domain.shards).to(result_dtype(call.u))
+        return self._finish(response, query, valid)[:, :queries]
 
     def dense(
         self,
@@ -241,7 +257,12 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        return form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        plan = form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        if domain.shards is None:
+            return plan
+        sent = form.sent(self.kernel, domain, domain.batch or 1, layout.cross)
+        numbers = sent.numbers + part_numbers(domain, query_domain)
+        return replace(plan, exchange=sent.words, numbers=numbers)
 
     @property
     def strategy(self) -> Strategy | str:
@@ -261,6 +282,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         masks of all points to come.
         """
         check_domains(domain=domain)
+        domain.refuse_shards("init_state")
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
@@ -452,7 +474,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             need = f"(B, {queries}, {self.dim})"
             raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
 
-    def _read(self, call: Call) -> tuple[Problem, Tensor | None, Tensor | None]:
+    def _read(
+        self, call: Call, quadrature: Quadrature | None = None
+    ) -> tuple[Problem, Tensor | None, Tensor | None]:
         """The integral in tensors, padding cleaned and heads split; the queries' features or None,
         and which of the queries are real.
         """
@@ -470,12 +494,14 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
             else:
                 ux = self._split(query)
+        if quadrature is None:
+            quadrature = domain.quadrature(call.query_domain)
         problem = Problem(
             x=x,
             y=y,
             ux=ux,
             uy=uy,
-            quadrature=domain.quadrature(call.query_domain).to(u.dtype),
+            quadrature=quadrature.to(u.dtype),
             layout=call.layout,
             real=target.valid,
         )

@@ -71,11 +71,18 @@ class Model(nn.Module, PretrainedMixin):
 
     def forward(self, inputs: Tensor | Inputs, **options: Any) -> Float[Tensor, "b *n outputs"]:
         """``options`` go to the body, such as the ``steps`` of a continuous one."""
-        features, domain = self.features(inputs, **options)
-        answer = read_out(features, domain, self.pool)
+        return self.answer(*self.encoder(inputs), **options)
+
+    def answer(self, u: Tensor, domain: Domain, **options: Any) -> Float[Tensor, "b *n outputs"]:
+        """What :meth:`forward` does behind the encoder, from its features (B, N, D) and their
+        domain. On one rank's part of a sharded domain, from the features of that rank's points:
+        the same answer on every rank, or, where ``config.pool`` is ``every``, those at its points.
+        """
+        features, domain = self.body(u, domain, **options)
+        result = read_out(features, domain, self.pool)
         if self.views > 1:
-            answer = answer.unflatten(0, (-1, self.views))
-        return self.head(answer, self.encoder)
+            result = result.unflatten(0, (-1, self.views))
+        return self.head(result, self.encoder)
 
     def features(self, inputs: Tensor | Inputs, **options: Any) -> tuple[Tensor, Domain]:
         """The body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a sample

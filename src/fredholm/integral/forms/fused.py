@@ -7,13 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...ops.attention import attention
+from ...domain import Domain
+from ...ops.attention import attention, attention_part, finished, joined
+from ...parallel import Shards
 from ...quadrature import Quadrature
 from ..capabilities import JointScores, SoftmaxScores, has_trait
 from ..contract import Kernel, Memory, with_offset
+from ..exchange import Exchange, Parts, ring
 from ..problem import Facts, Problem
 from ..strategy import Exact
-from .keys import STEP, KeyForm
+from .blocks import by_query_blocks
+from .keys import STEP, KeyForm, ring_of_keys
+
+NUMBERS_PER_PAIR = 4  # of one block of a ring: scores, weights and what their gradient keeps
 
 
 class Fused(KeyForm):
@@ -50,9 +56,27 @@ class Fused(KeyForm):
         query = kernel.queries(problem.x, problem.ux)
         return attention(query, keys["key"], keys["value"], problem.quadrature)
 
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        def respond(p: Problem) -> Tensor:
+            return by_query_blocks(_part, kernel, p, NUMBERS_PER_PAIR, None)
+
+        return with_offset(finished(ring(problem, shards, respond, _join)), kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return ring_of_keys(kernel, domain, batch, crossed)
+
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         # where both ends are the same points, one matrix product projects them to all three
         if problem.layout.cross or not has_trait(kernel, JointScores):
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
         return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
+
+
+def _part(kernel: Any, p: Problem) -> Tensor:
+    key, value = kernel.keys(p.y, p.uy), kernel.values(p.y, p.uy)
+    return attention_part(kernel.queries(p.x, p.ux), key, value, p.quadrature)
+
+
+def _join(a: Parts, b: Parts) -> Parts:
+    return (joined(a[0], b[0]),)

@@ -281,6 +281,19 @@ def linear_attention_stretch(
         return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
 
 
+def moment_of(
+    key: Float[Tensor, "#b #h n r"],
+    value: Float[Tensor, "#b #h n c"],
+    mass: Float[Tensor, "#b n"],
+    floor: float | None,
+) -> Float[Tensor, "#b #h r _"]:
+    """The moment of n points, as :func:`linear_attention_stretch` has it after them."""
+    dtype = torch.promote_types(key.dtype, torch.float32)
+    with full_precision(key):
+        weighted = key.to(dtype) * mass[:, None, :, None].to(dtype)
+        return weighted.mT @ _with_mass(value.to(dtype), floor)
+
+
 def check_order(quadrature: Quadrature) -> None:
     """StrategyError where pairs, or an order across two domains, leave no linear form."""
     if quadrature.density is not None or (

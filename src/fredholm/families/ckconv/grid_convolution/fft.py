@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....domain import Domain
 from ....errors import ShapeError
 from ....integral import (
     FFT,
+    Exchange,
     Facts,
     Form,
     Kernel,
@@ -23,8 +25,10 @@ from ....integral import (
     with_offset,
 )
 from ....ops.backend import choose_backend, full_precision
+from ....parallel import Shards
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
+from .sharded import convolution_sent, convolve_part
 
 KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
 
@@ -42,8 +46,9 @@ class HiddenConvolution(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         layout = facts.layout
-        ordered = layout.causal and layout.grid is not None and len(layout.grid) > 1
-        if layout.grid is None or layout.pairs or ordered:
+        grid = layout.whole_grid if layout.sharded else layout.grid
+        ordered = layout.causal and grid is not None and len(grid) > 1
+        if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
@@ -79,6 +84,21 @@ class HiddenConvolution(Form):
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         return with_offset(out, kernel, problem)
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        options: Any = self.strategy
+
+        def convolve(*tensors: Any) -> Tensor:
+            return grid_convolution(*tensors, backend=options.backend)
+
+        out = convolve_part(convolve, kernel, problem, shards)
+        scale = problem.quadrature.scale
+        if scale is not None:
+            out = out * scale[..., None].to(out.dtype)
+        return with_offset(out, kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return convolution_sent(kernel, domain, batch)
 
 
 def _lags(positions: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:

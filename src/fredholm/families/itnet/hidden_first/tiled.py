@@ -22,7 +22,7 @@ from ....integral import (
     Facts,
     Form,
     Kernel,
-    KeyForm,
+    KeyRing,
     Memory,
     Problem,
     grid_displacements,
@@ -43,7 +43,7 @@ DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works throug
 DEFAULT_CUDA_BYTES = 256_000_000
 
 
-class TiledColumns(KeyForm):
+class TiledColumns(KeyRing):
     """On any points: the displacement term as columns appended to queries and keys.
 
     O(N²·w·(d + columns)) time, O(N) memory, forward and backward.
