@@ -267,7 +267,9 @@ class LinearHeads(Heads):
     def far(self, query: Tensor, scale: float) -> Far:
         """What queries see before the window."""
 
-        def keys(x: Tensor, valid: Tensor, least: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        def keys(
+            x: Tensor, valid: Tensor | None, least: Tensor | None
+        ) -> tuple[Tensor, Tensor | None]:
             x = self.share(x) if is_per_head(self._key_map) else x
             return self.key_features(x, scale, valid, least)
 
@@ -342,8 +344,7 @@ class LinearHeads(Heads):
         window: int,
     ) -> Tensor:
         points, far = (query * scale, key, value), self.far(query, scale)
-        mass = query.new_ones(1, 1) if valid is None else valid
-        mass = mass.expand(-1, query.shape[2])
+        mass = query.new_ones(1, query.shape[2]) if valid is None else valid.to(query.dtype)
         return advance_window(*points, mass, far, {}, window=window)[0].to(value.dtype)
 
     def extra_repr(self) -> str:
