@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..ops.backend import full_precision
+from ..ops.linear_attention import vanishing
 from .feature_map import FeatureMap
 
 
@@ -91,7 +92,8 @@ def window_density(
         scores = scores.masked_fill(~(seen & near), -torch.inf)
         far = torch.where(seen & ~near, far, 0.0)
         size = far.detach().amax(-1, keepdim=True)
-        some, size = size > 0, size.clamp_min(torch.finfo(dtype).tiny)
+        least = vanishing(dtype)
+        some, size = size > least, size.clamp_min(least)
         beyond = torch.where(some, exponent + size.log(), -torch.inf)
         top = torch.maximum(scores.detach().amax(-1, keepdim=True), beyond)
         top = torch.where(top > -torch.inf, top, 0.0)

@@ -13,7 +13,7 @@ from .chunked import (
 )
 from .naive import linear_attention_naive, linear_density
 from .running import advance_moment
-from .windowed import Far, advance_window
+from .windowed import Far, advance_window, vanishing
 
 __all__ = [
     "Far",
@@ -29,5 +29,6 @@ __all__ = [
     "linear_attention_step",
     "linear_attention_stretch",
     "linear_density",
+    "vanishing",
     "wants_pieces",
 ]

@@ -193,9 +193,16 @@ def _joined(near: Tensor, top: Tensor, rest: Tensor, exponent: Tensor) -> Tensor
     undone, so that no gradient goes through them.
     """
     size = rest[..., -1:].detach()
-    some = size > 0
-    size = size.clamp_min(torch.finfo(size.dtype).tiny)
+    least = vanishing(size.dtype)
+    some, size = size > least, size.clamp_min(least)
     above = torch.where(some, exponent.detach() + size.log() - top, -torch.inf)
     whole = (-above.relu()).exp() * near + (-(-above).relu()).exp() / size * rest
     mass = whole[..., -1:]
     return whole[..., :-1] / torch.where(mass > 0, mass, 1.0)
+
+
+def vanishing(dtype: torch.dtype) -> float:
+    """A sum of products of features, each at most 1, that counts as none: 10^-30 in float32, whose
+    reciprocal still leaves a gradient finite.
+    """
+    return torch.finfo(dtype).tiny ** 0.8
