@@ -121,11 +121,11 @@ def test_a_prompt_in_chunks(name, size):
 
 
 def test_sampling_and_several_sequences_of_one_prompt():
-    found = []
+    model, found = converted("llama"), []
     for kept in (True, False):
         torch.manual_seed(3)
         options = {"do_sample": True, "num_return_sequences": 2, "use_cache": kept}
-        found.append(generated(converted("llama"), **options)[0].sequences)
+        found.append(generated(model, **options)[0].sequences)
     assert found[0].shape == (4, N + 4)
     assert found[0].equal(found[1])
 
