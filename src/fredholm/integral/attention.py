@@ -225,7 +225,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             a window without normalisation, or with features that may be negative.
     """
 
-    forms = (WindowChunks, WindowMoment, *SEPARABLE, WeightBlocks)
+    forms = (*SEPARABLE, WindowChunks, WindowMoment, WeightBlocks)
     feature_map, key_map = Part(), Part()
 
     _joint = True
@@ -362,7 +362,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             query, shift = self.feature_map(queries), None
             key = self._key_map(keys)
             return query, key, shift, values
-        feature_map = self.feature_map if self.key_map is None else self.key_map
+        feature_map = self._key_map
         one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
         if one and queries.shape[2] == 1 and queries.shape[1] == keys.shape[1]:
             # as two points of one call: a map costs a step more calls than arithmetic

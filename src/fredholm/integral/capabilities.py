@@ -186,11 +186,6 @@ class Windowed(Stabilised):
         """ψ of :meth:`near_keys` over e^c, and c, see :meth:`Stabilised.stable_key_features`."""
 
 
-def window_of(kernel: object) -> int | None:
-    """A kernel's window; None where there is none."""
-    return kernel.window if isinstance(kernel, Windowed) else None
-
-
 class Banked(Separable):
     """The features are a bank of scalar networks at projections, which a GPU evaluates where they
     are used and does not keep.

@@ -31,8 +31,8 @@ from ..capabilities import (
     JointFeatures,
     Separable,
     Stabilised,
+    Windowed,
     has_trait,
-    window_of,
 )
 from ..contract import Form, Kernel, Memory, with_offset
 from ..exchange import Exchange, before_this, mass_rows
@@ -53,7 +53,7 @@ class SeparableForm(Form):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
             return "pairs, and an order across two domains, leave no moment that all queries share"
-        if window_of(kernel) is not None:
+        if isinstance(kernel, Windowed) and kernel.window is not None:
             return "the last points are weighed by softmax, and not by features"
         if facts.layout.sharded:
             return refuses_shards(kernel, self.strategy)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...ops.linear_attention import Far, advance_window
 from ...quadrature import Quadrature
-from ..capabilities import window_of
+from ..capabilities import Windowed
 from ..contract import Form, Kernel, Memory, with_offset
 from ..problem import Facts, Layout, Problem
 from ..strategy import Linear
@@ -23,7 +23,7 @@ class WindowForm(Form):
     strategy: Linear
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        if window_of(kernel) is None:
+        if not isinstance(kernel, Windowed) or kernel.window is None:
             return "the kernel has no window"
         layout = facts.layout
         if layout.pairs or not layout.causal or layout.cross:
@@ -34,7 +34,8 @@ class WindowForm(Form):
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """The next n points, the last n of what ``quadrature`` is about."""
-        far = Far(*kernel.far_queries(x, u), kernel.far_keys)
+        query, shift = kernel.far_queries(x, u)
+        far = Far(query, shift, kernel.far_keys)
         points = kernel.near_queries(x, u), kernel.near_keys(x, u), kernel.values(x, u)
         mass = quadrature.mass[:, -u.shape[2] :]
         options = {"window": kernel.window, "chunk": self.strategy.chunk}
