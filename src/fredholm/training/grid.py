@@ -150,7 +150,9 @@ class Grid:
 def recipe_cell(recipe: Recipe, place: Path) -> Cell:
     """The cell of one training and its evaluation on the test split."""
     code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
-    return Cell({"recipe": recipe.to_dict(), "code": code}, place, recipe)
+    plain = recipe.to_dict()
+    plain["training"].pop("nodes")  # on how many machines decides nothing
+    return Cell({"recipe": plain, "code": code}, place, recipe)
 
 
 def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
