@@ -1,0 +1,138 @@
+"""One stage of a conversion: trained, resumed, or read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ...convert.linearize import ConversionReport, Replaced
+from ...data import make_loader
+from ...errors import OptionError
+from ..build import Batches
+from ..checkpoints import list_checkpoints
+from ..fit import Goal, Limits, fit
+from ..tasks import Task
+from .progress import Progress
+from .stages import Metric, Stage
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """How one stage learns: AdamW at ``lr``, linear warm-up over the share ``warmup`` of all steps,
+    a cosine to zero.
+
+    ``epochs=0`` leaves the stage out; ``patience`` is how many epochs without a better validation
+    score are waited for.
+    """
+
+    epochs: int = 1
+    lr: float = 1e-2
+    batch_size: int = 8
+    weight_decay: float = 0.0
+    warmup: float = 0.0
+    patience: int | None = None
+    clip_norm: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.batch_size < 1 or not self.lr > 0:
+            raise OptionError(
+                f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
+            )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every step of a conversion needs to know."""
+
+    task: Task
+    metric_name: str
+    metric: Metric
+    precision: str
+    seed: int
+    say: Callable[[str], None]
+
+
+def run_stage(
+    run: Run,
+    progress: Progress,
+    key: str,
+    kind: type[Stage],
+    replaced: Replaced,
+    train: Any,
+    val: Any,
+    options: StageOptions,
+    report: ConversionReport,
+    *extra: Any,
+) -> None:
+    """One stage: trained, resumed or read; the model holds its best weights afterwards. ``extra``
+    are further arguments of the stage.
+    """
+    if f"epochs {key}" not in progress.done:
+        with _frozen(replaced.model):
+            rows = _fit(run, progress, key, kind, replaced, train, val, options, *extra)
+        progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
+        progress.get(f"epochs {key}", lambda: len(rows))
+    progress.restore(key, replaced.model)
+    report.epochs[key], report.minutes[key] = (
+        progress.done[f"epochs {key}"],
+        progress.done[f"minutes {key}"],
+    )
+
+
+@contextlib.contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Which parameters learn is a stage's choice; afterwards it is as it was."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, learns in before:
+            parameter.requires_grad_(learns)
+
+
+def _fit(
+    run: Run,
+    progress: Progress,
+    key: str,
+    kind: type[Stage],
+    replaced: Replaced,
+    train: Any,
+    val: Any,
+    options: StageOptions,
+    *extra: Any,
+) -> list[dict[str, Any]]:
+    size = min(options.batch_size, len(train))
+
+    def loader(rank: int, world_size: int) -> Any:
+        return make_loader(
+            train,
+            size,
+            seed=run.seed,
+            shuffle=True,
+            drop_last=True,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    stage = kind(replaced, loader, options, run.seed, *extra)
+    learning = stage.trained()
+    replaced.model.requires_grad_(False)
+    for parameter in learning:
+        parameter.requires_grad_(True)
+    place = None if progress.folder is None else progress.folder / f"stage-{key}"
+    fitted = fit(
+        stage,
+        limits=Limits(options.epochs, clip_norm=options.clip_norm, precision=run.precision),
+        keep=lambda model: progress.keep(key, model),
+        validation=None if val is None else Batches(make_loader(val, size)),
+        best=None if val is None else Goal("val_metric", "max"),
+        stop=None if val is None else Goal("val_metric", "max", options.patience),
+        folder=place,
+        resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
+        say=lambda line: run.say(f"{key}: {line}"),
+    )
+    return fitted.rows
