@@ -90,7 +90,8 @@ def train(
         report=typer.echo,
         trust_code=trust_code,
     )
-    show.run_result(result)
+    if training.first_process():
+        show.run_result(result)
 
 
 @app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")

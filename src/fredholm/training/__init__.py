@@ -18,6 +18,7 @@ _PUBLIC = {
     "list_recipes": ("recipe_files", "yaml"),
     "RunResult": ("folder", "pydantic"),
     "train": ("run", "lightning"),
+    "first_process": ("processes", "lightning"),
     "evaluate": ("evaluation", "lightning"),
     "evaluate_glue": ("glue", "lightning"),
     "glue_runs": ("glue", "lightning"),

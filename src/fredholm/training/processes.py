@@ -331,4 +331,3 @@ def facts_of(recipe: Recipe, folder: Path, resume: bool, overwrite: bool) -> dic
     versions = {"fredholm": __version__, "torch": torch.__version__}
     asked = {"name": folder.name, "resume": resume, "overwrite": overwrite}
     return {"recipe": plain, "code": code, "version": versions, "run": asked}
-

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
@@ -35,12 +34,16 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split the parameters of ``model`` over the processes: layer by layer, so that one layer at a
     time is whole.
     """
-    for layers in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
-        for layer in layers:
-            if any(True for _ in layer.parameters()):
-                fully_shard(layer, mesh=mesh)
+    for layer in getattr(getattr(model, "body", model), "blocks", ()):
+        if any(not isinstance(parameter, DTensor) for parameter in layer.parameters()):
+            fully_shard(layer, mesh=mesh)
     # The rest too: averaged weights are exchanged between forwards, when no part may be whole.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether :func:`shard` has split the model."""
+    return isinstance(model, FSDPModule)
 
 
 def whole(state: Any) -> Any:
@@ -61,7 +64,10 @@ def load_whole(module: nn.Module, state: Mapping[str, Tensor], strict: bool = Tr
     """Load whole tensors into a module that may be split."""
     mine = module.state_dict()
     module.load_state_dict(
-        {name: split_like(value, mine[name]) if name in mine else value for name, value in state.items()},
+        {
+            name: split_like(value, mine[name]) if name in mine else value
+            for name, value in state.items()
+        },
         strict=strict,
     )
 
@@ -77,10 +83,14 @@ class ShardedStrategy(ModelParallelStrategy):
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         return whole(getattr(optimizer, "optimizer", optimizer).state_dict())
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
         Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
