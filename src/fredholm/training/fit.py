@@ -166,6 +166,7 @@ def fit(
     plugins: list[Any] = [AtomicIO(), group.environment]
     if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
         plugins.append(DoublePrecision())
+        module.double()  # Lightning's turn comes after a checkpoint is read
     with _quiet(), _graceful(checkpoints, group):
         trainer = pl.Trainer(
             accelerator="auto",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import socket
 import threading
@@ -34,6 +35,7 @@ from .recipe import Recipe
 from .recipe_files import differences
 
 T = TypeVar("T")
+_JOINS = itertools.count()  # a process may take part in one run after the other
 TIMEOUT = "FREDHOLM_TIMEOUT"  # seconds that a process waits for the others
 BEAT = 1.0  # seconds between two signs of life
 
@@ -200,8 +202,9 @@ def joined(recipe: Recipe) -> Iterator[Group]:
     except FredholmError as error:
         error.said = error.said or not group.says(str(error))
         raise
-    except Exception as error:
-        names, left = group.dead()
+    except RuntimeError as error:
+        # What gloo and the store say of a connection; other errors are this process's own.
+        names, left = group.dead() if _of_others(error) else ([], False)
         if not names and not left:
             raise
         text = (
@@ -216,6 +219,10 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         group.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _of_others(error: Exception) -> bool:
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 def timeout() -> timedelta:
@@ -286,7 +293,7 @@ def _connect(group: Group) -> dist.Store:
             dist.rendezvous(f"env://?rank={group.rank}&world_size={group.size}", timeout=wait)
         )
         store.set_timeout(wait)
-        store = dist.PrefixStore("fredholm", store)
+        store = dist.PrefixStore(f"fredholm-{next(_JOINS)}", store)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", store),
