@@ -63,12 +63,10 @@ def assert_one_run(alone: Path, together: Path):
 
 def start(*arguments: str, nodes: int = 1, node: int = 0, port: int = 0, each: int = 2, **changes):
     """torchrun."""
-    place = (
-        ["--standalone"]
-        if nodes == 1
-        else [f"--nnodes={nodes}", f"--node-rank={node}", "--rdzv-backend=c10d"]
-        + [f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
-    )
+    place = ["--standalone"]
+    if nodes > 1:
+        place = [f"--nnodes={nodes}", f"--node-rank={node}", "--rdzv-backend=c10d"]
+        place += [f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={each}"]
     return popen(*command, *arguments, **changes)
 
@@ -96,9 +94,10 @@ def runs(tmp_path_factory):
     train(load_recipe("digits", EXACT), alone / "exact")
     train(load_recipe("digits", STOP), alone / "stop")
     train(load_recipe("digits", RAGGED), alone / "ragged")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Classifier, "training_step", _stopping(Classifier.training_step))
-        train(load_recipe("digits", EXACT), folder / "resumed")
+        with pytest.raises(Interrupted):
+            train(load_recipe("digits", EXACT), folder / "resumed")
     (folder / "taken").mkdir()
     (folder / "taken" / "notes.txt").write_text("mine")
     sharded = "training.strategy=fsdp2"
@@ -190,7 +189,7 @@ def test_a_killed_process_is_named_and_the_run_goes_on(tmp_path):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "no checkpoint within two minutes"
         time.sleep(0.02)
-    first, second = sorted(_children(process.pid), key=lambda p: p != read_holder(folder).process)
+    _, second = sorted(_children(process.pid), key=lambda p: p != read_holder(folder).process)
     os.kill(second, signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -283,7 +282,7 @@ def test_an_address_in_use_is_named(launched, recipe):
 
 def test_processes_that_do_not_come_are_not_waited_for(launched, recipe):
     launched()
-    with pytest.raises(TrainingFailed, match="rank 0 of 2: not all processes met at 127.0.0.1"):
+    with pytest.raises(TrainingFailed, match=r"rank 0 of 2: not all processes met at 127.0.0.1"):
         joined(recipe()).__enter__()
 
 
