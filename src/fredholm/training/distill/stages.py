@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,9 +12,8 @@ from ...convert.linearize import Replaced
 from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
 from ..learner import Descent, Learner, Loader
+from ..metrics import Metric
 from ..tasks import Task
-
-Metric = Callable[[Tensor, Tensor], float]
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
