@@ -154,8 +154,8 @@ class ResumableLoader:
 
     Iterating starts at the beginning of ``epoch``, or at the saved batch after ``load_state_dict``;
     ``len`` is always that of a whole epoch, and the same for every process: one whose share of a
-    batch is empty gets a sample all the same, which ``order.share`` does not count. An epoch that was iterated to its end is followed by
-    the next, unless ``set_epoch`` says otherwise.
+    batch is empty gets a sample all the same, which ``order.share`` does not count. An epoch that
+    was iterated to its end is followed by the next, unless ``set_epoch`` says otherwise.
 
     Example:
         >>> from fredholm.data import create_dataset

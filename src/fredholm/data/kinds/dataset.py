@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...errors import DataError, OptionError
+from ..stored import StoredRows
 from .kind import SAMPLES, Kind
 
 Transform = Callable[[Tensor], Tensor]
@@ -153,7 +154,10 @@ class LabelledDataset(Dataset):
         result = copy.copy(self)
         for name in self.per_sample:
             value = getattr(self, name)
-            setattr(result, name, None if value is None else value[chosen])
+            if isinstance(value, StoredRows):
+                setattr(result, name, value.select(chosen))
+            else:
+                setattr(result, name, None if value is None else value[chosen])
         result.raw = _Rows(self, chosen)  # type: ignore[method-assign]
         return result
 
