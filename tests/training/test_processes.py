@@ -165,7 +165,7 @@ def test_another_number_of_processes_goes_on(runs):
 def test_what_all_refuse_one_says(runs):
     folder, said = runs
     for job, kind, text in (
-        ("unlike", "RecipeError", r"rank 1 of 2 .* optimizer.lr \(0.001 -> 0.002\)"),
+        ("unlike", "RecipeError", r"rank 1 of 2 .*optimizer.lr \(0.001 -> 0.002\)"),
         ("taken", "OptionError", "is no run folder"),
         ("nan", "TrainingFailed", "loss: (nan|inf)"),
     ):

@@ -226,3 +226,6 @@ class Learner(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.sums = list(checkpoint["sums"])
         self.loader_state = checkpoint["loader"]
+        loader: Any = self.trainer.train_dataloader
+        if loader is not None:  # of sharded weights the state is read after the loader was made
+            loader.load_state_dict(self.loader_state)

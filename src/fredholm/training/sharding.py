@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
+import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -47,10 +48,17 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def whole(state: Any) -> Any:
-    """``state`` with the tensors that are split over processes put together; all processes call
-    it.
+    """``state`` with the tensors that are split over processes put together in rank 0, which
+    writes; all processes call it, and the others keep nothing of them.
     """
-    return tree_map(lambda x: x.full_tensor() if isinstance(x, DTensor) else x, state)
+
+    def gather(x: Any) -> Any:
+        if not isinstance(x, DTensor):
+            return x
+        full = x.full_tensor()
+        return full if dist.get_rank() == 0 else full.new_empty(0)
+
+    return tree_map(gather, state)
 
 
 def split_like(value: Tensor, place: Tensor) -> Tensor:

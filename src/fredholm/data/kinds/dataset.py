@@ -28,7 +28,7 @@ class LabelledDataset(Dataset):
 
     Args:
         name, split: what this is.
-        labels: (N,) class numbers, or what else is asked of each sample.
+        labels: (N,) class numbers, or what else is asked of each sample, which may stay on disk.
         classes: class names, in the order of their numbers.
 
     Attributes:
@@ -49,9 +49,11 @@ class LabelledDataset(Dataset):
     notes: tuple[str, ...] = ()
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
-    def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
+    def __init__(
+        self, name: str, split: str, labels: Tensor | StoredRows, classes: Sequence[str]
+    ):
         self.name, self.split = name, split
-        self.labels = labels
+        self.labels: Any = labels
         self.classes = tuple(classes)
 
     def __len__(self) -> int:
