@@ -19,6 +19,8 @@ _PUBLIC = {
     "RunResult": ("folder", "pydantic"),
     "train": ("run", "lightning"),
     "first_process": ("processes", "lightning"),
+    "plan_run": ("planning", "lightning"),
+    "RunPlan": ("planning", "lightning"),
     "evaluate": ("evaluation", "lightning"),
     "evaluate_glue": ("glue", "lightning"),
     "glue_runs": ("glue", "lightning"),

@@ -270,6 +270,12 @@ def _check_numbers(recipe: Recipe, group: Group) -> None:
                 "docs/scaling.md"
             )
             raise OptionError(f"training.{name}: received {wanted}; {what} {real}; {way}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else group.devices
+    if group.devices > gpus:
+        raise OptionError(
+            f"processes: received {group.devices} on this machine, which has {gpus} GPUs; start "
+            "one process for each"
+        )
     if options.strategy != "auto" and group.size == 1:
         raise OptionError(
             f"training.strategy: received {options.strategy!r} for one process; needs "

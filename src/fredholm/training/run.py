@@ -65,10 +65,10 @@ def train(
         TrainingFailed: the loss is not finite, or the disk is full; the last checkpoint stays.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
+    check_devices(recipe)
     if launches(recipe):
         return launch(recipe, folder, resume, overwrite, report=report, trust_code=trust_code)
     with joined(recipe) as group:
-        _check_devices(group)
         place, report = RunFolder(folder), report if group.first else None
         group.agree(facts_of(recipe, place.root, resume, overwrite))
         if group.by_first(lambda: _finished(place, recipe, resume, overwrite, report)):
@@ -214,11 +214,17 @@ def _goal(stop: EarlyStop | None) -> Goal | None:
     return None if stop is None else Goal(stop.metric, stop.direction, stop.patience)
 
 
-def _check_devices(group: Group) -> None:
-    if torch.cuda.is_available() and group.devices > torch.cuda.device_count():
+def check_devices(recipe: Recipe) -> None:
+    """Refuse a recipe for devices that this machine does not have.
+
+    Raises:
+        OptionError: more GPUs than there are.
+    """
+    wanted = recipe.training.devices
+    if torch.cuda.is_available() and wanted > torch.cuda.device_count():
         raise OptionError(
-            f"training.devices: received {group.devices}; this machine has "
-            f"{torch.cuda.device_count()} GPUs"
+            f"training.devices: received {wanted}; this machine has {torch.cuda.device_count()} "
+            "GPUs"
         )
 
 

@@ -41,7 +41,7 @@ class ComparedTask:
     operator_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-COMPARED: Registry[ComparedTask] = Registry("task of a comparison", home=None)
+_TASKS: Registry[ComparedTask] = Registry("task", home=None)
 
 
 def register_task(task: ComparedTask) -> ComparedTask:
@@ -50,7 +50,7 @@ def register_task(task: ComparedTask) -> ComparedTask:
     Raises:
         OptionError: the name is taken.
     """
-    return COMPARED.add(task.name, task)
+    return _TASKS.add(task.name, task)
 
 
 def list_tasks() -> list[str]:
@@ -60,7 +60,7 @@ def list_tasks() -> list[str]:
         >>> list_tasks()[:2]
         ['digits', 'fashion-mnist']
     """
-    return [task.name for task in COMPARED.registered()]
+    return [task.name for task in _TASKS.registered()]
 
 
 def find_task(name: str) -> ComparedTask:
@@ -70,14 +70,14 @@ def find_task(name: str) -> ComparedTask:
     Raises:
         OptionError: neither a task nor a recipe.
     """
-    if name in COMPARED:
-        return COMPARED[name]
+    if name in _TASKS:
+        return _TASKS[name]
     if name.endswith((".yaml", ".yml")) or name in list_recipes():
         recipe = load_recipe(name)
         return ComparedTask(recipe.name, f"the recipe {recipe.name}", name)
     raise OptionError(
         f"task: received {name!r}; needs a task or a "
-        f"recipe{suggest(name, [*COMPARED, *list_recipes()])}"
+        f"recipe{suggest(name, [*_TASKS, *list_recipes()])}"
     )
 
 
