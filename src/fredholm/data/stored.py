@@ -50,7 +50,8 @@ class StoredRows:
         if mapped.ndim < 1 or not len(mapped):
             raise DataError(f"{self.path}: holds an array {mapped.shape}; needs rows (N, …)")
         self.size = self.path.stat().st_size
-        self.shape = (len(mapped) if chosen is None else len(chosen), *mapped.shape[1:])
+        count = len(mapped) if chosen is None else len(chosen)
+        self.shape: tuple[int, ...] = (count, *mapped.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]

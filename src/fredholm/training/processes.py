@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import (
-    ClusterEnvironment,
-    LightningEnvironment,
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import rendezvous
 
 from .. import __version__
 from ..errors import FredholmError, OptionError, RecipeError
@@ -66,7 +66,7 @@ class Group:
         store: what all of them can write to; None where there is one process.
     """
 
-    store: dist.Store | None = None
+    store: Any = None
     rank, size, devices, nodes = 0, 1, 1, 1
 
     def __init__(self, environment: ClusterEnvironment | None = None):
@@ -288,7 +288,7 @@ def _check_numbers(recipe: Recipe, group: Group) -> None:
         )
 
 
-def _connect(group: Group) -> dist.Store:
+def _connect(group: Group) -> Any:
     """Meet the others; the store that all of them can write to."""
     environment, wait = group.environment, timeout()
     address, port = environment.main_address, environment.main_port
@@ -296,13 +296,13 @@ def _connect(group: Group) -> dist.Store:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, size = next(
-            dist.rendezvous(f"env://?rank={group.rank}&world_size={group.size}", timeout=wait)
+            rendezvous(f"env://?rank={group.rank}&world_size={group.size}", timeout=wait)
         )
         store.set_timeout(wait)
-        store = dist.PrefixStore(f"fredholm-{next(_JOINS)}", store)
+        store = PrefixStore(f"fredholm-{next(_JOINS)}", store)
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore("group", store),
+            store=PrefixStore("group", store),
             rank=rank,
             world_size=size,
             timeout=wait,
