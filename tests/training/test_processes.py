@@ -232,8 +232,9 @@ def test_devices_start_processes_without_a_launcher(tmp_path):
     assert_one_run(tmp_path / "one", tmp_path / "two")
     with pytest.raises(OptionError, match="holds a finished run"):
         train(chosen, tmp_path / "two")
+    nan = tmp_path / "nan"
     with pytest.raises(TrainingFailed, match=r"^loss: "):
-        train(load_recipe("digits", [*EXACT, "training.devices=2", "optimizer.lr=1e200"]), tmp_path)
+        train(load_recipe("digits", [*EXACT, "training.devices=2", "optimizer.lr=1e200"]), nan)
 
 
 @pytest.mark.slow
