@@ -48,6 +48,14 @@ Overrides = Annotated[
     typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WorkerFlag = Annotated[
+    bool,
+    typer.Option(
+        "--worker",
+        help="Share the trainings with every other worker of the same command, on any machine that "
+        "sees the folder.",
+    ),
+]
 TrustFlag = Annotated[
     bool,
     typer.Option(
@@ -133,7 +141,8 @@ def train(
         report=typer.echo,
         trust_code=trust_code,
     )
-    show.run_result(result)
+    if training.first_process():
+        show.run_result(result)
 
 
 @app.command(epilog="fredholm plan cifar10 operator=ckconv data.batch_size=128")
@@ -337,6 +346,7 @@ def sweep(
         str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")
     ] = None,
     runs: Runs = Path("runs"),
+    worker: WorkerFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
     """Train a grid of overrides and seeds; run again to resume."""
@@ -345,7 +355,12 @@ def sweep(
     folder = runs / (name or f"sweep-{Path(recipe).stem}")
     show.trusted_code(recipe, trust_code)
     cells, table = training.sweep(
-        recipe, overrides or [], folder, report=typer.echo, trust_code=trust_code
+        recipe,
+        overrides or [],
+        folder,
+        report=typer.echo,
+        trust_code=trust_code,
+        worker=worker,
     )
     show.sweep_table(table, folder)
     show.fail_if_any(cells)
@@ -387,6 +402,7 @@ def compare(
     measure_only: Annotated[
         bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
     ] = False,
+    worker: WorkerFlag = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
 ) -> None:
     """Train every operator in the same backbone with the same budget, and say what each costs."""
@@ -401,7 +417,14 @@ def compare(
         setting = comparison.Setting(budget, minutes, tuple(change or ()))
         chosen = comparison.list_tasks() if task == "all" else task.split(",")
         comparison.compare(
-            chosen, operators, out, setting=setting, seeds=seeds, jobs=jobs, report=typer.echo
+            chosen,
+            operators,
+            out,
+            setting=setting,
+            seeds=seeds,
+            jobs=jobs,
+            report=typer.echo,
+            worker=worker,
         )
     show.comparison(out)
 
