@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from fredholm.training import linearize
-from fredholm.training.conversion import fine_tune
-from fredholm.training.conversion_scores import evaluate
+from fredholm.training.distill.linearize import fine_tune
+from fredholm.training.distill.scores import evaluate
 from fredholm.training.grid import Cell, Report
 from fredholm.training.metrics import metric_named
 from fredholm.training.tasks import create_task

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fredholm import data
 from fredholm.data.catalogue.weights_onnx import read_onnx_tensors
-from fredholm.training.conversion_data import TokenTexts
-from fredholm.training.conversion_fit import StageOptions
+from fredholm.training.distill.data import TokenTexts
+from fredholm.training.distill.fit import StageOptions
 
 Splits = dict[str, Any]
 

@@ -83,11 +83,11 @@ def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
 def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
     from transformers import BertModel
 
-    from fredholm.training import conversion_sources
+    from fredholm.training.distill import sources
     from tests.training.test_conversion import DATA
 
     BertModel(models.bert().config).save_pretrained(tmp_path / "bert")
-    monkeypatch.setattr(conversion_sources, "_splits", lambda *arguments: DATA)
+    monkeypatch.setattr(sources, "_splits", lambda *arguments: DATA)
     out = tmp_path / "out"
     arguments = ["linearize", str(tmp_path / "bert"), "--data", "movie-reviews", "--out", str(out)]
     assert main(arguments) == 2

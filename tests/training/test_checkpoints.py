@@ -17,7 +17,7 @@ from fredholm.training.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from fredholm.training.conversion_progress import Progress
+from fredholm.training.distill.progress import Progress
 
 STATE = {"state_dict": {"a": torch.arange(5.0), "b": torch.tensor([7])}, "loops": {"n": 3}}
 

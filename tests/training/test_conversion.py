@@ -15,9 +15,9 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
-from fredholm.training.conversion_data import Part, TokenTexts, as_dataset
-from fredholm.training.conversion_page import write_page
-from fredholm.training.conversion_scores import divergences, evaluate
+from fredholm.training.distill.data import Part, TokenTexts, as_dataset
+from fredholm.training.distill.page import write_page
+from fredholm.training.distill.scores import divergences, evaluate
 from fredholm.training.metrics import accuracy, spearman
 from tests.convert.linearize import models
 
@@ -77,10 +77,10 @@ def test_distillation_brings_attention_together_and_scores_are_reported(tmp_path
 
 
 def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
-    from fredholm.training import conversion_stages
+    from fredholm.training.distill import stages
 
     whole = linearize(models.bert(), "hedgehog", folder=tmp_path / "whole", **FAST)
-    left, inner = [0], conversion_stages.Stage.training_step
+    left, inner = [0], stages.Stage.training_step
 
     def stopping(self, batch, index):
         left[0] -= 1
@@ -88,7 +88,7 @@ def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
             raise Interrupted("stopped")
         return inner(self, batch, index)
 
-    monkeypatch.setattr(conversion_stages.Stage, "training_step", stopping)
+    monkeypatch.setattr(stages.Stage, "training_step", stopping)
     for steps, resume in (
         (8, False),
         (20, True),
@@ -96,7 +96,7 @@ def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
         left[0] = steps
         with pytest.raises(Interrupted, match="resume=True"):
             linearize(models.bert(), "hedgehog", folder=tmp_path / "c", resume=resume, **FAST)
-    monkeypatch.setattr(conversion_stages.Stage, "training_step", inner)
+    monkeypatch.setattr(stages.Stage, "training_step", inner)
     resumed = linearize(models.bert(), "hedgehog", folder=tmp_path / "c", resume=True, **FAST)
     assert resumed.report.scores == whole.report.scores
     for (name, ours), (_, theirs) in zip(

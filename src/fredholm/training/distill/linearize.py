@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
-from ..errors import OptionError
-from .conversion_data import as_dataset
-from .conversion_fit import PRECISIONS, Run, StageOptions, run_stage
-from .conversion_progress import Progress
-from .conversion_scores import check_head, divergences, evaluate
-from .conversion_speed import measure_speed
-from .conversion_stages import Distillation, FineTuning
-from .metrics import metric_named
-from .tasks import create_task
+from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
+from ...errors import OptionError
+from ..metrics import metric_named
+from ..tasks import create_task
+from .data import as_dataset
+from .fit import PRECISIONS, Run, StageOptions, run_stage
+from .progress import Progress
+from .scores import check_head, divergences, evaluate
+from .speed import measure_speed
+from .stages import Distillation, FineTuning
 
 DISTIL = StageOptions(epochs=1, lr=1e-2)
 TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
@@ -43,7 +43,7 @@ class Conversion:
         Args:
             processor: of a transformers model, a tokenizer or image processor saved beside it.
         """
-        from .conversion_page import write_page
+        from .page import write_page
 
         lines = self.report.summary()
         folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
@@ -103,7 +103,7 @@ def linearize(
         resume: go on in ``folder``; what is finished is read.
         precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32).
         lengths: at which time and memory of both models are measured, see
-            :func:`fredholm.training.conversion_speed.measure_speed`.
+            :func:`fredholm.training.distill.speed.measure_speed`.
         seed: of the maps' start, the batches' order and dropout.
         say: receives a line at every step of the conversion and every epoch.
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..convert.linearize import Replaced
-from ..errors import ConversionError, DataError
-from .failures import TrainingFailed
-from .module import step_seed, warmup_cosine
-from .tasks import Task
+from ...convert.linearize import Replaced
+from ...errors import ConversionError, DataError
+from ..failures import TrainingFailed
+from ..module import step_seed, warmup_cosine
+from ..tasks import Task
 
 Scores = dict[str, float]
 Metric = Callable[[Tensor, Tensor], float]

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..convert.linearize import Replaced
-from ..data import make_loader
-from .conversion_stages import Metric, check_batch, outputs_of
-from .tasks import Task, create_task
+from ...convert.linearize import Replaced
+from ...data import make_loader
+from ..tasks import Task, create_task
+from .stages import Metric, check_batch, outputs_of
 
 BATCHES = 8  # of the validation split, on which divergences are measured
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ..errors import OptionError
-from .conversion_stages import outputs_of
+from ...errors import OptionError
+from .stages import outputs_of
 
 REPEATS = 5
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ..data import LabelledDataset
-from ..errors import DataError, OptionError
+from ...data import LabelledDataset
+from ...errors import DataError, OptionError
 
 
 class Samples(LabelledDataset):

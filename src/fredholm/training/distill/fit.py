@@ -11,17 +11,17 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar, Timer
 
-from ..convert.linearize import ConversionReport, Replaced
-from ..data import make_loader
-from ..errors import OptionError
-from .build import Batches
-from .callbacks import History, KeepModel, Patience
-from .checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
-from .conversion_progress import Progress
-from .conversion_stages import FineTuning, Metric, Stage
-from .failures import Interrupted
-from .run import _graceful, _quiet
-from .tasks import Task
+from ...convert.linearize import ConversionReport, Replaced
+from ...data import make_loader
+from ...errors import OptionError
+from ..build import Batches
+from ..callbacks import History, KeepModel, Patience
+from ..checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
+from ..failures import Interrupted
+from ..run import _graceful, _quiet
+from ..tasks import Task
+from .progress import Progress
+from .stages import FineTuning, Metric, Stage
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from ..convert.linearize.description import ADAPTER
-from ..convert.transformers_folder import load_local
-from ..data import create_dataset
-from ..errors import CheckpointError, ConversionError, OptionError, require
-from ..files import storing
-from .build import build_dataset
-from .conversion import DISTIL, TUNE, Conversion, linearize
-from .conversion_data import Part, TokenTexts
-from .conversion_fit import StageOptions
-from .evaluation import load_run
+from ...convert.linearize.description import ADAPTER
+from ...convert.transformers_folder import load_local
+from ...data import create_dataset
+from ...errors import CheckpointError, ConversionError, OptionError, require
+from ...files import storing
+from ..build import build_dataset
+from ..evaluation import load_run
+from .data import Part, TokenTexts
+from .fit import StageOptions
+from .linearize import DISTIL, TUNE, Conversion, linearize
 
 # Files of tokenizers, of image and of sound processors, as transformers writes them.
 PROCESSOR = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from ..convert.linearize import ConversionReport
-from ..explain.page import Picture, Section, folded, render_page, table
-from ..explain.style import Theme, new_figure, render
+from ...convert.linearize import ConversionReport
+from ...explain.page import Picture, Section, folded, render_page, table
+from ...explain.style import Theme, new_figure, render
 
 NAMES = {
     "teacher": "teacher",

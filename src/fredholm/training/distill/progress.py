@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import OptionError, RecipeError
-from ..files import storing, write_json
-from .checkpoints import read_state, write_checkpoint
+from ...errors import OptionError, RecipeError
+from ...files import storing, write_json
+from ..checkpoints import read_state, write_checkpoint
 
 
 class Progress:

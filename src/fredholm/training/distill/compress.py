@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from .. import models
-from ..errors import ConversionError, OptionError
-from ..families.itnet import compress
-from ..families.itnet.operator import LowRankITNetOperator
-from ..files import write_json
-from .evaluation import evaluate, load_run, run_dataset
-from .folder import RunFolder, portable
-from .recipe_files import save_recipe
+from ... import models
+from ...errors import ConversionError, OptionError
+from ...families.itnet import compress
+from ...families.itnet.operator import LowRankITNetOperator
+from ...files import write_json
+from ..evaluation import evaluate, load_run, run_dataset
+from ..folder import RunFolder, portable
+from ..recipe_files import save_recipe
 
 HELD_OUT = 8  # validation samples that the report of a layer is made on
 
