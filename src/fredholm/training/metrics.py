@@ -124,7 +124,26 @@ def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
     return {} if math.isnan(area) else {"auc": area}
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "spearman": spearman}
+def perplexity(logits: Tensor, labels: Tensor) -> float:
+    """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
+
+    Example:
+        >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
+        4.0
+    """
+    return math.exp(float(cross_entropy(logits.float(), labels)))
+
+
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "accuracy": accuracy,
+    "perplexity": perplexity,
+    "spearman": spearman,
+}
+
+
+def direction(name: str) -> str:
+    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one."""
+    return "min" if name == "perplexity" else "max"
 
 
 def metric_named(name: str) -> Callable[[Tensor, Tensor], float]:

@@ -18,10 +18,11 @@ from ..build import Batches
 from ..callbacks import History, KeepModel, Patience
 from ..checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
 from ..failures import Interrupted
+from ..metrics import direction
 from ..run import _graceful, _quiet
 from ..tasks import Task
 from .progress import Progress
-from .stages import FineTuning, Metric, Stage
+from .stages import Metric, Stage
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
@@ -31,8 +32,9 @@ class StageOptions:
     """How one stage learns: AdamW at ``lr``, linear warm-up over the share ``warmup`` of all steps,
     a cosine to zero.
 
-    ``epochs=0`` leaves the stage out; ``patience`` is how many epochs without a better validation
-    score are waited for.
+    ``epochs=0`` leaves the stage out, and ``steps`` ends it within an epoch; ``patience`` is how
+    many epochs without a better validation score are waited for. With ``lora`` only changes of that
+    rank, of the layers inside converted attention, and the maps are trained.
     """
 
     epochs: int = 1
@@ -42,8 +44,12 @@ class StageOptions:
     warmup: float = 0.0
     patience: int | None = None
     clip_norm: float | None = 1.0
+    steps: int | None = None
+    lora: int | None = None
 
     def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise OptionError(f"steps: received {self.steps}; needs 1 or more, or None")
         if self.epochs < 0 or self.batch_size < 1 or not self.lr > 0:
             raise OptionError(
                 f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
@@ -72,10 +78,13 @@ def run_stage(
     val: Any,
     options: StageOptions,
     report: ConversionReport,
+    *extra: Any,
 ) -> None:
-    """One stage: trained, resumed or read; the model holds its best weights afterwards."""
+    """One stage: trained, resumed or read; the model holds its best weights afterwards. ``extra``
+    are further arguments of the stage.
+    """
     if f"epochs {key}" not in progress.done:
-        rows = _fit(run, progress, key, kind, replaced, train, val, options)
+        rows = _fit(run, progress, key, kind, replaced, train, val, options, extra)
         progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
         progress.get(f"epochs {key}", lambda: len(rows))
     progress.restore(key, replaced.model)
@@ -100,6 +109,7 @@ def _fit(
     train: Any,
     val: Any,
     options: StageOptions,
+    extra: tuple[Any, ...],
 ) -> list[dict[str, Any]]:
     size = min(options.batch_size, len(train))
 
@@ -114,7 +124,6 @@ def _fit(
             world_size=world_size,
         )
 
-    extra: tuple[Any, ...] = (run.task, run.metric) if kind is FineTuning else ()
     module = kind(replaced, loader, options, run.seed, *extra)
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
     timer = Timer(verbose=False)
@@ -122,7 +131,7 @@ def _fit(
     keeper = KeepModel(
         lambda model: progress.keep(key, model),
         "val_metric",
-        "max",
+        direction(run.metric_name),
         "best" if val else "last",
         None,
     )
@@ -130,7 +139,10 @@ def _fit(
     if val is not None and options.patience:
         callbacks.append(
             Patience(
-                "val_metric", patience=options.patience, mode="max", check_on_train_epoch_end=False
+                "val_metric",
+                patience=options.patience,
+                mode=direction(run.metric_name),
+                check_on_train_epoch_end=False,
             )
         )
     if sys.stderr.isatty():
@@ -152,6 +164,7 @@ def _fit(
             devices=1,
             precision=PRECISIONS[run.precision],  # type: ignore[arg-type]
             max_epochs=options.epochs,
+            max_steps=-1 if options.steps is None else options.steps,
             gradient_clip_val=options.clip_norm,
             num_sanity_val_steps=0,
             enable_model_summary=False,

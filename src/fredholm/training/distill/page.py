@@ -12,8 +12,9 @@ from ...explain.style import Theme, new_figure, render
 NAMES = {
     "teacher": "teacher",
     "before": "maps as they start",
-    "distilled": "after stage 1",
-    "tuned": "after stage 2",
+    "distilled": "maps distilled",
+    "matched": "teacher's logits matched",
+    "tuned": "tuned on the task",
 }
 
 
