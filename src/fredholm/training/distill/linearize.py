@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
-from ...errors import OptionError
+from ..fit import check_precision
 from ..metrics import metric_named
 from ..tasks import create_task
 from .data import as_dataset
-from .fit import PRECISIONS, Run, StageOptions, run_stage
+from .fit import Run, StageOptions, run_stage
 from .matching import Matching
 from .progress import Progress
 from .receipt import Documents, measure_receipt
@@ -127,8 +127,7 @@ def linearize(
 
     Reference: LUNA, §5.2, §10.2.
     """
-    if precision not in PRECISIONS:
-        raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+    check_precision(precision)
     chosen = create_task(task)
     name = metric or chosen.score
     run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
@@ -225,7 +224,7 @@ def fine_tune(
         val,
         options,
         ConversionReport.of(stub, type(model).__name__),
-        chosen,
+        run.task,
         run.metric,
     )
     model.eval()

@@ -78,20 +78,16 @@ class Lora:
                 f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it whole, "
                 "lora=None"
             )
-        self.learned = {name: p.requires_grad for name, p in self.model.named_parameters()}
-        self.model.requires_grad_(False)
-        for p in replaced.new_parameters().values():
-            p.requires_grad_(True)
-        for name in self.names:
-            self.model.set_submodule(name, LowRankChange(self.model.get_submodule(name), rank))
+        self.changes = [LowRankChange(self.model.get_submodule(name), rank) for name in self.names]
+        for name, change in zip(self.names, self.changes):
+            self.model.set_submodule(name, change)
 
     def parameters(self) -> list[nn.Parameter]:
         """What learns: the changes and the maps."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        changes = [p for change in self.changes for p in (change.down, change.up)]
+        return [*changes, *self.replaced.new_parameters().values()]
 
     def merge(self) -> None:
         """Add the changes to the weights, and leave the model as it was built."""
-        for name in self.names:
-            self.model.set_submodule(name, self.model.get_submodule(name).merged())
-        for name, p in self.model.named_parameters():
-            p.requires_grad_(self.learned[name])
+        for name, change in zip(self.names, self.changes):
+            self.model.set_submodule(name, change.merged())

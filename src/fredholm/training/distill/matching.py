@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from ...convert.linearize import Replaced
 from ...data.kinds.dataset import IGNORED
 from ...errors import OptionError
-from ..failures import TrainingFailed
+from ..learner import Loader
 from .lora import Lora
 from .stages import Stage, outputs_of
 
@@ -98,7 +98,7 @@ class Matching(Stage):
     def __init__(
         self,
         replaced: Replaced,
-        loader: Callable[[int, int], Any],
+        loader: Loader,
         options: Any,
         seed: int,
         teacher: nn.Module,
@@ -106,13 +106,14 @@ class Matching(Stage):
     ):
         super().__init__(replaced, loader, options, seed)
         self.teacher = (teacher.eval(),)  # in a tuple, so that it is no part of the state
-        self.say, self.begun, self.recent = say, time.monotonic(), []
+        self.say, self.begun = say, time.monotonic()
+        self.recent: list[list[float]] = []  # divergence and excess of the last steps
         self.lora = None if options.lora is None else Lora(replaced, options.lora)
 
     def trained(self) -> list[nn.Parameter]:
         if self.lora is not None:
             return self.lora.parameters()
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return super().trained()
 
     def on_train_start(self) -> None:
         self.model.train()
@@ -127,15 +128,11 @@ class Matching(Stage):
                 "match=StageOptions(epochs=0)"
             )
         logits = outputs_of(self.model, inputs)
-        value = logit_divergence(logits, target, _real(inputs, labels, logits))
-        if not torch.isfinite(value):
-            raise TrainingFailed(
-                f"divergence of the logits: {float(value.detach())} at step {self.global_step}; "
-                f"lower the learning rate ({self.options.lr:g})"
-            )
+        value = logit_divergence(logits, target, _real(inputs, logits))
         row = [float(value.detach()), 0.0]
         if labels.shape == logits.shape[:-1] and logits.dim() == 3:
-            row[1] = float((cross_entropies(logits, labels) - cross_entropies(target, labels)).mean())
+            excess = cross_entropies(logits, labels) - cross_entropies(target, labels)
+            row[1] = float(excess.mean())
         self.recent.append(row)
         return value
 
@@ -155,7 +152,7 @@ class Matching(Stage):
             self.lora = None
 
 
-def _real(inputs: Any, labels: Tensor, logits: Tensor) -> Tensor | None:
+def _real(inputs: Any, logits: Tensor) -> Tensor | None:
     """Which rows of logits belong to real tokens; None for all."""
     mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     if mask is None or logits.dim() < 3 or mask.shape != logits.shape[:-1]:

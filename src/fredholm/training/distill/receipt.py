@@ -234,7 +234,11 @@ def sentence(result: dict[str, Any]) -> str:
 def saved(result: dict[str, Any]) -> str:
     """From which length on it is smaller and faster, in words."""
     smaller, faster = result["smaller_from"], result["faster_from"]
-    size = "is nowhere smaller than" if smaller is None else f"from {smaller:,} tokens on is smaller than"
+    size = (
+        "is nowhere smaller than"
+        if smaller is None
+        else f"from {smaller:,} tokens on is smaller than"
+    )
     time = (
         "at no measured length faster"
         if faster is None
