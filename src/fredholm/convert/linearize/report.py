@@ -198,6 +198,8 @@ class ConversionReport:
             if self.ratio is not None:
                 percent = f"; {self.ratio:.3f} times the teacher's"
             lines.append(f"{self.metric}: {shown}{percent}")
+        if self.receipt:
+            lines.append(f"{self.receipt['sentence']}")
         if self.speed:
             where = "none measured" if self.crossover is None else f"{self.crossover} tokens"
             lines.append(f"faster than its teacher from: {where}")

@@ -10,8 +10,8 @@ from .weights import WEIGHTS, create
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 ENTRY = Entry(
     name="smollm2",
-    title="Weights of SmolLM2-135M-Instruct, a Llama of 30 layers, width 576, 9 heads on 3 heads of "
-    "keys (Allal et al., 2025)",
+    title="Weights of SmolLM2-135M-Instruct, a Llama of 30 layers, width 576, 9 heads on 3 heads "
+    "of keys (Allal et al., 2025)",
     licence_package="Apache-2.0",
     licence_data="Apache-2.0 (the weights)",
     read=create,

@@ -75,8 +75,8 @@ class Lora:
         if not self.names:
             kind = type(self.model).__name__
             raise ConversionError(
-                f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it whole, "
-                "lora=None"
+                f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it "
+                "whole, lora=None"
             )
         self.changes = [LowRankChange(self.model.get_submodule(name), rank) for name in self.names]
         for name, change in zip(self.names, self.changes):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...convert.linearize import ConversionReport
 from ...errors import DataError
 from .decoding import crossings, measure_decoding
 from .matching import cross_entropies
@@ -226,32 +225,18 @@ def _ratios(rows: list[dict[str, float]]) -> str:
 def sentence(result: dict[str, Any]) -> str:
     """From which length on a converted decoder is faster and smaller, and what it lost."""
     lost = "; ".join(f"on {kind} {_ratios(rows)}" for kind, rows in result["perplexity"].items())
-    return f"{saved(result)}; its perplexity is, times the teacher's by position, {lost}" + (
-        "" if not result["recall"] else f"; {_found(result['recall'][-1])}"
-    )
+    found = f"; {_found(result['recall'][-1])}" if result["recall"] else ""
+    return f"{saved(result)}; its perplexity over the teacher's, by position: {lost}{found}"
 
 
 def saved(result: dict[str, Any]) -> str:
     """From which length on it is smaller and faster, in words."""
     smaller, faster = result["smaller_from"], result["faster_from"]
-    size = (
-        "is nowhere smaller than"
-        if smaller is None
-        else f"from {smaller:,} tokens on is smaller than"
-    )
-    time = (
-        "at no measured length faster"
-        if faster is None
-        else f"from {faster:,} measured tokens on faster a token"
-    )
-    return f"The converted model {size} its teacher and {time}"
+    size = "at no length" if smaller is None else f"from {smaller:,} tokens on"
+    time = "at no measured length" if faster is None else f"from {faster:,} tokens on, as measured,"
+    return f"Its cache is smaller than the teacher's {size}, and a token faster {time}"
 
 
 def _found(row: dict[str, float]) -> str:
     ours, theirs = (f"{100 * row[name]:.0f}%" for name in ("student", "teacher"))
     return f"of a needle {row['distance']:,} tokens back it recalls {ours} (teacher {theirs})"
-
-
-def write_receipt(report: ConversionReport) -> list[str]:
-    """Lines of a receipt for a terminal and a model card."""
-    return [] if report.receipt is None else [report.receipt["sentence"] + "."]

@@ -5,7 +5,7 @@ gives them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from .linearize import DISTIL, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
 
 TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
+ENCODER = {"distil": DISTIL, "match": MATCH, "tune": TUNE}
 # Of a language model: the maps, then the teacher's logits, which are all that it has to learn.
 DECODER = {
     "distil": replace(DISTIL, batch_size=1, steps=100),
@@ -57,9 +58,9 @@ def linearize_source(
     out: str | Path,
     max_length: int | None = None,
     samples: int | None = None,
-    distil: StageOptions | None = None,
-    match: StageOptions | None = None,
-    tune: StageOptions | None = None,
+    distil: StageOptions | Mapping[str, Any] | None = None,
+    match: StageOptions | Mapping[str, Any] | None = None,
+    tune: StageOptions | Mapping[str, Any] | None = None,
     receipt: bool = True,
     unseen: str | None = None,
     say: Callable[[str], None] | None = None,
@@ -81,8 +82,8 @@ def linearize_source(
         max_length: tokens kept of a text, of a language model those of a window; default what the
             model can place, of a language model 512.
         samples: of the training split, the first so many after a fixed shuffle; default all.
-        distil, match, tune: the stages; defaults are :data:`DISTIL`, :data:`MATCH` and
-            :data:`TUNE`, of a language model :data:`DECODER`.
+        distil, match, tune: the stages, or changes to their defaults, which are
+            :data:`DISTIL`, :data:`MATCH` and :data:`TUNE`, of a language model :data:`DECODER`.
         receipt: measure what a language model lost and saves; ``unseen`` is a further data set of
             texts for it, of a kind that was not trained on.
         trust_code: of a run, see :func:`fredholm.training.load_run`. Code in a folder of
@@ -95,7 +96,7 @@ def linearize_source(
         ConversionError: a class that transformers does not know.
     """
     source, named = _folder_of(source, say)
-    stages = {"distil": distil or DISTIL, "match": match or MATCH, "tune": tune or TUNE}
+    asked, defaults = {"distil": distil, "match": match, "tune": tune}, ENCODER
     processor: Any = None
     if (source / "recipe.yaml").is_file():
         if data is not None:
@@ -108,8 +109,7 @@ def linearize_source(
         if data is None and named and decoder:
             data = TEXTS
         if decoder and data is not None:
-            given = {"distil": distil, "match": match, "tune": tune}
-            stages = {key: stage or DECODER[key] for key, stage in given.items()}
+            defaults = DECODER
             tokenizer = processor or _tokenizer(source)
             splits = _windows(data, tokenizer, max_length or WINDOW, model)
             options |= {"task": "tokens"}
@@ -119,6 +119,7 @@ def linearize_source(
             splits = None if data is None else _splits(model, source, data, max_length)
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
+    stages = {key: _stage(defaults[key], given) for key, given in asked.items()}
     result = linearize(model, to, data=splits, folder=out, say=say, **stages, **options)
     if processor is not None:
         with storing(Path(out)):
@@ -128,6 +129,11 @@ def linearize_source(
             with storing(Path(out)):
                 shutil.copyfile(source / name, Path(out) / "model" / name)
     return result
+
+
+def _stage(default: StageOptions, given: StageOptions | Mapping[str, Any] | None) -> StageOptions:
+    """A stage as it was given, or the default with what was given in the place of its fields."""
+    return given if isinstance(given, StageOptions) else replace(default, **(given or {}))
 
 
 def _folder_of(source: str | Path, say: Callable[[str], None] | None) -> tuple[Path, bool]:
