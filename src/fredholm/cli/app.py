@@ -365,13 +365,20 @@ def linearize(
         list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")
     ] = None,
     untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="The last tokens on which a decoder keeps softmax (default: 64); 0 for none.",
+            min=0,
+        ),
+    ] = None,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
     ] = False,
     window: Annotated[
         int | None,
-        typer.Option(help="Last tokens that keep their softmax, of causal layers.", min=1),
+        typer.Option(help="Last tokens that keep softmax, of causal layers; 0 for none.", min=0),
     ] = None,
     samples: Annotated[
         int | None, typer.Option(help="Training samples used (default: all).", min=1)
@@ -438,6 +445,7 @@ def linearize(
         "options": layers.read_options(option),
         "layers": layer,
         "tied": not untied,
+        "window": "auto" if window is None else window,
         "keep_refused": keep_refused,
     }
     given = {
@@ -449,7 +457,8 @@ def linearize(
         "trust_code": trust_code,
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
-    sizes |= {"receipt": receipt, "unseen": unseen, "window": window}
+    sizes |= {"receipt": receipt, "unseen": unseen}
+    sizes |= {} if window is None else {"window": window}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes

@@ -4,18 +4,7 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from .attention import (
-    FEATURE_MAPS,
-    AttentionKernel,
-    FeatureAttentionKernel,
-    FeatureMap,
-    build_feature_map,
-    is_per_head,
-    is_pointwise,
-    key_features,
-    query_features,
-    register_feature_map,
-)
+from .attention import AttentionKernel, FeatureAttentionKernel
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
@@ -34,6 +23,7 @@ from .capabilities import (
     StateScan,
     TokenGraphWeights,
     WeightedValue,
+    Windowed,
     has_trait,
 )
 from .contract import Kernel, check_dropout, identity, own_parameter
@@ -41,6 +31,16 @@ from .conversion import as_operator, convertible, refuse, register_converter
 from .exponential import ExponentialMap, orthogonal_draws
 from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
+from .feature_map import (
+    FEATURE_MAPS,
+    FeatureMap,
+    build_feature_map,
+    is_per_head,
+    is_pointwise,
+    key_features,
+    query_features,
+    register_feature_map,
+)
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
 from .multihead import MultiheadAdapter
@@ -77,6 +77,7 @@ from .strategy import (
     register_strategy,
 )
 from .window import Window
+from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
 __all__ = [
     "EXACT",
@@ -132,14 +133,17 @@ __all__ = [
     "WeightedKernel",
     "WeightedValue",
     "Window",
+    "Windowed",
     "add_proposal",
     "as_operator",
     "auxiliary_loss",
     "build_feature_map",
     "check_dropout",
+    "check_window",
     "choose",
     "convertible",
     "create_operator",
+    "first_gain",
     "grid_displacements",
     "has_trait",
     "head_width",
@@ -150,11 +154,13 @@ __all__ = [
     "key_features",
     "list_operators",
     "merge_heads",
+    "near_pairs",
     "operator_factory",
     "operator_options",
     "orthogonal_draws",
     "own_parameter",
     "query_features",
+    "query_parts",
     "read_grid",
     "read_strategy",
     "refuse",
@@ -163,6 +169,7 @@ __all__ = [
     "register_operator",
     "register_strategy",
     "split_heads",
+    "window_density",
     "with_offset",
     "write_points",
 ]

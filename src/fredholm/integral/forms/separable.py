@@ -18,7 +18,7 @@ from ...ops.linear_attention import (
     wants_pieces,
 )
 from ...quadrature import Quadrature
-from ..capabilities import Banked, Expanded, Separable, Stabilised
+from ..capabilities import Banked, Expanded, Separable, Stabilised, window_of
 from ..contract import Form, Kernel, Memory, with_offset
 from ..problem import Facts, Layout, Problem
 from ..strategy import Linear
@@ -36,6 +36,8 @@ class SeparableForm(Form):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
             return "pairs, and an order across two domains, leave no moment that all queries share"
+        if window_of(kernel) is not None:
+            return "the last points are weighed by softmax, and not by features"
         return None
 
     def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:

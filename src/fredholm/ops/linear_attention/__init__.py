@@ -13,10 +13,13 @@ from .chunked import (
 )
 from .naive import linear_attention_naive, linear_density
 from .running import advance_moment
+from .windowed import Far, advance_window
 
 __all__ = [
+    "Far",
     "Moment",
     "advance_moment",
+    "advance_window",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",

@@ -94,6 +94,14 @@ class Distillation(Stage):
             part.train()
         self.replaced.switch("distil")
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        if self.global_step == 0 and batch_idx == 0:
+            self.replaced.switch("calibrate")
+            with torch.no_grad():
+                outputs_of(self.model, batch[0])
+            self.replaced.switch("distil")
+
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         outputs_of(self.model, inputs)
         losses = self.replaced.losses()
