@@ -349,8 +349,12 @@ def linearize(
     ],
     out: Annotated[Path, typer.Option(help="Folder of the conversion: progress, model/, report.")],
     to: Annotated[
-        str, typer.Option(help="The feature map: luna, hedgehog, t2r, performer, elu, ...")
-    ] = "luna",
+        str | None,
+        typer.Option(
+            help="The feature map: luna, hedgehog, t2r, performer, elu, ... (default luna, of a "
+            "decoder hedgehog with softmax=true and keys with a map of their own)."
+        ),
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="A data set for a transformers model; runs have their own.")
     ] = None,
@@ -376,19 +380,13 @@ def linearize(
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
     ] = False,
-    window: Annotated[
-        int | None,
-        typer.Option(help="Last tokens that keep softmax, of causal layers; 0 for none.", min=0),
-    ] = None,
     samples: Annotated[
         int | None, typer.Option(help="Training samples used (default: all).", min=1)
     ] = None,
     unseen: Annotated[
         str | None, typer.Option(help="A data set of another kind, for a decoder's receipt.")
     ] = None,
-    receipt: Annotated[
-        bool, typer.Option(help="Measure what a decoder lost and saves.")
-    ] = True,
+    receipt: Annotated[bool, typer.Option(help="Measure what a decoder lost and saves.")] = True,
     max_length: Annotated[
         int | None, typer.Option(help="Tokens kept of a text, of a decoder's window.", min=1)
     ] = None,
@@ -401,7 +399,9 @@ def linearize(
     distil_steps: Annotated[
         int | None, typer.Option(help="At most so many (default all, of a decoder 60).", min=1)
     ] = None,
-    distil_lr: Annotated[float | None, typer.Option(help="Default 1e-2, of a decoder 3e-2.")] = None,
+    distil_lr: Annotated[
+        float | None, typer.Option(help="Default 1e-2, of a decoder 3e-2.")
+    ] = None,
     match_epochs: Annotated[
         int | None,
         typer.Option(help="On the teacher's logits (default 0, of a decoder 1).", min=0),
@@ -458,7 +458,6 @@ def linearize(
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
     sizes |= {"receipt": receipt, "unseen": unseen}
-    sizes |= {} if window is None else {"window": window}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes

@@ -29,8 +29,6 @@ from .capabilities import (
 from .contract import Kernel, check_dropout, identity, own_parameter
 from .conversion import as_operator, convertible, refuse, register_converter
 from .exponential import ExponentialMap, orthogonal_draws
-from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
-from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .feature_map import (
     FEATURE_MAPS,
     FeatureMap,
@@ -41,6 +39,8 @@ from .feature_map import (
     query_features,
     register_feature_map,
 )
+from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
+from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
 from .multihead import MultiheadAdapter

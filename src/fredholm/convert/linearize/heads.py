@@ -274,7 +274,9 @@ class LinearHeads(Heads):
     def far(self, query: Tensor, scale: float) -> Far:
         """What queries see before the window."""
 
-        def keys(x: Tensor, valid: Tensor, least: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        def keys(
+            x: Tensor, valid: Tensor | None, least: Tensor | None
+        ) -> tuple[Tensor, Tensor | None]:
             x = self.share(x) if is_per_head(self._key_map) else x
             return self.key_features(x, scale, valid, least)
 
@@ -290,7 +292,10 @@ class LinearHeads(Heads):
         """
         if self.window is None or self.gain is None:
             return
-        quadrature, far = seen.quadrature(query.shape[2], key.shape[2], query), self.far(query, scale)
+        quadrature, far = (
+            seen.quadrature(query.shape[2], key.shape[2], query),
+            self.far(query, scale),
+        )
         sees = quadrature.visible()
         near = near_pairs(sees, self.window, key.shape[2], key.device)
         before = ~near if sees is None else sees & ~near

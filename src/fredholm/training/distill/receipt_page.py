@@ -61,7 +61,11 @@ def _memory(receipt: Row) -> Section:
         render(lambda theme: _recall_lines(theme, receipt)),
     )
     rows = [
-        [f"needle, {row['distance']:,} tokens back", _percent(row["teacher"]), _percent(row["student"])]
+        [
+            f"needle, {row['distance']:,} tokens back",
+            _percent(row["teacher"]),
+            _percent(row["student"]),
+        ]
         for row in receipt["recall"]
     ] + [
         [f"copy of {row['length']:,} tokens", _percent(row["teacher"]), _percent(row["student"])]

@@ -26,9 +26,11 @@ from .receipt import Documents
 
 TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
 ENCODER = {"distil": DISTIL, "match": MATCH, "tune": TUNE}
+# Of a language model, whose window needs features that cannot outgrow softmax's exponentials.
+MAP = {"to": "hedgehog", "options": {"softmax": True}, "tied": False}
 # Of a language model: the maps, then the teacher's logits, which are all that it has to learn.
 DECODER = {
-    "distil": replace(DISTIL, batch_size=1, steps=100),
+    "distil": replace(DISTIL, lr=3e-2, batch_size=1, steps=60),
     "match": replace(MATCH, epochs=1, steps=400),
     "tune": replace(TUNE, epochs=0),
 }
@@ -52,7 +54,7 @@ PROCESSOR = (
 
 def linearize_source(
     source: str | Path,
-    to: str = "luna",
+    to: str | None = None,
     *,
     data: str | None = None,
     out: str | Path,
@@ -74,7 +76,8 @@ def linearize_source(
             of texts its tokenizer), one with a model in a GGUF file, the name of weights that
             :func:`fredholm.data.fetch` brings, or the folder of a run of ``fredholm train``, whose
             own data are used.
-        to, say, options: see :func:`linearize`.
+        to: see :func:`linearize`; default ``"luna"``, of a language model :data:`MAP`.
+        say, options: see :func:`linearize`.
         data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of
             transformers is replaced, not trained. Weights by name that are a language model's take
             ``python-docs``.
@@ -106,6 +109,9 @@ def linearize_source(
     else:
         model, processor = _transformers_model(source)
         decoder = _is_decoder(model)
+        if to is None and decoder:
+            options |= MAP | {key: options[key] for key in ("options",) if options.get(key)}
+            to = options.pop("to")
         if data is None and named and decoder:
             data = TEXTS
         if decoder and data is not None:
@@ -120,7 +126,7 @@ def linearize_source(
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
     stages = {key: _stage(defaults[key], given) for key, given in asked.items()}
-    result = linearize(model, to, data=splits, folder=out, say=say, **stages, **options)
+    result = linearize(model, to or "luna", data=splits, folder=out, say=say, **stages, **options)
     if processor is not None:
         with storing(Path(out)):
             processor.save_pretrained(Path(out) / "model")
