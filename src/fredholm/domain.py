@@ -7,18 +7,23 @@ class.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.autograd import forward_ad
 from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
 from .validation import check_shapes, check_values, positive
+
+Kept = TypeVar("Kept")
 
 # name -> (all masses equal, renormalised to the mass a query sees)
 MEASURES = {
@@ -377,8 +382,10 @@ class Domain:
         """Batch size of whatever is batched, or None where every batch element shares
         the domain.
         """
-        batched = ((self.positions, 3), (self.measure, 2), (self.valid, 2))
-        sizes = [x.shape[0] for x, dims in batched if x is not None and x.dim() == dims]
+        shapes = (self.positions.shape[:-2], self.measure.shape[:-1])
+        sizes = [shape[0] for shape in shapes if shape]
+        if self.valid is not None and self.valid.dim() == 2:
+            sizes.append(self.valid.shape[0])
         return max(sizes) if sizes else None
 
     def _rules(self) -> tuple[bool, bool]:
@@ -465,6 +472,32 @@ class Domain:
             else None,
         )
 
+    # --- what is kept between calls ---------------------------------------------------------------
+
+    def kept(self, key: object, make: Callable[[], Kept]) -> Kept:
+        """``make()``, a function of this domain alone, kept until one of its tensors is written to.
+
+        Made anew where autograd follows a tensor, under tracing, transforms and modes. Copies,
+        pickles and :meth:`replace` begin with nothing kept.
+        """
+        now = _versions([x for x in self._tensors() if x is not None])
+        if now is None:
+            return make()
+        memo = self.__dict__.get("_memo")
+        if memo is None or memo[0] != now:
+            memo = (now, {})
+            object.__setattr__(self, "_memo", memo)
+        if key not in memo[1]:
+            with torch.inference_mode(False):  # what is kept may meet autograd later
+                memo[1][key] = make()
+        return memo[1][key]
+
+    def _tensors(self) -> tuple[Tensor | None, ...]:
+        return self.positions, self.measure, self.valid, self.pairs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name != "_memo"}
+
     # --- integration ------------------------------------------------------------------------------
 
     def quadrature(
@@ -477,8 +510,13 @@ class Domain:
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """
-        if query_domain is not None and not isinstance(query_domain, Domain):
+        if query_domain is None:
+            return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype))
+        if not isinstance(query_domain, Domain):
             raise DomainError(refuse_kind("query_domain", query_domain, "a Domain"))
+        return self._quadrature(query_domain, dtype)
+
+    def _quadrature(self, query_domain: Domain | None, dtype: torch.dtype | None) -> Quadrature:
         equal, renormalised = self._rules()
         dtype = dtype or self.measure.dtype
         mass = self.measure.to(dtype).reshape(-1, self.size)
@@ -568,6 +606,49 @@ class Domain:
         return self
 
 
+def default_line(
+    n: int,
+    *,
+    length: float | None = None,
+    causal: bool = False,
+    measure: str = "uniform",
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Domain:
+    """:meth:`Domain.line` for an operator that was given no domain: of the last lines one object
+    each, as long as nobody writes to their tensors.
+
+    Example:
+        >>> place = {"device": torch.device("cpu"), "dtype": torch.float32}
+        >>> default_line(4, **place) is default_line(4, **place)
+        True
+    """
+    if _versions(()) is None:
+        return Domain.line(
+            n, length=length, causal=causal, measure=measure, device=device, dtype=dtype
+        )
+    line = _line(n, length, causal, measure, device, dtype)
+    if line.positions._version or line.measure._version:
+        _line.cache_clear()
+        line = _line(n, length, causal, measure, device, dtype)
+    return line
+
+
+@lru_cache(maxsize=64)
+def _line(
+    n: int,
+    length: float | None,
+    causal: bool,
+    measure: str,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Domain:
+    with torch.inference_mode(False):
+        return Domain.line(
+            n, length=length, causal=causal, measure=measure, device=device, dtype=dtype
+        )
+
+
 def _pad(x: Tensor, rows: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, rows))
 
@@ -576,7 +657,32 @@ def _has_values(x: Tensor) -> bool:
     """Whether a tensor can be looked into: not while code is traced or transformed, nor on meta."""
     if torch.compiler.is_compiling() or x.is_meta or type(x) is not Tensor:
         return False
-    return torch._C._functorch.get_dynamic_layer_stack_depth() == 0  # pyright: ignore[reportAttributeAccessIssue]
+    return not _transformed()
+
+
+def _transformed() -> bool:
+    """Whether a transform of torch.func or a level of forward mode is open."""
+    return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[int] | None:
+    """How often each tensor was written to: what is computed from them now holds until that
+    changes. None where it must not be kept.
+
+    That is: while code is traced, transformed or watched by a mode, while a CUDA graph is captured,
+    for subclasses, and where autograd follows a tensor. An inference tensor does not say when it is
+    written to.
+    """
+    if torch.compiler.is_compiling() or _transformed() or torch._C._len_torch_dispatch_stack():
+        return None
+    result = []
+    for x in tensors:
+        if type(x) is not Tensor or x.requires_grad or x.is_inference():
+            return None
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        result.append(x._version)
+    return result
 
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:

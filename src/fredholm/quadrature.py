@@ -106,8 +106,10 @@ class Quadrature:
         )
 
     def to(self, dtype: torch.dtype) -> Quadrature:
-        """The same quadrature in a working precision, at least float32."""
+        """The same quadrature in a working precision, at least float32; itself where it has it."""
         dtype = torch.promote_types(dtype, torch.float32)
+        if self.mass.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
+            return self  # a quadrature's parts share their dtype
         parts = {name: getattr(self, name) for name in ("mass", "scale", "density", "log_density")}
         return replace(
             self, **{name: None if x is None else x.to(dtype) for name, x in parts.items()}

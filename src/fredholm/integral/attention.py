@@ -17,6 +17,7 @@ from ..errors import DomainError, OptionError
 from ..ops.linear_attention import at_scale, linear_density
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Windowed
+from .contract import Part
 from .feature_map import build_feature_map, is_pointwise, key_features, query_features
 from .forms import WeightBlocks, WindowChunks, WindowMoment
 from .problem import Layout, Problem, head_width, split_heads
@@ -43,6 +44,7 @@ class AttentionKernel(WeightedKernel):
     """
 
     whole = True
+    query, key, value, packed = Part(), Part(), Part(), Part()
 
     def __init__(
         self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None
@@ -78,33 +80,35 @@ class AttentionKernel(WeightedKernel):
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of the queries' (0), keys' (1) or values' (2) map."""
         if self.packed is None:
-            layer = (self.query, self.key, self.value)[part]
-            return layer.weight, layer.bias
-        bias = self.packed.bias
-        return self.packed.weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
+            return weight_and_bias((self.query, self.key, self.value)[part])
+        weight, bias = weight_and_bias(self.packed)
+        return weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
         """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and
         values of all heads.
         """
+        return self._project(u.squeeze(1), part)
+
+    def _project(self, u: Tensor, part: int) -> Tensor:
         weight, bias = self._map(part)
-        flat = F.linear(u.squeeze(1), weight, bias if part < 2 else None)
-        return (
-            split_heads(flat, self.heads)
-            if part == 0
-            else self._share(split_heads(flat, self.groups))
+        if part == 0:
+            return split_heads(F.linear(u, weight, bias), self.heads)
+        return self._share(
+            split_heads(F.linear(u, weight, bias if part == 1 else None), self.groups)
         )
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same points: one matrix product where the maps are
         packed.
         """
+        u = u.squeeze(1)
         if self.packed is None:
-            return self._heads(u, 0), self._heads(u, 1), self._heads(u, 2)
-        bias = self.packed.bias
+            return self._project(u, 0), self._project(u, 1), self._project(u, 2)
+        weight, bias = weight_and_bias(self.packed)
         if bias is not None:  # without the values' part, which is the offset
             bias = F.pad(bias[: bias.shape[0] // 3 * 2], (0, bias.shape[0] // 3))
-        query, key, value = F.linear(u.squeeze(1), self.packed.weight, bias).chunk(3, -1)
+        query, key, value = F.linear(u, weight, bias).chunk(3, -1)
         return (
             split_heads(query, self.heads),
             split_heads(key, self.heads),
@@ -129,6 +133,16 @@ class AttentionKernel(WeightedKernel):
     def offset(self, problem: Problem) -> Tensor | None:
         bias = self._map(2)[1]
         return None if bias is None else self._share(bias.view(1, self.groups, 1, self.d_out))
+
+
+def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
+    than to find them as attributes. Parametrised layers compute them as attributes.
+    """
+    stored = layer._parameters
+    if "weight" in stored and "bias" in stored:
+        return stored["weight"], stored["bias"]  # type: ignore[return-value]
+    return layer.weight, layer.bias
 
 
 # --- where the weight is an inner product of features ---------------------------------------------
@@ -172,6 +186,7 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
     """
 
     forms = (WindowChunks, WindowMoment, *SEPARABLE, WeightBlocks)
+    feature_map, key_map = Part(), Part()
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..domain import Domain
+from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
 from .bases import MatrixKernel
 from .problem import Layout, Problem, merge_heads
@@ -113,7 +113,7 @@ class LatticeKernel(MatrixKernel):
             raise DomainError(
                 f"{n} points do not tell the extents of a grid: pass a domain, such as {hint}"
             )
-        return Domain.line(n, measure="counting", device=device, dtype=dtype)
+        return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def small_domain(self) -> Domain:
         """A grid of other extents along each axis, two outputs along each where there may be."""

@@ -17,7 +17,7 @@ from ..ops.backend import result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .contract import Kernel
+from .contract import Kernel, Part
 from .forms import Form, Memory, choose
 from .problem import (
     Call,
@@ -99,6 +99,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         >>> op(torch.randn(3, 7, 8), Domain.line(7, causal=True)).shape
         torch.Size([3, 7, 8])
     """
+
+    kernel, projection, residual = Part(), Part(), Part()
 
     def __init__(
         self,
@@ -461,19 +463,23 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """
         domain, target = call.domain, call.target
         u = query = clean(call.u, domain.valid)
+        dtype = domain.positions.dtype
+        if dtype != u.dtype:
+            dtype = torch.promote_types(u.dtype, dtype)
+        x = y = positions(domain).to(dtype)
+        ux = uy = self._split(u)
         if call.query_domain is not None:
+            x = positions(target).to(dtype)
             query = None if call.query is None else clean(call.query, target.valid)
-        if query is None:  # nothing reads these values
-            heads = 1 if self.kernel.whole else self.heads
-            ux = u.new_zeros(()).expand(u.shape[0], heads, target.size, self.kernel.d_in)
-        else:
-            ux = self._split(query)
-        dtype = torch.promote_types(u.dtype, domain.positions.dtype)
+            if query is None:  # nothing reads these values
+                ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
+            else:
+                ux = self._split(query)
         problem = Problem(
-            x=positions(target).to(dtype),
-            y=positions(domain).to(dtype),
+            x=x,
+            y=y,
             ux=ux,
-            uy=self._split(u),
+            uy=uy,
             quadrature=domain.quadrature(call.query_domain).to(u.dtype),
             layout=call.layout,
             real=target.valid,

@@ -56,6 +56,14 @@ class Layout:
         """The layout of integrating over ``domain`` at the points of ``query_domain`` (default: the
         same).
         """
+        if query_domain is None and not (given or stepping):
+            return domain.kept("layout", lambda: cls._of(domain, None, False, False))
+        return cls._of(domain, query_domain, given, stepping)
+
+    @classmethod
+    def _of(
+        cls, domain: Domain, query_domain: Domain | None, given: bool, stepping: bool
+    ) -> Layout:
         target = domain if query_domain is None else query_domain
         fixed = domain.positions.dim() == 2 and not followed(domain.positions)
         return cls(
@@ -209,8 +217,10 @@ def positions(domain: Domain) -> Tensor:
     """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast
     forms read displacements there.
     """
-    shared = domain.shape is not None and domain.positions.dim() == 2
-    return batched(domain.positions if shared else clean(domain.positions, domain.valid), 2)
+    x = domain.positions
+    if domain.valid is not None and (domain.shape is None or x.dim() == 3):
+        x = clean(x, domain.valid)
+    return batched(x, 2)
 
 
 def clean(x: Tensor, valid: Tensor | None) -> Tensor:
@@ -265,7 +275,8 @@ def head_width(dim: int, heads: int) -> int:
 
 def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
     """(B, N, H·c) to (B, H, N, c)."""
-    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+    batch, points, width = u.shape
+    return u.view(batch, points, heads, width // heads).transpose(1, 2)
 
 
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
@@ -275,15 +286,15 @@ def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
     """ShapeError where features ``u`` and their domain differ in points, batch or device."""
-    if u.shape[1] != domain.size:
+    batch, points, _ = u.shape
+    if points != domain.size:
         raise ShapeError(
-            f"{name} has {u.shape[1]} points and its {domain_name} {domain.size}; they must be "
-            "equal"
+            f"{name} has {points} points and its {domain_name} {domain.size}; they must be equal"
         )
-    if domain.batch not in (None, 1, u.shape[0]):
+    if domain.batch not in (None, 1, batch):
         raise ShapeError(
-            f"{name} has batch size {u.shape[0]} and its {domain_name} {domain.batch}; they must "
-            "be equal"
+            f"{name} has batch size {batch} and its {domain_name} {domain.batch}; they must be "
+            "equal"
         )
     if domain.positions.device != u.device:
         where = f"{domain.positions.device}, {name} on {u.device}"

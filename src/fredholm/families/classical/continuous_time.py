@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import DomainError
 from ...integral import CausalTransition, LagTaps, Layout, MatrixKernel, Point, Problem, StateScan
 from ...ops.backend import full_precision
@@ -84,7 +84,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         check_sequence(self, layout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(n, causal=True, measure="spacing", device=device, dtype=dtype)
+        return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
     def regular(self, layout: Layout) -> bool:
         return (

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import ConversionError, DomainError, OptionError, suggest
 from ...integral import IntegralOperator, Layout, Problem, WeightedKernel, own_parameter
 from ...integral.conversion import refuse, register_converter
@@ -73,7 +73,7 @@ class AdjacencyKernel(WeightedKernel):
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(n, measure="counting", device=device, dtype=dtype)
+        return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def value_map(self) -> Tensor:
         return self.value[None]

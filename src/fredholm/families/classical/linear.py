@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import DomainError
 from ...integral import (
     CausalTransition,
@@ -65,7 +65,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(n, measure="counting", device=device, dtype=dtype)
+        return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def matrix(self, problem: Problem) -> Tensor:
         index, n = problem.index, problem.uy.shape[2]

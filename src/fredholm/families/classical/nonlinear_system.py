@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError, require
 from ...integral import IntegralOperator, Layout, MatrixKernel, Problem
 from .continuous_time import times_of
@@ -96,7 +96,7 @@ class AffineSystemKernel(MatrixKernel):
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(n, causal=True, measure="spacing", device=device, dtype=dtype)
+        return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
     # --- the definition ---------------------------------------------------------------------------
 

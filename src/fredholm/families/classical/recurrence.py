@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError, ShapeError, suggest
 from ...integral import (
     CausalTransition,
@@ -291,7 +291,7 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         check_dropout(self.layer.training, self.layer.dropout if self.layer.num_layers > 1 else 0.0)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(
+        return default_line(
             n, causal=self.directions == 1, measure="counting", device=device, dtype=dtype
         )
 

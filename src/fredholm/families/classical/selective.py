@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import OptionError, suggest
 from ...integral import CausalTransition, Layout, MatrixKernel, Point, Problem, StateScan
 from ...ops.backend import full_precision
@@ -37,7 +37,7 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
         check_sequence(self, layout, measures=("counting",))
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(n, causal=True, measure="counting", device=device, dtype=dtype)
+        return default_line(n, causal=True, measure="counting", device=device, dtype=dtype)
 
     def scans(self, layout: Layout) -> bool:
         return layout.causal and not (layout.pairs or layout.cross) and layout.measure == "counting"

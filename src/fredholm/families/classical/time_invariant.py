@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError, ShapeError, suggest
 from ...integral import (
     CausalTransition,
@@ -100,7 +100,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         check_sequence(self, layout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return Domain.line(n, causal=True, measure="counting", device=device, dtype=dtype)
+        return default_line(n, causal=True, measure="counting", device=device, dtype=dtype)
 
     def regular(self, layout: Layout) -> bool:
         return layout.causal and not (layout.pairs or layout.cross)

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ...domain import Domain
+from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError
 from ...integral import (
     AttentionKernel,
@@ -114,14 +114,17 @@ class SoftmaxKernel(AttentionKernel, JointScores):
         check_dropout(self.training, self.dropout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        length = None if self.rotary is None else 1.0
-        pairs = None
-        if self.window is not None and n > self.window:
-            index = torch.arange(n, device=device)
-            pairs = index[:, None] - index < self.window
-        return Domain.line(
-            n, length=length, causal=self.causal, pairs=pairs, device=device, dtype=dtype
+        line = default_line(
+            n,
+            length=None if self.rotary is None else 1.0,
+            causal=self.causal,
+            device=device,
+            dtype=dtype,
         )
+        if self.window is None or n <= self.window:
+            return line
+        index = torch.arange(n, device=device)
+        return line.replace(pairs=index[:, None] - index < self.window)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, scale={self.scale:.4g}, causal={self.causal}"

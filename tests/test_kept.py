@@ -1,0 +1,115 @@
+"""What a domain alone decides is computed once, and anew whenever it may have changed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fredholm import Domain, SoftmaxAttention
+from fredholm.domain import default_line
+from fredholm.integral.contract import Part
+
+PLACE = {"device": torch.device("cpu"), "dtype": torch.float32}
+
+
+def test_one_quadrature_a_domain_and_dtype():
+    domain = Domain.line(5, causal=True)
+    assert domain.quadrature() is domain.quadrature()
+    assert domain.quadrature(dtype=torch.float64) is not domain.quadrature()
+    assert domain.quadrature(domain) is not domain.quadrature()  # two domains compared in time
+
+
+@pytest.mark.parametrize("field", ["measure", "valid", "pairs"])
+def test_writing_to_a_tensor_makes_it_anew(field):
+    valid = torch.ones(1, 4, dtype=torch.bool)
+    domain = Domain.line(4, valid=valid, pairs=torch.ones(4, 4, dtype=torch.bool)).replace(
+        measure=torch.ones(4)
+    )
+    before = domain.quadrature().weights().clone()
+    getattr(domain, field)[..., 0] = 0
+    after = domain.quadrature().weights()
+    assert not torch.equal(before, after)
+    assert torch.equal(after, copy.deepcopy(domain).quadrature().weights())
+
+
+def test_a_followed_measure_has_a_gradient_each_time():
+    mass = torch.ones(3)
+    domain = Domain.points(torch.rand(3, 2), measure=mass)
+    domain.quadrature()
+    mass.requires_grad_()  # which writes nothing
+    for _ in range(2):  # a kept graph would be freed by the first
+        domain.quadrature().weights().sum().backward()
+    assert mass.grad is not None
+    assert mass.grad.sum() == 6
+
+
+def test_no_grad_and_inference_mode_come_first():
+    domain = Domain.line(3)
+    with torch.inference_mode():
+        kept = domain.quadrature()
+    assert not kept.mass.is_inference()
+    u = torch.randn(1, 3, 4, requires_grad=True)
+    SoftmaxAttention(4)(u, domain).sum().backward()
+    with torch.inference_mode():
+        made_here = Domain.line(3)
+        assert made_here.quadrature() is not made_here.quadrature()
+
+
+def test_modes_and_transforms_keep_nothing():
+    domain = Domain.line(3)
+    with FlopCounterMode(display=False):
+        assert domain.quadrature() is not domain.quadrature()
+    seen = []
+
+    def f(x):
+        seen.append(domain.quadrature())
+        return x * seen[-1].mass.sum()
+
+    torch.func.grad(f)(torch.tensor(1.0))
+    assert seen[0] is not domain.quadrature()
+
+
+def test_copies_begin_with_nothing_kept():
+    domain = Domain.line(3)
+    domain.quadrature()
+    for other in (copy.copy(domain), copy.deepcopy(domain), pickle.loads(pickle.dumps(domain))):
+        assert "_memo" not in other.__dict__
+    assert "_memo" not in domain.replace(causal=True).__dict__
+
+
+def test_default_lines_are_shared_until_written_to():
+    line = default_line(4, **PLACE)
+    assert line is default_line(4, **PLACE)
+    assert line is not default_line(4, causal=True, **PLACE)
+    line.positions.add_(1.0)
+    assert torch.equal(default_line(4, **PLACE).positions, Domain.line(4).positions)
+
+
+def test_the_same_domain_may_be_asked_at_other_features():
+    """``query_domain`` given as the keys' own domain object still reads ``query``."""
+    op, u, query = SoftmaxAttention(4), torch.randn(1, 3, 4), torch.randn(1, 3, 4)
+    domain = Domain.line(3)
+    out = op(u, domain, query=query, query_domain=domain)
+    torch.testing.assert_close(out, op.dense(u, domain, query=query, query_domain=domain))
+    assert not torch.allclose(out, op(u, domain))
+
+
+class _Layer(nn.Module):
+    part: Any = Part()
+
+
+def test_parts_are_modules_none_or_missing():
+    layer = _Layer()
+    with pytest.raises(AttributeError, match="part"):
+        _ = layer.part
+    layer.part = None
+    assert layer.part is None
+    layer.part = nn.Linear(1, 1)
+    assert layer.part is layer._modules["part"]
+    assert list(layer.state_dict()) == ["part.weight", "part.bias"]
