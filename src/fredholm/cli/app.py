@@ -93,6 +93,22 @@ def train(
     show.run_result(result)
 
 
+@app.command(epilog="fredholm plan cifar10 operator=ckconv data.batch_size=128")
+def plan(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(help="Training steps that are timed.", min=1)] = 3,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Say what training by a recipe will cost here: parameters, memory, minutes."""
+    from .. import training
+
+    show.trusted_code(recipe, trust_code)
+    loaded = training.load_recipe(recipe, overrides or [], trust_code=trust_code)
+    show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
+
+
 @app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
 def evaluate(
     run: RunArgument,
@@ -188,6 +204,9 @@ def compress(
         int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")
     ] = None,
     samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with one that was stopped.")
+    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -197,7 +216,8 @@ def compress(
     say = None if json else typer.echo
     sizes = {"steps": steps, "width": width, "samples": samples}
     show.trusted_code(run, trust_code)
-    report = training.compress_run(run, rank, out=out, **sizes, report=say, trust_code=trust_code)
+    given = {**sizes, "resume": resume, "trust_code": trust_code}
+    report = training.compress_run(run, rank, out=out, **given, report=say)
     show.compression(report, json)
 
 

@@ -5,6 +5,7 @@ nothing improves.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ class KeepModel(Callback):
         if trainer.sanity_checking or self.metric is None:
             return
         value = self.sign * pl_module.metrics[self.metric]
-        if self.best is None or value > self.best:
+        # A score that is not a number, such as a correlation with a constant, is beaten by any.
+        if self.best is None or math.isnan(self.best) or value > self.best:
             self.best, self.best_epoch = value, trainer.current_epoch + 1
             self.write(trainer, pl_module)
 

@@ -179,7 +179,6 @@ def fit(
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:
             raise Interrupted(f"{request}; {again}" if folder else str(request)) from None
-        # A metric that was never a number, such as a correlation with a constant, has no best.
         if best is None or not keeper.best_epoch:
             keeper.write(trainer, module)
             keeper.best_epoch = len(history.rows)

@@ -69,18 +69,19 @@ class Descent:
     of: float = 1.0
     floor: float = 0.0
 
-    def optimizers(self, parameters: list[Any], steps: int) -> dict[str, Any]:
-        """The optimiser of ``parameters`` and its schedule over ``steps``, as Lightning takes
-        them.
-        """
-        optimizer = torch.optim.AdamW(
+    def optimizer(self, parameters: list[Any]) -> torch.optim.AdamW:
+        """The optimiser of ``parameters``, or of groups of them."""
+        return torch.optim.AdamW(
             parameters,
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
             weight_decay=self.weight_decay,
         )
-        warmup = round(steps * self.warmup / self.of)
+
+    def optimizers(self, parameters: list[Any], steps: int) -> dict[str, Any]:
+        """The optimiser and its schedule over ``steps``, as Lightning takes them."""
+        optimizer, warmup = self.optimizer(parameters), round(steps * self.warmup / self.of)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, warmup, steps, self.floor)
         )

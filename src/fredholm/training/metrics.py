@@ -11,9 +11,13 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..errors import OptionError, suggest
+from ..registry import Registry
+
+Metric = Callable[[Tensor, Tensor], float]
+METRICS: Registry[Metric] = Registry("metric", home=None)
 
 
+@METRICS.register("accuracy")
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """Share of samples whose largest logit is their label's.
 
@@ -35,6 +39,7 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
     return float(torch.corrcoef(pair)[0, 1])
 
 
+@METRICS.register("spearman")
 def spearman(outputs: Tensor, labels: Tensor) -> float:
     """Spearman's rank correlation; tied values share their mean rank.
 
@@ -124,6 +129,7 @@ def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
     return {} if math.isnan(area) else {"auc": area}
 
 
+@METRICS.register("perplexity")
 def perplexity(logits: Tensor, labels: Tensor) -> float:
     """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
 
@@ -134,20 +140,11 @@ def perplexity(logits: Tensor, labels: Tensor) -> float:
     return math.exp(float(cross_entropy(logits.float(), labels)))
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "accuracy": accuracy,
-    "perplexity": perplexity,
-    "spearman": spearman,
-}
-
-
 def direction(name: str) -> str:
-    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one."""
+    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
+
+    Example:
+        >>> direction("perplexity"), direction("accuracy")
+        ('min', 'max')
+    """
     return "min" if name == "perplexity" else "max"
-
-
-def metric_named(name: str) -> Callable[[Tensor, Tensor], float]:
-    """A score by name, or an OptionError."""
-    if name not in METRICS:
-        raise OptionError(f"unknown metric {name!r}{suggest(name, METRICS)}")
-    return METRICS[name]

@@ -52,7 +52,9 @@ class Classifier(Learner):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         if self.mixer is not None:
-            batch = self.mixer(*batch, torch.Generator().manual_seed(torch.initial_seed()))
+            inputs, labels = batch
+            generator = torch.Generator().manual_seed(torch.initial_seed())
+            batch = self.mixer(inputs, labels, generator)
         return super().training_step(batch, batch_idx)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:

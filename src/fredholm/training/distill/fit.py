@@ -15,6 +15,7 @@ from ...errors import OptionError
 from ..build import Batches
 from ..checkpoints import list_checkpoints
 from ..fit import Goal, Limits, fit
+from ..leases import hold
 from ..metrics import direction
 from ..tasks import Task
 from .progress import Progress
@@ -130,17 +131,20 @@ def _fit(
     for parameter in learning:
         parameter.requires_grad_(True)
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
-    mode = direction(run.metric_name)
+    goal = None
+    if val is not None:
+        goal = Goal("val_metric", direction(run.metric_name), options.patience)
     limits = {"clip_norm": options.clip_norm, "precision": run.precision}
-    fitted = fit(
-        stage,
-        limits=Limits(options.epochs, options.steps, **limits),
-        keep=lambda model: progress.keep(key, model),
-        validation=None if val is None else Batches(make_loader(val, size)),
-        best=None if val is None else Goal("val_metric", mode),
-        stop=None if val is None else Goal("val_metric", mode, options.patience),
-        folder=place,
-        resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
-        say=lambda line: run.say(f"{key}: {line}"),
-    )
+    with contextlib.nullcontext() if place is None else hold(place, run.say):
+        fitted = fit(
+            stage,
+            limits=Limits(options.epochs, options.steps, **limits),
+            keep=lambda model: progress.keep(key, model),
+            validation=None if val is None else Batches(make_loader(val, size)),
+            best=goal,
+            stop=goal,
+            folder=place,
+            resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
+            say=lambda line: run.say(f"{key}: {line}"),
+        )
     return fitted.rows

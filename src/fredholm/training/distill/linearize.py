@@ -15,7 +15,7 @@ from torch import nn
 
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
 from ..fit import check_precision
-from ..metrics import metric_named
+from ..metrics import METRICS
 from ..tasks import create_task
 from .data import as_dataset
 from .fit import Run, StageOptions, run_stage
@@ -120,7 +120,8 @@ def linearize(
     Raises:
         ConversionError: nothing to convert, attention that cannot be, by name, or a model without
             the head of a task.
-        OptionError: an unknown map, metric or task; a folder that is in use.
+        OptionError: an unknown map, metric or task; a folder that holds something else.
+        InUseError: another process trains in the folder.
         RecipeError: the conversion to resume was started otherwise.
         TrainingFailed: a loss that is not finite, with step and layer.
         DataError: a sample that is padding from end to end.
@@ -131,7 +132,7 @@ def linearize(
     check_precision(precision)
     chosen = create_task(task)
     name = metric or chosen.score
-    run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
+    run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
     settings = {
         "to": to,
         "options": options or {},
@@ -206,7 +207,7 @@ def fine_tune(
     """
     chosen = create_task(task)
     name = metric or chosen.score
-    run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
+    run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
     settings = {
         "task": task,
         "metric": name,

@@ -4,7 +4,7 @@ one between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,9 +14,8 @@ from ...convert.linearize import Replaced
 from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
 from ..learner import Descent, Learner, Loader
+from ..metrics import Metric
 from ..tasks import Task
-
-Metric = Callable[[Tensor, Tensor], float]
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
