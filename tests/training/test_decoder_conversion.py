@@ -96,7 +96,7 @@ def test_matching_brings_the_logits_to_the_teachers():
         ]
     assert away[1] < 0.7 * away[0]
     assert report.ratio == report.scores["matched"] / report.scores["teacher"]
-    assert any("matched: step 20/" in line and "times the teacher's" in line for line in lines)
+    assert any("matched: step " in line and "times the teacher's" in line for line in lines)
     assert all(row.after < row.before for row in report.layers)
 
 
@@ -335,3 +335,25 @@ def test_weights_by_name_are_fetched_and_their_texts_are_the_default(tmp_path, m
         sources.linearize_source("smollm2", out=tmp_path / "out")
     assert asked == ["smollm2"]
     assert sources._folder_of(tmp_path, None) == (tmp_path, False)
+
+
+# --- what models are given ------------------------------------------------------------------------
+
+
+def test_a_decoder_in_bfloat16_is_converted_and_trained_in_it():
+    steps = {"batch_size": 4, "steps": 2}
+    stages = {"distil": StageOptions(lr=1e-2, **steps), "match": StageOptions(lr=1e-3, **steps)}
+    model = linearize(llama().to(torch.bfloat16), **{**FAST, **stages}).model
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    assert torch.isfinite(model(torch.tensor([[5, 6, 7]])).logits).all()
+    out = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False)
+    assert out.shape == (1, 7)
+
+
+def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused(folder, tmp_path):
+    from fredholm.training import linearize_source
+
+    with pytest.raises(OptionError, match="positions for 16 tokens"):
+        linearize_source(folder, data="python-docs", max_length=17, out=tmp_path / "a")
+    with pytest.raises(OptionError, match="holds images; a language model needs texts"):
+        linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")

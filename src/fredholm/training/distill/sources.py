@@ -83,7 +83,7 @@ def linearize_source(
             ``python-docs``.
         out: folder of the conversion.
         max_length: tokens kept of a text, of a language model those of a window; default what the
-            model can place, of a language model 512.
+            model can place, of a language model 512 at most.
         samples: of the training split, the first so many after a fixed shuffle; default all.
         distil, match, tune: the stages, or changes to their defaults, which are
             :data:`DISTIL`, :data:`MATCH` and :data:`TUNE`, of a language model :data:`DECODER`.
@@ -117,7 +117,7 @@ def linearize_source(
         if decoder and data is not None:
             defaults = DECODER
             tokenizer = processor or _tokenizer(source)
-            splits = _windows(data, tokenizer, max_length or WINDOW, model)
+            splits = _windows(data, tokenizer, max_length, model)
             options |= {"task": "tokens"}
             if receipt:
                 options["documents"] = _documents(data, unseen, tokenizer)
@@ -165,9 +165,10 @@ def _is_decoder(model: Any) -> bool:
     return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
-def _windows(name: str, tokenizer: Any, length: int, model: Any) -> tuple[Any, Any]:
+def _windows(name: str, tokenizer: Any, max_length: int | None, model: Any) -> tuple[Any, Any]:
     """A data set's training and validation split in windows of tokens."""
     limit = getattr(model.config, "max_position_embeddings", None)
+    length = max_length or min(WINDOW, limit or WINDOW)
     if limit is not None and length > limit:
         raise OptionError(
             f"--max-length: received {length}; the model has positions for {limit} tokens"
