@@ -20,7 +20,7 @@ from .chunked import (
 )
 
 BLOCK = 64  # queries whose near keys are multiplied at once
-KeyFeatures = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 class Far(NamedTuple):

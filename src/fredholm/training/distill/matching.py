@@ -50,7 +50,7 @@ class _Divergence(torch.autograd.Function):
 def logit_divergence(
     student: Float[Tensor, "*n c"],
     teacher: Float[Tensor, "*n c"],
-    real: Bool[Tensor, "*n"] | None = None,
+    real: Bool[Tensor, " *n"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Mean over real rows of :math:`\mathrm{KL}(p \| s)`, :math:`p, s` the softmax of the
     teacher's logits and of the student's, in nats; gradients go to the student alone.
@@ -75,7 +75,7 @@ def logit_divergence(
 
 @torch.no_grad()
 def cross_entropies(
-    logits: Float[Tensor, "*n c"], labels: Int[Tensor, "*n"]
+    logits: Float[Tensor, "*n c"], labels: Int[Tensor, " *n"]
 ) -> Float[Tensor, " m"]:
     """Minus the log-probability of each label that is asked for, a few rows at a time."""
     logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
