@@ -378,8 +378,7 @@ class LinearHeads(Heads):
         window: int,
     ) -> Tensor:
         points, far = (query * scale, key, value), self.far(query, scale)
-        mass = query.new_ones(1, 1) if valid is None else valid
-        mass = mass.expand(-1, query.shape[2])
+        mass = query.new_ones(1, query.shape[2]) if valid is None else valid.to(query.dtype)
         return advance_window(*points, mass, far, {}, window=window)[0].to(value.dtype)
 
     def extra_repr(self) -> str:

@@ -42,10 +42,10 @@ def advance(
 ) -> tuple[Float[Tensor, "b h n d"], Memory]:
     r"""The next n tokens of a causal sequence: what they receive, and the state after them.
 
-    Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j so far, their
-    number, and c where the map is exponential: of every head of keys where maps are shared, else of
-    every head of queries. With one it is that sum over the tokens before the last w, and these w:
-    see :func:`fredholm.ops.linear_attention.advance_window`.
+    Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j
+    so far, their number, and c where the map is exponential: of every head of keys where maps are
+    shared, else of every head of queries. With one it is that sum over the tokens before the last
+    w, and these w: see :func:`fredholm.ops.linear_attention.advance_window`.
 
     Args:
         heads: the converted layer's.
@@ -75,7 +75,7 @@ def advance(
     scale = heads.factor(scale)
     key, value = clean(key, valid), clean(value, valid)
     if heads.window is not None:
-        mass = torch.ones(1, query.shape[2], device=key.device) if valid is None else valid
+        mass = key.new_ones(1, key.shape[2]) if valid is None else valid.to(key.dtype)
         points = query * scale, key, value, mass, heads.far(query, scale), memory
         out, memory = advance_window(*points, window=heads.window)
         return out.to(value.dtype), memory

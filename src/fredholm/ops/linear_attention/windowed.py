@@ -94,7 +94,8 @@ def advance_window(
             moment = moment.to(dtype)
             if shift is not None:
                 moment = moment * over_new_factor(memory["shift"], shift).to(dtype)
-        rest, moment = _before(far.query, features, values[:, :, old], masses[:, old], moment, chunk)
+        left = features, values[:, :, old], masses[:, old]
+        rest, moment = _before(far.query, *left, moment, chunk)
         exponent = _exponent(far.exponent, shift, rest)
         out = _joined(near, top, rest, exponent)
     after = {} if shift is None else {"shift": shift}
@@ -124,8 +125,8 @@ def _folded(x: Tensor, groups: int) -> Tensor:
 def _near(
     query: Tensor, key: Tensor, value: Tensor, mass: Tensor, window: int
 ) -> tuple[Tensor, Tensor]:
-    """Sums over the window of values and of ones, (B, H, n, c + 1), over e^top, and top, the largest
-    score: a block of queries against the window before it and itself.
+    """Sums over the window of values and of ones, (B, H, n, c + 1), over e^top, and top, the
+    largest score: a block of queries against the window before it and itself.
     """
     b, h, n, _ = query.shape
     groups, query = key.shape[1], _folded(query, key.shape[1])
@@ -172,7 +173,8 @@ def _before(
         point = query[:, :, 0], key[:, :, 0], value[:, :, 0]
         out, moment = linear_attention_step(*point, mass[:, 0], None, moment, floor=None)
         out = out[:, :, None]
-    return out.reshape(b, h, n, -1), moment.reshape(b, groups, *moment.shape[2:])
+    after = moment.reshape(b, groups, *moment.shape[2:])  # type: ignore[union-attr]
+    return out.reshape(b, h, n, -1), after
 
 
 def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:
