@@ -55,11 +55,12 @@ def llama(**options):
     return transformers.LlamaForCausalLM(config).eval()
 
 
-def windows(split="train", length=24):
-    return TokenWindows("letters", split, TEXTS, Letters(), length)
+def windows(split, texts, length=24):
+    return TokenWindows("letters", split, texts, Letters(), length)
 
 
-FAST = {"to": "hedgehog", "data": (windows(), windows("val")), "task": "tokens", "tune": OFF}
+VAL = windows("val", [text[:100] for text in TEXTS])
+FAST = {"to": "hedgehog", "data": (windows("train", TEXTS), VAL), "task": "tokens", "tune": OFF}
 FAST |= {"window": 4, "tied": False, "options": {"softmax": True}, "distil": DISTIL}
 
 
@@ -84,7 +85,7 @@ def test_divergence_of_logits_is_torchs_in_value_and_gradient():
 
 def test_matching_brings_the_logits_to_the_teachers():
     lines: list[str] = []
-    model, ids = llama(), windows("val").windows.long()[:8]
+    model, ids = llama(), VAL.windows.long()
     conversion = linearize(model, **FAST, match=MATCH, say=lines.append)
     fresh, report = linearize(model, **FAST).model, conversion.report
     assert report.metric == "perplexity"
