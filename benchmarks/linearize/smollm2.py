@@ -13,6 +13,7 @@ from ..kit.subject import Options
 FILE = "smollm2.json"
 SHARED: dict[str, Any] = {"unseen": "kjv-characters", "distil": {"steps": 40}}
 MATCHED = {"steps": 240, "lr": 2e-4}
+SMALL: dict[str, Any] = {"distil": {"steps": 1}, "match": {"steps": 1}, "max_length": 128}
 HALF = ["model.layers.*[02468].self_attn"]
 RUNS: dict[str, dict[str, Any]] = {
     "all": {"window": 64, "match": MATCHED},
@@ -39,8 +40,9 @@ def run(options: Options) -> None:
     found = load(FILE, options.results) or {}
     for name in options.chosen(RUNS):
         folder = options.runs / "smollm2" / name
-        given = {"resume": (folder / "progress.json").is_file(), "say": print}
-        done = training.linearize_source("smollm2", out=folder, **SHARED, **RUNS[name], **given)
+        given = SHARED | RUNS[name] | (SMALL if options.small else {})
+        given |= {"resume": (folder / "progress.json").is_file(), "say": print}
+        done = training.linearize_source("smollm2", out=folder, **given)
         found[name] = done.report.to_dict()
         save(found, FILE, options.results)
 
