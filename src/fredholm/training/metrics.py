@@ -128,3 +128,24 @@ def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
     area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
     return {} if math.isnan(area) else {"auc": area}
+
+
+@METRICS.register("perplexity")
+def perplexity(logits: Tensor, labels: Tensor) -> float:
+    """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
+
+    Example:
+        >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
+        4.0
+    """
+    return math.exp(float(cross_entropy(logits.float(), labels)))
+
+
+def direction(name: str) -> str:
+    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
+
+    Example:
+        >>> direction("perplexity"), direction("accuracy")
+        ('min', 'max')
+    """
+    return "min" if name == "perplexity" else "max"

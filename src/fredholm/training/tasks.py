@@ -178,6 +178,7 @@ class Tokens(Steps):
     counted = "tokens"
     metric = ("val_loss", "min")
     measure = "nats a token"
+    score = "perplexity"
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         total, right, count = 0.0, 0, 0

@@ -96,7 +96,9 @@ class Heads(nn.Module):
 
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
-            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass.
+            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass;
+            ``"calibrate"``, the same as softmax, and what follows from data without a gradient is
+            set by them, see :meth:`calibrate`.
     """
 
     name: str
@@ -128,12 +130,17 @@ class Heads(nn.Module):
             return self._respond(
                 query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
             )
-        if self.mode == "softmax":
+        if self.mode == "calibrate":
+            self.calibrate(query, key, seen, scale)
+        if self.mode in ("softmax", "calibrate"):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
         real = seen.valid if query.shape[2] == key.shape[2] else None
         self.noted.add(divergence(weights, self.student_weights(query, key, seen, scale), real))
         return weights.to(value.dtype) @ value
+
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Set what follows from data without a gradient; nothing here."""
 
     def student_weights(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float
@@ -275,6 +282,33 @@ class LinearHeads(Heads):
 
         assert self.gain is not None
         return Far(*query_parts(self.feature_map, self._scaled(query, scale), self.gain), keys)
+
+    @torch.no_grad()
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        r"""Of a window the gain of each head: that with which the sum over the points before the
+        window is softmax's, in the geometric mean over queries,
+        :math:`g = \operatorname{mean}_i \log \sum_j e^{s q_i\cdot k_j} - \log \sum_j
+        \phi(q_i)\cdot\psi(k_j)`. O(N²).
+        """
+        if self.window is None or self.gain is None:
+            return
+        quadrature, far = (
+            seen.quadrature(query.shape[2], key.shape[2], query),
+            self.far(query, scale),
+        )
+        sees = quadrature.visible()
+        near = near_pairs(sees, self.window, key.shape[2], key.device)
+        before = ~near if sees is None else sees & ~near
+        scores = (query.float() @ key.float().mT) * scale
+        features, shift = far.keys(key, seen.valid, None)
+        ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
+        theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
+        missing = theirs - ours.log()
+        for exponent in (far.exponent, None if shift is None else shift[..., None]):
+            missing = missing if exponent is None else missing - exponent.float()
+        real = missing.isfinite()
+        mean = torch.where(real, missing, 0.0).sum((0, 2)) / real.sum((0, 2)).clamp(min=1)
+        self.gain += mean.to(self.gain.dtype)
 
     def _scaled(self, x: Tensor, scale: float) -> Tensor:
         factor = (scale * self.width**0.5) ** 0.5
