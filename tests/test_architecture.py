@@ -68,3 +68,9 @@ def test_a_forward_crosses_the_files_that_the_page_lists(name):
 def test_the_page_counts_what_it_lists():
     counts = [len(table("shared")) + len(table(name)) for name in WALKS]
     assert f"these walks cross {counts[0]} and {counts[1]}" in PAGE.read_text(encoding="utf-8")
+
+
+def test_only_the_one_fit_builds_a_trainer():
+    code = [*ROOT.rglob("*.py"), *(PAGE.parents[1] / "benchmarks").rglob("*.py")]
+    building = [p for p in code if re.search(r"\bTrainer\(", p.read_text(encoding="utf-8"))]
+    assert building == [ROOT / "training" / "fit.py"]

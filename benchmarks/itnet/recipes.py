@@ -10,7 +10,6 @@ import itertools
 import logging
 import statistics
 import warnings
-from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 
 from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
+from fredholm.training.fit import Limits, fit
 from fredholm.training.module import Classifier
 from fredholm.training.tasks import task_of
 
@@ -44,13 +44,17 @@ RECIPES = (
 
 
 class Clock(pl.Callback):
-    """The time of every training step, loading included."""
+    """The time of every training step, loading included; ends the fit after ``minutes``, but not
+    before four steps.
+    """
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
+    def __init__(self, minutes: float) -> None:
+        self.seconds, self.times = 60 * minutes, list[float]()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         self.times.append(perf_counter())
+        late = self.times[-1] - self.times[0] >= self.seconds
+        trainer.should_stop = late and len(self.times) >= 4
 
 
 def measure(name: str, minutes: float) -> dict[str, Any]:
@@ -60,30 +64,13 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
     recipe = load_recipe(name, ["init_from=null"])
     data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
     loader, validation = build_loaders(recipe, *data)
-    model, clock = build_model(recipe, data[0]), Clock()
+    model, clock = build_model(recipe, data[0]), Clock(minutes)
     module = Classifier(
         model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task_of(data[0])
     )
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    limits = {
-        "max_epochs": recipe.training.epochs,
-        "max_time": timedelta(minutes=minutes),
-        "limit_val_batches": 0,
-        "min_steps": 4,
-    }
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        gradient_clip_val=recipe.training.clip_norm,
-        callbacks=[clock],
-        **quiet,
-        **limits,
-    )
-    trainer.fit(module)
+    epochs = recipe.training.epochs
+    limits = Limits(epochs, clip_norm=recipe.training.clip_norm)
+    fit(module, limits=limits, keep=lambda model: None, callbacks=[clock])
     seconds = statistics.median(b - a for a, b in itertools.pairwise(clock.times))
     begun, seen = perf_counter(), 0
     with torch.no_grad():
@@ -93,17 +80,17 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
             if step and perf_counter() - begun > 12 * minutes:
                 break
     sample = (perf_counter() - begun) / seen
-    steps = recipe.training.epochs * (len(data[0]) // recipe.data.batch_size)
+    steps = epochs * (len(data[0]) // recipe.data.batch_size)
     return {
         "recipe": name,
         "parameters": sum(p.numel() for p in model.parameters()),
         "samples": len(data[0]),
-        "epochs": recipe.training.epochs,
+        "epochs": epochs,
         "steps": steps,
         "measured": len(clock.times) - 1,
         "seconds_per_step": seconds,
         "validation_seconds_per_sample": sample,
-        "minutes": (steps * seconds + recipe.training.epochs * len(data[1]) * sample) / 60,
+        "minutes": (steps * seconds + epochs * len(data[1]) * sample) / 60,
     }
 
 

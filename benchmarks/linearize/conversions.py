@@ -20,7 +20,7 @@ from fredholm.training import linearize
 from fredholm.training.distill.linearize import fine_tune
 from fredholm.training.distill.scores import evaluate
 from fredholm.training.grid import Cell, Report
-from fredholm.training.metrics import metric_named
+from fredholm.training.metrics import METRICS
 from fredholm.training.tasks import create_task
 
 from ..kit.grid import Row, Table, fill
@@ -71,7 +71,7 @@ def taught(name: str, seed: int, runs: Path) -> tuple[torch.nn.Module, float, di
     splits = task.splits(task.sizes)
     model, kept = teacher(task, splits, folder, seed), folder / "test.json"
     if not kept.is_file():
-        score = evaluate(model, splits["test"], metric_named(task.metric), create_task(task.kind))
+        score = evaluate(model, splits["test"], METRICS[task.metric], create_task(task.kind))
         kept.write_text(json.dumps(score), encoding="utf-8")
     return model, json.loads(kept.read_text(encoding="utf-8")), splits
 
@@ -88,7 +88,7 @@ def convert(
     """One conversion and its scores on the test split; ``score`` is the teacher's there."""
     task, metric, kind = (
         TASKS[name],
-        metric_named(TASKS[name].metric),
+        METRICS[TASKS[name].metric],
         create_task(TASKS[name].kind),
     )
     conversion = linearize(

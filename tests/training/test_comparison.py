@@ -123,7 +123,7 @@ def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypa
         ("model=backbone_nano", *CHANGES[:3]),
         {"convolution": {"taps": 2}},
     )
-    monkeypatch.setitem(comparison.tasks._TASKS, "clouds", refused)
+    monkeypatch.setitem(comparison.tasks._TASKS._entries, "clouds", refused)
     results = compare(["clouds"], "convolution,softmax", tmp_path)
     rows = {row["operator"]: row for row in summary(results)}
     assert "needs an odd number" in rows["convolution"]["refused"]

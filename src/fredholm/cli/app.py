@@ -235,6 +235,9 @@ def compress(
         int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")
     ] = None,
     samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with one that was stopped.")
+    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -244,7 +247,8 @@ def compress(
     say = None if json else typer.echo
     sizes = {"steps": steps, "width": width, "samples": samples}
     show.trusted_code(run, trust_code)
-    report = training.compress_run(run, rank, out=out, **sizes, report=say, trust_code=trust_code)
+    given = {**sizes, "resume": resume, "trust_code": trust_code}
+    report = training.compress_run(run, rank, out=out, **given, report=say)
     show.compression(report, json)
 
 

@@ -5,6 +5,7 @@ nothing improves.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,6 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
 
 from ..files import replacing
-
-COLUMNS = ("epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "seconds")
 
 
 class Ema(WeightAveraging):
@@ -46,17 +45,18 @@ class Patience(EarlyStopping):
 
 
 class Table(Callback):
-    """A CSV file of the run, one row a record, kept in checkpoints; a subclass sets ``path``,
-    ``rows`` and ``columns``.
+    """A CSV file of the fit, one row a record, kept in checkpoints; a subclass sets ``path`` (None
+    for no file), ``rows`` and ``columns``.
     """
 
     columns: tuple[str, ...]
-    path: Path
+    path: Path | None
     rows: list[dict[str, Any]]
 
     def write(self) -> None:
         """Write the whole table anew, so that a resumed run's file has each epoch once."""
-        write_table(self.path, self.columns, self.rows)
+        if self.path is not None:
+            write_table(self.path, self.columns, self.rows)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows]}
@@ -67,13 +67,18 @@ class Table(Callback):
 
 class History(Table):
     """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the
-    checkpoint.
+    checkpoint; ``scores`` are the columns of what the module's validation gives.
     """
 
-    columns = COLUMNS
-
-    def __init__(self, path: Path, timer: Timer, report: Callable[[str], None] | None = None):
+    def __init__(
+        self,
+        path: Path | None,
+        timer: Timer,
+        scores: Sequence[str],
+        report: Callable[[str], None] | None = None,
+    ):
         self.path, self.timer, self.report = path, timer, report
+        self.columns = ("epoch", "step", "train_loss", *scores, "lr", "seconds")
         self.rows: list[dict[str, Any]] = []
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -101,23 +106,24 @@ class History(Table):
 
 
 class KeepModel(Callback):
-    """Saves the weights, averaged ones where there are, whenever validation is the best so far (or
-    at the end only).
+    """Saves the weights, averaged ones where there are, whenever validation is the best so far;
+    with ``metric=None`` only when :meth:`write` is called.
     """
 
     def __init__(
-        self, save: Callable[[Any], None], metric: str, mode: str, keep: str, ema: Ema | None
+        self, save: Callable[[Any], object], metric: str | None, mode: str, ema: Ema | None
     ):
-        self.save, self.metric, self.keep, self.ema = save, metric, keep, ema
+        self.save, self.metric, self.ema = save, metric, ema
         self.sign = 1.0 if mode == "max" else -1.0
         self.best: float | None = None
         self.best_epoch = 0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        if trainer.sanity_checking or self.keep != "best":
+        if trainer.sanity_checking or self.metric is None:
             return
         value = self.sign * pl_module.metrics[self.metric]
-        if self.best is None or value > self.best:
+        # A score that is not a number, such as a correlation with a constant, is beaten by any.
+        if self.best is None or math.isnan(self.best) or value > self.best:
             self.best, self.best_epoch = value, trainer.current_epoch + 1
             self.write(trainer, pl_module)
 

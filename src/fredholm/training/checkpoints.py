@@ -178,10 +178,11 @@ class Checkpoints(Checkpoint):
 
     Within an epoch it saves only after an optimizer step (accumulated gradients are not part of the
     state) and never after the last batch, whose epoch is not over before its validation.
-    ``requested`` asks for a save at the next such moment, and for the run to end there.
+    ``requested`` asks for a save at the next such moment, and for the run to end there. Without a
+    folder nothing is saved, and the run ends all the same.
     """
 
-    def __init__(self, folder: Path, minutes: float | None = None, steps: int | None = None):
+    def __init__(self, folder: Path | None, minutes: float | None = None, steps: int | None = None):
         super().__init__()
         self.folder, self.minutes, self.steps = folder, minutes, steps
         self.requested = False
@@ -206,10 +207,12 @@ class Checkpoints(Checkpoint):
         """Write the state now, drop all but the newest two, and end the run if that
         was asked for.
         """
-        trainer.save_checkpoint(self.folder / f"step-{trainer.global_step:09d}.ckpt")
-        self.last_save = time.monotonic()
-        if trainer.is_global_zero:
-            for old in list_checkpoints(self.folder)[KEEP:]:
-                old.unlink(missing_ok=True)
+        if self.folder is not None:
+            trainer.save_checkpoint(self.folder / f"step-{trainer.global_step:09d}.ckpt")
+            self.last_save = time.monotonic()
+            if trainer.is_global_zero:
+                for old in list_checkpoints(self.folder)[KEEP:]:
+                    old.unlink(missing_ok=True)
         if trainer.strategy.broadcast(self.requested):
-            raise Interrupted(f"interrupted at step {trainer.global_step}; the state is saved")
+            saved = "the state is saved" if self.folder else "without a folder no state is saved"
+            raise Interrupted(f"interrupted at step {trainer.global_step}; {saved}")

@@ -11,9 +11,13 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..errors import OptionError, suggest
+from ..registry import Registry
+
+Metric = Callable[[Tensor, Tensor], float]
+METRICS: Registry[Metric] = Registry("metric", home=None)
 
 
+@METRICS.register("accuracy")
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """Share of samples whose largest logit is their label's.
 
@@ -35,6 +39,7 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
     return float(torch.corrcoef(pair)[0, 1])
 
 
+@METRICS.register("spearman")
 def spearman(outputs: Tensor, labels: Tensor) -> float:
     """Spearman's rank correlation; tied values share their mean rank.
 
@@ -123,13 +128,3 @@ def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
     area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
     return {} if math.isnan(area) else {"auc": area}
-
-
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "spearman": spearman}
-
-
-def metric_named(name: str) -> Callable[[Tensor, Tensor], float]:
-    """A score by name, or an OptionError."""
-    if name not in METRICS:
-        raise OptionError(f"unknown metric {name!r}{suggest(name, METRICS)}")
-    return METRICS[name]

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import signal
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import RichProgressBar, Timer
-from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
 
 from .. import models
 from ..errors import OptionError, StorageError
@@ -25,15 +18,15 @@ from ..families.continuous import ContinuousBody
 from ..files import storage_error
 from .build import build_dataset, build_loaders, build_mixer, build_model
 from .calibration import calibrate
-from .callbacks import Ema, History, KeepModel, Patience
-from .checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
-from .failures import Interrupted, TrainingFailed
+from .checkpoints import list_checkpoints
+from .failures import TrainingFailed
+from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .leases import hold
 from .module import Classifier
 from .monitors import SAMPLES, StepMonitor
-from .recipe import Recipe
-from .tasks import Task, task_of
+from .recipe import EarlyStop, Recipe
+from .tasks import task_of
 from .warm_start import known_vocabulary, start_from
 
 
@@ -141,23 +134,47 @@ def _run(
     report: Callable[[str], None] | None,
 ) -> RunResult:
     """Fit in a folder that is ready."""
-    checkpoint = newest_readable(place.checkpoints, report) if resume else None
     save = partial(models.save_pretrained, folder=place.model, **data[0].describe())
     task = task_of(data[0])
     loader, validation = loaders
     module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
-    with _quiet():
-        trainer, parts = _make_trainer(
-            recipe, place, save, report, _watchers(place, model, data[1]), task
-        )
-        with _graceful(parts["checkpoints"]):
-            try:
-                trainer.fit(
-                    module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True
-                )
-            except Interrupted as stop:
-                raise Interrupted(f"{stop}; continue with the same command and --resume") from None
-    return _finish(recipe, place, trainer, module, parts)
+    options, stop = recipe.training, _goal(recipe.training.early_stop)
+    watched = stop if stop is not None and stop.metric.startswith("val") else None
+    fitted = fit(
+        module,
+        limits=_limits(recipe),
+        keep=save,
+        validation=validation,
+        best=(watched or Goal(*task.metric)) if options.keep == "best" else None,
+        stop=stop,
+        folder=place.root,
+        resume=resume,
+        again="continue with the same command and --resume",
+        tensorboard=True,
+        callbacks=_watchers(place, model, data[1]),
+        say=report,
+    )
+    return _finish(recipe, place, model, fitted)
+
+
+def _limits(recipe: Recipe) -> Limits:
+    options = recipe.training
+    return Limits(
+        epochs=options.epochs,
+        minutes=options.max_minutes,
+        clip_norm=options.clip_norm,
+        accumulate=options.accumulate,
+        ema_decay=options.ema_decay,
+        precision=options.precision,
+        devices=options.devices,
+        strategy=options.strategy,
+        save_minutes=options.checkpoint_minutes,
+        save_steps=options.checkpoint_steps,
+    )
+
+
+def _goal(stop: EarlyStop | None) -> Goal | None:
+    return None if stop is None else Goal(stop.metric, stop.direction, stop.patience)
 
 
 def _check_devices(recipe: Recipe) -> None:
@@ -179,133 +196,22 @@ def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
     return [StepMonitor(place.monitors, inputs)]
 
 
-def _make_trainer(
-    recipe: Recipe, place: RunFolder, save, report, watchers: list[Any], task: Task
-) -> tuple[pl.Trainer, dict[str, Any]]:
-    options, stop = recipe.training, recipe.training.early_stop
-    ema = Ema(options.ema_decay) if options.ema_decay else None
-    timer = Timer(
-        timedelta(minutes=options.max_minutes) if options.max_minutes else None, verbose=False
-    )
-    watched = stop if stop is not None and stop.metric.startswith("val") else None
-    metric, mode = (watched.metric, watched.direction) if watched else task.metric
-    keeper = KeepModel(save, metric, mode, options.keep, ema)
-    checkpoints = Checkpoints(
-        place.checkpoints, options.checkpoint_minutes, options.checkpoint_steps
-    )
-    history = History(place.metrics, timer, report)
-    callbacks: list[Any] = [c for c in (ema, timer, keeper, history, *watchers) if c is not None]
-    if stop is not None:
-        late = stop.metric == "train_loss"
-        callbacks.append(
-            Patience(
-                stop.metric,
-                patience=stop.patience,
-                mode=stop.direction,
-                check_on_train_epoch_end=late,
-            )
-        )
-    if sys.stderr.isatty() and report is not None:
-        callbacks.append(RichProgressBar())
-    trainer = pl.Trainer(
-        accelerator="auto",
-        devices=options.devices,
-        strategy=options.strategy,
-        precision="bf16-mixed" if options.precision == "bf16" else "32-true",
-        max_epochs=options.epochs,
-        gradient_clip_val=options.clip_norm,
-        accumulate_grad_batches=options.accumulate,
-        num_sanity_val_steps=0,
-        enable_model_summary=False,
-        enable_progress_bar=any(isinstance(c, RichProgressBar) for c in callbacks),
-        enable_checkpointing=True,
-        logger=TensorBoardLogger(place.root, name="tensorboard", version=""),
-        log_every_n_steps=10,
-        plugins=[AtomicIO()],
-        callbacks=[*callbacks, checkpoints],
-        use_distributed_sampler=False,
-    )
-    return trainer, {
-        "ema": ema,
-        "timer": timer,
-        "keeper": keeper,
-        "history": history,
-        "checkpoints": checkpoints,
-    }
-
-
-def _finish(
-    recipe: Recipe, place: RunFolder, trainer: pl.Trainer, module: Classifier, parts: dict[str, Any]
-) -> RunResult:
-    keeper, rows = parts["keeper"], parts["history"].rows
-    if keeper.keep == "last" or not keeper.best_epoch:
-        keeper.write(trainer, module)
-        keeper.best_epoch = len(rows)
-    if len(rows) >= recipe.training.epochs:
-        stopped = "all epochs done"
-    else:
-        late = recipe.training.max_minutes and parts["timer"].time_remaining("train") <= 0
-        stopped = "time is up" if late else "no more improvement"
-    kept = rows[keeper.best_epoch - 1]
+def _finish(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> RunResult:
+    rows = fitted.rows
+    kept = rows[fitted.best_epoch - 1]
     result = RunResult(
         name=recipe.name,
         folder=str(place.root),
-        parameters=sum(p.numel() for p in module.model.parameters()),
+        parameters=sum(p.numel() for p in model.parameters()),
         epochs=len(rows),
         steps=rows[-1]["step"],
         minutes=round(rows[-1]["seconds"] / 60, 3),
-        best_epoch=keeper.best_epoch,
+        best_epoch=fitted.best_epoch,
         metrics={
             key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy") if key in kept
         },
-        stopped=stopped,
+        stopped=fitted.stopped,
     )
-    if trainer.is_global_zero:
+    if fitted.leads:
         place.write_result(result)
     return result
-
-
-@contextlib.contextmanager
-def _graceful(checkpoints: Checkpoints) -> Iterator[None]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second
-    one stops at once.
-    """
-
-    def request(number, frame):
-        if checkpoints.requested:
-            raise Interrupted("stopped at once; what came after the last checkpoint is lost")
-        checkpoints.requested = True
-        print(
-            "stopping after this step, saving a checkpoint (again to stop at once) ...",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    try:
-        previous = {
-            number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-    except ValueError:  # not the main thread: the caller handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning's banners and advice are for its users, not for ours."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels):
-                logger.setLevel(level)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
@@ -105,25 +107,94 @@ def compress(
         >>> report.optimum <= report.matrix_error, report.optimum <= report.bound
         (True, True)
     """
-    _check(exact, rank, signals, held_out)
     first = next(exact.parameters())
-    device, dtype = first.device, first.dtype
-    teacher = deepcopy(exact).float().eval()
-    batches = [
-        (u.to(device, torch.float32), domain.to(device, torch.float32)) for u, domain in signals
-    ]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[first.device] if first.is_cuda else []):
+        fitting = Fitting(exact, rank, signals, held_out=held_out, seed=seed, **kernel_options)
+        taken = _descend(fitting, steps, lr, patience, progress)
+    return fitting.finish(taken)
+
+
+class Fitting:
+    """A low-rank operator on its way: what :func:`compress` minimises, for any loop that does so.
+
+    Args: as those of :func:`compress`. Draws from torch's global random numbers, after seeding
+        them.
+
+    Attributes:
+        teacher: the exact operator, a copy in float32.
+        student: the low-rank one; its kernel learns.
+        batches: of signals, in float32.
+    """
+
+    def __init__(
+        self,
+        exact: IntegralOperator,
+        rank: int,
+        signals: Signals,
+        *,
+        held_out: Signals,
+        seed: int = 0,
+        **kernel_options: Any,
+    ):
+        _check(exact, rank, signals, held_out)
+        device = next(exact.parameters()).device
+        self.exact, self.held_out = exact, held_out
+        self.teacher = deepcopy(exact).float().eval()
+        self.batches = [
+            (u.to(device, torch.float32), domain.to(device, torch.float32)) for u, domain in signals
+        ]
         torch.manual_seed(seed)
-        student = _student(teacher, rank, batches[0], kernel_options)
-        taken = _fit(teacher, student, batches, steps, lr, patience, progress)
-    student.eval().to(dtype)
-    # Copied after the change of precision, so that they are not rounded on the way.
-    student.residual, student.projection = deepcopy(exact.residual), deepcopy(exact.projection)
-    unseen = [(u.to(device, dtype), domain.to(device, dtype)) for u, domain in held_out]
-    was = exact.training
-    report = _report(exact.eval(), student, unseen, taken)
-    exact.train(was)
-    return student, report
+        self.student = _student(self.teacher, rank, self.batches[0], kernel_options)
+
+    def loss(self, u: Tensor, domain: Domain) -> Tensor:
+        """Of one batch; draws the rows of the matrix that are compared."""
+        return _loss(self.teacher, self.student, u, domain)
+
+    def operator(self) -> LowRankITNetOperator:
+        """The low-rank operator as it stands, in the exact one's precision."""
+        exact, student = self.exact, self.student
+        student.eval().to(next(exact.parameters()).dtype)
+        # Copied after the change of precision, so that they are not rounded on the way.
+        student.residual, student.projection = deepcopy(exact.residual), deepcopy(exact.projection)
+        return student
+
+    def finish(self, steps: int) -> tuple[LowRankITNetOperator, CompressionReport]:
+        """The operator after ``steps``, and its report."""
+        exact, student = self.exact, self.operator()
+        first = next(exact.parameters())
+        unseen = [
+            (u.to(first.device, first.dtype), domain.to(first.device, first.dtype))
+            for u, domain in self.held_out
+        ]
+        was = exact.training
+        report = _report(exact.eval(), student, unseen, steps)
+        exact.train(was)
+        return student, report
+
+
+class Plateau:
+    """Whether the mean loss of ``patience`` steps is not 1% below that of as many before."""
+
+    def __init__(self, patience: int):
+        self.patience, self.step = patience, 0
+        self.window, self.before = 0.0, float("inf")
+
+    def reached(self, loss: float) -> bool:
+        """Take the loss of one step; whether it is time to stop."""
+        self.step += 1
+        self.window += loss
+        if self.step % self.patience:
+            return False
+        if self.window > 0.99 * self.before:
+            return True
+        self.window, self.before = 0.0, self.window
+        return False
+
+
+def optimizer_of(fitting: Fitting, lr: float, steps: int) -> tuple[torch.optim.Adam, LambdaLR]:
+    """Adam on the factors, and its rate, which falls linearly to zero."""
+    optimizer = torch.optim.Adam(list(fitting.student.kernel.parameters()), lr=lr)
+    return optimizer, LambdaLR(optimizer, lambda step: max(0.0, 1.0 - step / steps))
 
 
 def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signals) -> None:
@@ -188,27 +259,28 @@ def _student(
     return student
 
 
-def _fit(teacher, student, batches, steps: int, lr: float, patience: int, progress) -> int:
-    """Steps taken."""
-    parameters = list(student.kernel.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: max(0.0, 1.0 - step / steps)
-    )
-    window, before = 0.0, float("inf")
-    for step, (u, domain) in enumerate(islice(_forever(batches), steps), 1):
-        loss = _loss(teacher, student, u, domain)
+def _descend(
+    fitting: Fitting,
+    steps: int,
+    lr: float,
+    patience: int,
+    progress: Callable[[int, float], None] | None,
+) -> int:
+    """Fit in torch alone, which is all that operators need; ``fredholm compress`` fits as all
+    training does (``training/fit.py``). Returns the steps taken.
+    """
+    optimizer, schedule = optimizer_of(fitting, lr, steps)
+    plateau = Plateau(patience)
+    for step, (u, domain) in enumerate(islice(_forever(fitting.batches), steps), 1):
+        loss = fitting.loss(u, domain)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         if progress is not None:
             progress(step, float(loss))
-        window += float(loss.detach())
-        if step % patience == 0:  # one window of steps against the one before it
-            if window > 0.99 * before:
-                return step
-            window, before = 0.0, window
+        if plateau.reached(float(loss.detach())):
+            return step
     return steps
 
 

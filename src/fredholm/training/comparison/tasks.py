@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import models, operators
 from ...errors import OptionError, suggest
+from ...registry import Registry
 from ..recipe_files import list_recipes, load_recipe
 from ..recipe_text import parse, plain
 from ..sweeps import split_values
@@ -40,7 +41,7 @@ class ComparedTask:
     operator_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-_TASKS: dict[str, ComparedTask] = {}
+_TASKS: Registry[ComparedTask] = Registry("task", home=None)
 
 
 def register_task(task: ComparedTask) -> ComparedTask:
@@ -49,10 +50,7 @@ def register_task(task: ComparedTask) -> ComparedTask:
     Raises:
         OptionError: the name is taken.
     """
-    if task.name in _TASKS:
-        raise OptionError(f"task: the name {task.name!r} is taken; choose another")
-    _TASKS[task.name] = task
-    return task
+    return _TASKS.add(task.name, task)
 
 
 def list_tasks() -> list[str]:
@@ -62,7 +60,7 @@ def list_tasks() -> list[str]:
         >>> list_tasks()[:2]
         ['digits', 'fashion-mnist']
     """
-    return list(_TASKS)
+    return [task.name for task in _TASKS.registered()]
 
 
 def find_task(name: str) -> ComparedTask:

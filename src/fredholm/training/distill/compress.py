@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ... import models
+from ...data import LabelledDataset, make_loader
 from ...errors import ConversionError, OptionError
-from ...families.itnet import compress
+from ...families.itnet.compress import Fitting, Plateau, optimizer_of
 from ...families.itnet.operator import LowRankITNetOperator
 from ...files import write_json
+from ..checkpoints import list_checkpoints
 from ..evaluation import evaluate, load_run, run_dataset
+from ..fit import Limits, fit
 from ..folder import RunFolder, portable
+from ..learner import Descent, Learner
+from ..leases import hold
 from ..recipe_files import save_recipe
+from .progress import Progress
 
+REPORT = "compression.json"
+STAGES = "layers"  # what is done so far, until all is
+LR, PATIENCE = 1e-2, 200  # of :func:`fredholm.operators.compress`
 HELD_OUT = 8  # validation samples that the report of a layer is made on
 
 
@@ -31,6 +42,7 @@ def compress_run(
     width: int | None = None,
     samples: int = 256,
     batch_size: int = 16,
+    resume: bool = False,
     report: Callable[[str], None] | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:
@@ -50,6 +62,7 @@ def compress_run(
         steps: of optimisation a layer.
         width: of the factors' networks, default that of the exact kernel.
         samples, batch_size: training samples whose signals are fitted to, so many at a time.
+        resume: go on with what was stopped in the new folder; what is finished is read.
         report: receives one line a layer.
         trust_code: see :func:`fredholm.training.load_run`.
 
@@ -61,18 +74,27 @@ def compress_run(
             of blocks with one operator.
         ConversionError: operators without a low-rank form.
         CheckpointError: no run or no model there.
+        RecipeError: the compression to resume was started otherwise.
+        InUseError: another process is at work in the new folder.
+        Interrupted: Ctrl-C; ``resume=True`` goes on.
     """
     model, place = load_run(run, trust_code=trust_code)
     extra = model.extra
     target = RunFolder(
         Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}")
     )
-    if target.root.exists():
-        raise OptionError(f"{target.root}: exists; remove it, or give another folder")
     if rank < 1 or samples < 1 or batch_size < 1 or steps < 1:
         raise OptionError(
             f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of "
             "each"
+        )
+    stages, written = target.root / STAGES, target.root / REPORT
+    if resume and written.is_file():
+        return json.loads(written.read_text(encoding="utf-8"))
+    if target.root.exists() and not (resume and (stages / "progress.json").is_file()):
+        raise OptionError(
+            f"{target.root}: exists; remove it, or give another folder (or resume=True, --resume, "
+            "where a compression was stopped)"
         )
     body = model.config.body
     if body.kind != "residual" or body.operator != "itnet":
@@ -85,27 +107,119 @@ def compress_run(
     )  # every one is decomposed
     own_rank = -(-rank // body.heads)
     options: dict[str, Any] = {"width": width or model.body.blocks[0].operator.kernel.width}
+    settings = {"run": str(place.root.resolve()), "rank": rank, "steps": steps, **options}
+    settings |= {"samples": samples, "batch_size": batch_size}
     layers, states = [], {}
-    for number, block in enumerate(model.body.blocks):
-        signals, held_out = fitted[number], unseen[number]
-        low, fit = compress(
-            block.operator, own_rank, signals, held_out=held_out, steps=steps, **options
-        )
-        layers.append({"layer": number + 1, **dataclasses.asdict(fit)})
-        states |= {
-            f"body.blocks.{number}.operator.{key}": value for key, value in low.state_dict().items()
-        }
-        if report:
-            report(f"layer {number + 1}: {fit}")
-    config = low_rank_config(model.config, low, own_rank, options)
-    student = models.Model(config)
-    kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
-    student.load_state_dict({**kept, **states}, strict=True)
-    _write(place, target, student.eval(), extra)
-    result = {"run": str(place.root), "rank": rank, "rank_per_head": own_rank, "layers": layers}
-    result |= {"before": evaluate(place.root), "after": evaluate(target.root)}
-    write_json(target.root / "compression.json", result)
+    with hold(target.root, report):
+        progress = Progress(stages, settings, resume)
+        for number, block in enumerate(model.body.blocks):
+            fitting = Fitting(
+                block.operator, own_rank, fitted[number], held_out=unseen[number], **options
+            )
+            row = fit_layer(progress, number + 1, fitting, steps, report)
+            low = fitting.student
+            layers.append({"layer": number + 1, **row})
+            states |= {
+                f"body.blocks.{number}.operator.{key}": value
+                for key, value in low.state_dict().items()
+            }
+        config = low_rank_config(model.config, low, own_rank, options)
+        student = models.Model(config)
+        kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
+        student.load_state_dict({**kept, **states}, strict=True)
+        _write(place, target, student.eval(), extra)
+        result = {"run": str(place.root), "rank": rank, "rank_per_head": own_rank, "layers": layers}
+        result |= {"before": evaluate(place.root), "after": evaluate(target.root)}
+        write_json(written, result)
+        shutil.rmtree(stages)
     return result
+
+
+# --- a layer --------------------------------------------------------------------------------------
+
+
+class Signals(LabelledDataset):
+    """Batches (u, domain), again and again until there are ``steps``."""
+
+    def __init__(self, batches: Sequence[tuple[Any, Any]], steps: int):
+        super().__init__("signals", "train", torch.zeros(steps), ())
+        self.batches = batches
+
+    def batch(self, indices: Any, transform: Any = None) -> tuple[Any, Tensor]:
+        """One batch, and the numbers of its samples."""
+        u, domain = self.batches[int(indices[0]) % len(self.batches)]
+        return (u, domain), torch.arange(len(u))
+
+
+class Factors(Learner):
+    """A low-rank operator learns what the exact one responds, and rows of its matrix."""
+
+    def __init__(self, fitting: Fitting, steps: int):
+        def loader(rank: int, world_size: int) -> Any:
+            return make_loader(Signals(fitting.batches, steps), 1, shuffle=True)
+
+        super().__init__(fitting.student, loader, Descent(LR), seed=0)
+        self.fitting, self.steps, self.plateau = fitting, steps, Plateau(PATIENCE)
+
+    def trained(self) -> list[nn.Parameter]:
+        return list(self.fitting.student.kernel.parameters())
+
+    def configure_optimizers(self):
+        optimizer, schedule = optimizer_of(self.fitting, LR, self.steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        (u, domain), labels = batch
+        return (u.to(device), domain.to(device)), labels
+
+    def on_train_start(self) -> None:
+        self.fitting.teacher.to(self.device)
+
+    def loss(self, inputs: Any, labels: Tensor) -> Tensor:
+        return self.fitting.loss(*inputs)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if self.plateau.reached(float(loss.detach())):
+            self.trainer.should_stop = True
+        return loss
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["plateau"] = vars(self.plateau).copy()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        vars(self.plateau).update(checkpoint["plateau"])
+
+
+def fit_layer(
+    progress: Progress,
+    number: int,
+    fitting: Fitting,
+    steps: int,
+    report: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """One layer's report: fitted, resumed, or read; ``fitting.student`` is its operator."""
+    key = f"layer-{number}"
+    if key not in progress.done:
+        place = progress.folder and progress.folder / key
+        fitted = fit(
+            Factors(fitting, steps),
+            limits=Limits(epochs=1, clip_norm=None),
+            keep=lambda model: None,  # the last weights, which the student has
+            folder=place,
+            resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
+            again="continue with resume=True, or the same command and --resume",
+        )
+        low, found = fitting.finish(fitted.rows[-1]["step"])
+        progress.keep(key, low)
+        if report:
+            report(f"layer {number}: {found}")
+        return progress.get(key, lambda: dataclasses.asdict(found))
+    fitting.operator()
+    progress.restore(key, fitting.student)
+    return progress.done[key]
 
 
 def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[tuple[Any, Any]]]:
@@ -134,7 +248,6 @@ def _write(place: RunFolder, target: RunFolder, model: Any, extra: dict[str, Any
     body = model.config.body
     recipe.operator = type(recipe.operator)(name=body.operator, **body.operator_options)
     recipe.name = target.root.name
-    target.root.mkdir(parents=True)
     for source in recipe.imports:  # the files themselves, and nothing else that lies beside them
         target.code.mkdir(exist_ok=True)
         shutil.copyfile(source, target.code / Path(source).name)

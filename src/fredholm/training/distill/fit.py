@@ -1,29 +1,24 @@
-"""One stage of a conversion, fitted by Lightning: trained, resumed, or read."""
+"""One stage of a conversion: trained, resumed, or read."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.callbacks import RichProgressBar, Timer
+from torch import nn
 
 from ...convert.linearize import ConversionReport, Replaced
 from ...data import make_loader
 from ...errors import OptionError
 from ..build import Batches
-from ..callbacks import History, KeepModel, Patience
-from ..checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
-from ..failures import Interrupted
-from ..run import _graceful, _quiet
+from ..checkpoints import list_checkpoints
+from ..fit import Goal, Limits, fit
+from ..leases import hold
 from ..tasks import Task
 from .progress import Progress
-from .stages import FineTuning, Metric, Stage
-
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+from .stages import Metric, Stage
 
 
 @dataclass(frozen=True)
@@ -72,10 +67,14 @@ def run_stage(
     val: Any,
     options: StageOptions,
     report: ConversionReport,
+    *extra: Any,
 ) -> None:
-    """One stage: trained, resumed or read; the model holds its best weights afterwards."""
+    """One stage: trained, resumed or read; the model holds its best weights afterwards. ``extra``
+    are further arguments of the stage.
+    """
     if f"epochs {key}" not in progress.done:
-        rows = _fit(run, progress, key, kind, replaced, train, val, options)
+        with _frozen(replaced.model):
+            rows = _fit(run, progress, key, kind, replaced, train, val, options, *extra)
         progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
         progress.get(f"epochs {key}", lambda: len(rows))
     progress.restore(key, replaced.model)
@@ -85,10 +84,15 @@ def run_stage(
     )
 
 
-class StageHistory(History):
-    """The rows of a stage."""
-
-    columns = ("epoch", "step", "train_loss", "val_loss", "val_metric", "lr", "seconds")
+@contextlib.contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Which parameters learn is a stage's choice; afterwards it is as it was."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, learns in before:
+            parameter.requires_grad_(learns)
 
 
 def _fit(
@@ -100,6 +104,7 @@ def _fit(
     train: Any,
     val: Any,
     options: StageOptions,
+    *extra: Any,
 ) -> list[dict[str, Any]]:
     size = min(options.batch_size, len(train))
 
@@ -114,62 +119,23 @@ def _fit(
             world_size=world_size,
         )
 
-    extra: tuple[Any, ...] = (run.task, run.metric) if kind is FineTuning else ()
-    module = kind(replaced, loader, options, run.seed, *extra)
+    stage = kind(replaced, loader, options, run.seed, *extra)
+    learning = stage.trained()
+    replaced.model.requires_grad_(False)
+    for parameter in learning:
+        parameter.requires_grad_(True)
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
-    timer = Timer(verbose=False)
-    callbacks: list[Any] = [timer]
-    keeper = KeepModel(
-        lambda model: progress.keep(key, model),
-        "val_metric",
-        "max",
-        "best" if val else "last",
-        None,
-    )
-    callbacks.append(keeper)
-    if val is not None and options.patience:
-        callbacks.append(
-            Patience(
-                "val_metric", patience=options.patience, mode="max", check_on_train_epoch_end=False
-            )
+    goal = None if val is None else Goal("val_metric", "max", options.patience)
+    with contextlib.nullcontext() if place is None else hold(place, run.say):
+        fitted = fit(
+            stage,
+            limits=Limits(options.epochs, clip_norm=options.clip_norm, precision=run.precision),
+            keep=lambda model: progress.keep(key, model),
+            validation=None if val is None else Batches(make_loader(val, size)),
+            best=goal,
+            stop=goal,
+            folder=place,
+            resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
+            say=lambda line: run.say(f"{key}: {line}"),
         )
-    if sys.stderr.isatty():
-        callbacks.append(RichProgressBar())
-    checkpoints = Checkpoints(place / "checkpoints" if place else Path(), minutes=5.0)
-    history = StageHistory(
-        place / "metrics.csv" if place else Path(), timer, lambda line: run.say(f"{key}: {line}")
-    )
-    if place is None:
-        history.write = lambda: None  # type: ignore[method-assign]
-    callbacks.append(history)
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        callbacks.append(checkpoints)
-    resumed = place is not None and list_checkpoints(place / "checkpoints")
-    with _quiet(), _graceful(checkpoints):
-        trainer = pl.Trainer(
-            accelerator="auto",
-            devices=1,
-            precision=PRECISIONS[run.precision],  # type: ignore[arg-type]
-            max_epochs=options.epochs,
-            gradient_clip_val=options.clip_norm,
-            num_sanity_val_steps=0,
-            enable_model_summary=False,
-            enable_progress_bar=any(isinstance(c, RichProgressBar) for c in callbacks),
-            enable_checkpointing=place is not None,
-            logger=False,
-            plugins=[AtomicIO()],
-            callbacks=callbacks,
-            use_distributed_sampler=False,
-        )
-        loaders: dict[str, Any] = (
-            {} if val is None else {"val_dataloaders": Batches(make_loader(val, size))}
-        )
-        path = newest_readable(place / "checkpoints") if place is not None and resumed else None
-        try:
-            trainer.fit(module, ckpt_path=path, weights_only=True, **loaders)
-        except Interrupted as stop:
-            raise Interrupted(f"{stop}; continue with the same call and resume=True") from None
-        if keeper.keep == "last":
-            keeper.write(trainer, module)
-    return history.rows
+    return fitted.rows

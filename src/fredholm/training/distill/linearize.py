@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
-from ...errors import OptionError
-from ..metrics import metric_named
+from ..fit import check_precision
+from ..metrics import METRICS
 from ..tasks import create_task
 from .data import as_dataset
-from .fit import PRECISIONS, Run, StageOptions, run_stage
+from .fit import Run, StageOptions, run_stage
 from .progress import Progress
 from .scores import check_head, divergences, evaluate
 from .speed import measure_speed
@@ -110,7 +110,8 @@ def linearize(
     Raises:
         ConversionError: nothing to convert, attention that cannot be, by name, or a model without
             the head of a task.
-        OptionError: an unknown map, metric or task; a folder that is in use.
+        OptionError: an unknown map, metric or task; a folder that holds something else.
+        InUseError: another process trains in the folder.
         RecipeError: the conversion to resume was started otherwise.
         TrainingFailed: a loss that is not finite, with step and layer.
         DataError: a sample that is padding from end to end.
@@ -118,11 +119,10 @@ def linearize(
 
     Reference: LUNA, §5.2, §10.2.
     """
-    if precision not in PRECISIONS:
-        raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+    check_precision(precision)
     chosen = create_task(task)
     name = metric or chosen.score
-    run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
+    run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
     settings = {
         "to": to,
         "options": options or {},
@@ -190,7 +190,7 @@ def fine_tune(
     """
     chosen = create_task(task)
     name = metric or chosen.score
-    run = Run(chosen, name, metric_named(name), precision, seed, say or (lambda line: None))
+    run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
     settings = {
         "task": task,
         "metric": name,
@@ -211,6 +211,8 @@ def fine_tune(
         val,
         options,
         ConversionReport.of(stub, type(model).__name__),
+        run.task,
+        run.metric,
     )
     model.eval()
     return progress.get("score", lambda: evaluate(model, val, run.metric, run.task, precision))
@@ -251,5 +253,6 @@ def _train(
         )
         score("distilled", student)
     if tune.epochs:
-        run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report)
+        extra = (run.task, run.metric)
+        run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report, *extra)
         score("tuned", student)

@@ -1,4 +1,4 @@
-"""What a conversion has done, in memory or in a folder from which it can go on."""
+"""What a conversion or a compression has done, in memory or in a folder from which it can go on."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class Progress:
             changed = sorted(key for key in settings if saved["settings"].get(key) != settings[key])
             if changed:
                 raise RecipeError(
-                    f"{folder}: the conversion was started otherwise; it differs in "
-                    f"{', '.join(changed)}"
+                    f"{folder}: was started otherwise; it differs in {', '.join(changed)}"
                 )
             self.done = saved["done"]
         elif folder.is_dir() and any(folder.iterdir()):

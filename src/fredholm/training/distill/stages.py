@@ -1,24 +1,19 @@
-"""The two stages of a conversion as Lightning modules: attention distillation, then the task."""
+"""The two stages of a conversion: attention distillation, then the task."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import lightning.pytorch as pl
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...convert.linearize import Replaced
 from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
-from ..module import step_seed, warmup_cosine
+from ..learner import Descent, Learner, Loader
+from ..metrics import Metric
 from ..tasks import Task
-
-Scores = dict[str, float]
-Metric = Callable[[Tensor, Tensor], float]
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
@@ -54,88 +49,38 @@ def check_batch(inputs: Any) -> None:
         )
 
 
-class Stage(pl.LightningModule):
-    """What both stages share: resumable batches, random numbers of each step from (seed, epoch,
-    batch), AdamW on a cosine.
+class Stage(Learner):
+    """One stage of a conversion: what is minimised, and which parameters learn meanwhile.
+
+    A further stage is a subclass with a :meth:`loss`, and a :meth:`trained` where not everything
+    learns (the rest is frozen while it runs); :func:`fredholm.training.distill.fit.run_stage` does
+    everything else. One that validates sets ``metrics``, as :class:`FineTuning` does. The state of
+    every submodule is in the checkpoints: a frozen teacher's place is a tuple, ``self.teacher =
+    (teacher,)``.
+
+    Args:
+        replaced: the model and its new parts.
+        loader: makes the training loader of a process.
+        options: :class:`fredholm.training.distill.fit.StageOptions`.
+        seed: of the steps' random numbers.
     """
 
-    def __init__(
-        self, replaced: Replaced, loader: Callable[[int, int], Any], options: Any, seed: int
-    ):
-        super().__init__()
-        self.model: Any = replaced.model
-        self.replaced, self.loader, self.options, self.seed = replaced, loader, options, seed
-        self.total, self.count = 0.0, 0
-        self.metrics: Scores = {}
-        self.loader_state: dict[str, Any] | None = None
+    scores = ("val_loss", "val_metric")
 
-    def train_dataloader(self):
-        loader = self.loader(self.trainer.global_rank, self.trainer.world_size)
-        if self.loader_state is not None:
-            loader.load_state_dict(self.loader_state)
-        return loader
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        seed = step_seed(self.seed, self.current_epoch, batch_idx, self.global_rank)
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+    def __init__(self, replaced: Replaced, loader: Loader, options: Any, seed: int):
+        descent = Descent(options.lr, options.weight_decay, warmup=options.warmup)
+        super().__init__(replaced.model, loader, descent, seed)
+        self.replaced, self.options = replaced, options
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs, labels = batch
-        check_batch(inputs)
-        loss = self.loss(inputs, labels)
-        self.total += float(loss.detach()) * len(labels)
-        self.count += len(labels)
-        self.log("train_loss_step", loss.detach(), prog_bar=True, logger=False)
-        return loss
-
-    def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def on_train_epoch_start(self) -> None:
-        self.total, self.count = 0.0, 0
-
-    def train_loss(self) -> float:
-        """Mean training loss of the epoch so far."""
-        return self.total / max(self.count, 1)
-
-    def trained(self) -> list[nn.Parameter]:
-        raise NotImplementedError
-
-    def configure_optimizers(self):
-        options = self.options
-        optimizer = torch.optim.AdamW(
-            self.trained(), lr=options.lr, weight_decay=options.weight_decay
-        )
-        total = int(self.trainer.estimated_stepping_batches)
-        warmup = round(total * options.warmup)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: warmup_cosine(step, warmup, total, 0.0)
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["sums"] = [self.total, self.count]
-        loader: Any = self.trainer.train_dataloader
-        checkpoint["loader"] = loader.state_dict()
-        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.total, self.count = checkpoint["sums"]
-        self.loader_state = checkpoint["loader"]
+        check_batch(batch[0])
+        return super().training_step(batch, batch_idx)
 
 
 class Distillation(Stage):
     """Stage 1: only the new maps learn; every layer is given what the teacher gives it, and matches
     the teacher's attention.
     """
-
-    def configure_optimizers(self):
-        self.model.requires_grad_(False)
-        for parameter in self.trained():
-            parameter.requires_grad_(True)
-        return super().configure_optimizers()
 
     def trained(self) -> list[nn.Parameter]:
         return list(self.replaced.new_parameters().values())
@@ -153,14 +98,12 @@ class Distillation(Stage):
             if not torch.isfinite(value):
                 raise TrainingFailed(
                     f"distillation loss of layer {name}: {float(value.detach())} at step "
-                    f"{self.global_step}; lower the learning rate "
-                    f"({self.options.lr:g}), or choose a map that cannot overflow"
+                    f"{self.global_step}; {self.cure()}, or choose a map that cannot overflow"
                 )
         return torch.stack(list(losses.values())).mean()
 
     def on_train_end(self) -> None:
         self.replaced.switch("linear")
-        self.model.requires_grad_(True)
 
 
 class FineTuning(Stage):
@@ -169,7 +112,7 @@ class FineTuning(Stage):
     def __init__(
         self,
         replaced: Replaced,
-        loader: Callable[[int, int], Any],
+        loader: Loader,
         options: Any,
         seed: int,
         task: Task,
@@ -179,27 +122,17 @@ class FineTuning(Stage):
         self.task, self.metric = task, metric
         self.seen: list[tuple[Tensor, Tensor]] = []
 
-    def trained(self) -> list[nn.Parameter]:
-        return [p for p in self.model.parameters() if p.requires_grad]
-
     def on_train_start(self) -> None:
         self.model.train()
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        value = self.task.loss(outputs_of(self.model, inputs), labels)
-        if not torch.isfinite(value):
-            raise TrainingFailed(
-                f"loss: {float(value.detach())} at step {self.global_step}; lower the learning "
-                f"rate ({self.options.lr:g})"
-            )
-        return value
+        return self.task.loss(outputs_of(self.model, inputs), labels)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         inputs, labels = batch
         check_batch(inputs)
-        self.seen.append(
-            self.task.pairs(outputs_of(self.model, inputs).float().cpu(), labels.cpu())
-        )
+        outputs = outputs_of(self.model, inputs).float().cpu()
+        self.seen.append(self.task.pairs(outputs, labels.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         outputs, labels = (torch.cat(parts) for parts in zip(*self.seen))

@@ -1,0 +1,263 @@
+"""The one place that fits by Lightning: runs, the stages of conversions, compression.
+
+What is trained is a :class:`fredholm.training.learner.Learner`; here is what all of them share. How
+long, on which devices and in which precision; which weights are kept; the state that is saved, and
+gone on from; Ctrl-C; the table of epochs; the progress bar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, RichProgressBar, Timer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from ..errors import OptionError
+from ..files import storing
+from .callbacks import Ema, History, KeepModel, Patience
+from .checkpoints import AtomicIO, Checkpoints, newest_readable
+from .failures import Interrupted
+from .learner import Learner
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long, on what, and how often the state is saved.
+
+    Attributes:
+        epochs, steps, minutes: the first that is reached ends the fit.
+        clip_norm: of the gradient, over all parameters.
+        accumulate: batches a step.
+        ema_decay: of the average of the weights that validation and the kept model use; None for
+            the weights themselves.
+        precision: a name of :data:`PRECISIONS`; weights and statistics stay in float32.
+        devices, strategy: Lightning's.
+        save_minutes, save_steps: within an epoch; after each epoch it is saved anyway.
+
+    Raises:
+        OptionError: an unknown precision.
+    """
+
+    epochs: int
+    steps: int | None = None
+    minutes: float | None = None
+    clip_norm: float | None = 1.0
+    accumulate: int = 1
+    ema_decay: float | None = None
+    precision: str = "32"
+    devices: int = 1
+    strategy: str = "auto"
+    save_minutes: float | None = 5.0
+    save_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A metric, of those that a module logs, and whether it shall be ``"max"`` or ``"min"``.
+
+    ``patience`` is how many epochs without a better value end the fit; None for no such end.
+    """
+
+    metric: str
+    mode: str
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit did.
+
+    Attributes:
+        rows: the table of epochs.
+        best_epoch: whose weights were kept, from 1.
+        stopped: why it ended.
+        leads: whether this process is the first of several, which writes.
+    """
+
+    rows: list[dict[str, Any]]
+    best_epoch: int
+    stopped: str
+    leads: bool
+
+
+def fit(
+    module: Learner,
+    *,
+    limits: Limits,
+    keep: Callable[[Any], object],
+    validation: Any = None,
+    best: Goal | None = None,
+    stop: Goal | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    again: str = "continue with the same call and resume=True",
+    tensorboard: bool = False,
+    callbacks: Sequence[Callback] = (),
+    say: Callable[[str], None] | None = None,
+) -> Fit:
+    """Train ``module``, or go on exactly where its newest checkpoint stopped.
+
+    A kind of training is a :class:`Learner` with a loss, for instance that of a student to its
+    teacher's logits; the rest is said here. On a CPU a resumed fit ends with the same bits as one
+    that was never stopped.
+
+    Args:
+        module: the model, its loss, its optimiser, and its training data.
+        limits: how long, on what, and how often the state is saved.
+        keep: receives the model whenever its weights are to be kept: at each best validation, or
+            once at the end.
+        validation: batches on which the module is judged after each epoch.
+        best: by which metric of a validation weights are kept; None for the last ones.
+        stop: by which metric the fit ends early, if any.
+        folder: where state (``checkpoints/``), the table of epochs (``metrics.csv``) and
+            ``tensorboard/`` are written. None writes nothing, and cannot be resumed.
+        resume: go on from the newest checkpoint in ``folder`` that can be read.
+        again: how to go on after Ctrl-C, for its error.
+        tensorboard: whether curves are written.
+        callbacks: further ones of Lightning's.
+        say: receives a line an epoch; on a terminal there is a progress bar as well.
+
+    Raises:
+        OptionError: something to resume without a folder.
+        CheckpointError: nothing to resume, or no readable checkpoint.
+        StorageError: the folder cannot be written.
+        TrainingFailed: a loss that is not finite.
+        Interrupted: Ctrl-C; with a folder a checkpoint was saved.
+    """
+    if resume and folder is None:
+        raise OptionError("resume=True needs the folder in which the fit was begun")
+    checkpoint = newest_readable(folder / "checkpoints", say) if resume and folder else None
+    if folder is not None:
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    ema = Ema(limits.ema_decay) if limits.ema_decay else None
+    timer = Timer(timedelta(minutes=limits.minutes) if limits.minutes else None, verbose=False)
+    keeper = KeepModel(keep, best and best.metric, best.mode if best else "max", ema)
+    history = History(folder and folder / "metrics.csv", timer, module.scores, say)
+    checkpoints = Checkpoints(
+        folder and folder / "checkpoints", limits.save_minutes, limits.save_steps
+    )
+    stopping = [] if stop is None or stop.patience is None else [_patience(stop)]
+    bar = [RichProgressBar()] if sys.stderr.isatty() and say is not None else []
+    parts = [ema, timer, keeper, history, *callbacks, *stopping, *bar, checkpoints]
+    with _quiet(), _graceful(checkpoints):
+        trainer = pl.Trainer(
+            accelerator="auto",
+            devices=limits.devices,
+            strategy=limits.strategy,
+            precision=PRECISIONS[limits.precision],  # type: ignore[arg-type]
+            max_epochs=limits.epochs,
+            max_steps=-1 if limits.steps is None else limits.steps,
+            gradient_clip_val=limits.clip_norm,
+            accumulate_grad_batches=limits.accumulate,
+            num_sanity_val_steps=0,
+            enable_model_summary=False,
+            enable_progress_bar=bool(bar),
+            enable_checkpointing=True,
+            logger=_logger(folder if tensorboard else None),
+            log_every_n_steps=10,
+            plugins=[AtomicIO()],
+            callbacks=[part for part in parts if part is not None],
+            use_distributed_sampler=False,
+        )
+        try:
+            trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
+        except Interrupted as request:
+            raise Interrupted(f"{request}; {again}" if folder else str(request)) from None
+        if best is None or not keeper.best_epoch:
+            keeper.write(trainer, module)
+            keeper.best_epoch = len(history.rows)
+    stopped = _reason(limits, history.rows, timer)
+    return Fit(history.rows, keeper.best_epoch, stopped, trainer.is_global_zero)
+
+
+def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
+    """Why a fit ended."""
+    if len(rows) >= limits.epochs:
+        return "all epochs done"
+    if limits.steps is not None and rows[-1]["step"] >= limits.steps:
+        return "all steps done"
+    late = limits.minutes and (timer.time_remaining("train") or 0.0) <= 0
+    return "time is up" if late else "no more improvement"
+
+
+def check_precision(name: str) -> None:
+    """OptionError for a precision that there is not."""
+    if name not in PRECISIONS:
+        raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
+
+
+def _patience(stop: Goal) -> Patience:
+    assert stop.patience is not None
+    return Patience(
+        stop.metric,
+        patience=stop.patience,
+        mode=stop.mode,
+        check_on_train_epoch_end=stop.metric == "train_loss",
+    )
+
+
+def _logger(folder: Path | None) -> Any:
+    return False if folder is None else TensorBoardLogger(folder, name="tensorboard", version="")
+
+
+@contextlib.contextmanager
+def _graceful(checkpoints: Checkpoints) -> Iterator[None]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second
+    one stops at once.
+    """
+
+    def request(number, frame):
+        if checkpoints.requested:
+            raise Interrupted("stopped at once; what came after the last checkpoint is lost")
+        checkpoints.requested = True
+        saving = "" if checkpoints.folder is None else ", saving a checkpoint"
+        print(
+            f"stopping after this step{saving} (again to stop at once) ...",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    try:
+        previous = {
+            number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+    except ValueError:  # not the main thread: the caller handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning's banners and advice are for its users, not for ours."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels):
+                logger.setLevel(level)

@@ -1,0 +1,203 @@
+"""What :func:`fredholm.training.fit.fit` trains: a model, the parameters that learn, their
+optimiser, and a loss. Its training step is readable on one screen.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .failures import TrainingFailed
+
+# Makes the training loader of one process, from its rank and the number of processes.
+Loader = Callable[[int, int], Any]
+
+
+def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
+    """Learning rate at ``step`` as a share of the peak: linear over ``warmup`` steps, then a cosine
+    down to ``floor``.
+
+    Example:
+        >>> [round(warmup_cosine(s, 2, 6, 0.1), 3) for s in range(7)]
+        [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def step_seed(*key: int) -> int:
+    """A seed for one step, a function of its key alone.
+
+    Every random number of a training step (dropout, mixing, sampled keys) follows from (seed,
+    epoch, batch, process), so a resumed run needs no generator's state to continue exactly.
+
+    Example:
+        >>> step_seed(0, 1, 2) == step_seed(0, 1, 2) != step_seed(0, 2, 1)
+        True
+    """
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """AdamW, with a linear warm-up and a cosine, stepped with the optimiser.
+
+    Attributes:
+        lr: at the peak.
+        weight_decay: of parameters whose group names no other.
+        betas, eps: of AdamW.
+        warmup, of: the warm-up takes ``warmup / of`` of all steps: epochs of epochs, or a share
+            of 1.
+        floor: the last learning rate, as a share of the peak.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup: float = 0.0
+    of: float = 1.0
+    floor: float = 0.0
+
+    def optimizer(self, parameters: list[Any]) -> torch.optim.AdamW:
+        """The optimiser of ``parameters``, or of groups of them."""
+        return torch.optim.AdamW(
+            parameters,
+            lr=self.lr,
+            betas=self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+        )
+
+    def optimizers(self, parameters: list[Any], steps: int) -> dict[str, Any]:
+        """The optimiser and its schedule over ``steps``, as Lightning takes them."""
+        optimizer, warmup = self.optimizer(parameters), round(steps * self.warmup / self.of)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: warmup_cosine(step, warmup, steps, self.floor)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Learner(pl.LightningModule):
+    """A model that learns from (inputs, labels) batches.
+
+    A subclass says what is minimised, :meth:`loss`, and may say which parameters learn,
+    :meth:`trained`, and what else is added, :meth:`penalty`. One that validates sets ``metrics`` at
+    the end of each validation; the names in ``scores`` become columns of the table of epochs.
+
+    Resuming is exact, because all that a step depends on is a function of its place or is in the
+    checkpoint: random numbers follow from (seed, epoch, batch, process), the loader takes up its
+    place again, and parameters come in the order of :meth:`trained`, by which an optimiser knows
+    them. Every submodule's weights are in the checkpoint too: a teacher that does not learn is
+    kept out of it by a place that is no submodule, such as a tuple.
+
+    Args:
+        model: what learns, and what is kept in the end.
+        loader: makes the resumable training loader of a process from its rank and the number of
+            processes; see :func:`fredholm.data.make_loader`.
+        descent: the optimiser and its schedule.
+        seed: of the steps' random numbers.
+    """
+
+    scores: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, model: nn.Module, loader: Loader, descent: Descent, seed: int):
+        super().__init__()
+        self.model: Any = model
+        self.loader, self.descent, self.seed = loader, descent, seed
+        self.sums = [0.0, 0.0]  # of the epoch so far: loss * n, n
+        self.metrics: dict[str, float] = {}
+        self.loader_state: dict[str, Any] | None = None
+
+    # --- what a subclass says ---------------------------------------------------------------------
+
+    def loss(self, inputs: Any, labels: Tensor) -> Tensor:
+        """The mean loss of a batch."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor | None:
+        """What is minimised beside the loss and not reported with it."""
+        return None
+
+    def trained(self) -> list[Any]:
+        """The parameters that learn, or the optimiser's groups of them; the order is part of a
+        checkpoint.
+        """
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def cure(self) -> str:
+        """What to do about a loss that is not finite."""
+        return f"lower the learning rate ({self.descent.lr:g})"
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        seed = step_seed(self.seed, self.current_epoch, batch_idx, self.global_rank)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, labels = batch
+        loss = self.loss(inputs, labels)
+        if not torch.isfinite(loss):
+            raise TrainingFailed(
+                f"loss: {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}, "
+                f"batch {batch_idx + 1}); {self.cure()}"
+            )
+        count = len(labels)
+        for place, value in enumerate((loss.detach() * count, count)):
+            self.sums[place] += float(value)
+        self.log("train_loss_step", loss.detach(), prog_bar=True, logger=True)
+        extra = self.penalty()
+        return loss if extra is None else loss + extra
+
+    def on_train_epoch_start(self) -> None:
+        self.sums = [0.0, 0.0]
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train_loss", self.train_loss(), logger=True, sync_dist=False)
+
+    def train_loss(self) -> float:
+        """Mean training loss of the epoch so far, over all processes."""
+        total, count = self.reduced(self.sums)
+        return total / max(count, 1.0)
+
+    def reduced(self, sums: list[float]) -> list[float]:
+        """Sums over all processes."""
+        values = torch.tensor(sums, dtype=torch.float64, device=self.device)
+        return self.trainer.strategy.reduce(values, reduce_op="sum").tolist()
+
+    # --- what is resumed --------------------------------------------------------------------------
+
+    def train_dataloader(self):
+        loader = self.loader(self.trainer.global_rank, self.trainer.world_size)
+        if self.loader_state is not None:
+            loader.load_state_dict(self.loader_state)
+        return loader
+
+    def configure_optimizers(self):
+        steps = int(self.trainer.estimated_stepping_batches)
+        return self.descent.optimizers(self.trained(), steps)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["sums"] = list(self.sums)
+        loader: Any = self.trainer.train_dataloader
+        checkpoint["loader"] = loader.state_dict()
+        # Lightning restores its own copy in the middle of an epoch only; ours serves at every
+        # place.
+        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.sums = list(checkpoint["sums"])
+        self.loader_state = checkpoint["loader"]
