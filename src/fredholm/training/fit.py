@@ -43,7 +43,7 @@ class Limits:
         ema_decay: of the average of the weights that validation and the kept model use; None for
             the weights themselves.
         precision: a name of :data:`PRECISIONS`; weights and statistics stay in float32.
-        devices, strategy: Lightning's.
+        devices, strategy, accelerator: Lightning's.
         save_minutes, save_steps: within an epoch; after each epoch it is saved anyway.
 
     Raises:
@@ -59,6 +59,7 @@ class Limits:
     precision: str = "32"
     devices: int = 1
     strategy: str = "auto"
+    accelerator: str = "auto"
     save_minutes: float | None = 5.0
     save_steps: int | None = None
 
@@ -157,7 +158,7 @@ def fit(
     parts = [ema, timer, keeper, history, *callbacks, *stopping, *bar, checkpoints]
     with _quiet(), _graceful(checkpoints):
         trainer = pl.Trainer(
-            accelerator="auto",
+            accelerator=limits.accelerator,
             devices=limits.devices,
             strategy=limits.strategy,
             precision=PRECISIONS[limits.precision],  # type: ignore[arg-type]
