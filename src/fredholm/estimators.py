@@ -13,8 +13,24 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
+from .errors import require
+
+for _package in ("sklearn", "lightning", "pydantic"):  # before anything below imports them
+    require(_package, "train", "fredholm.estimators")
+
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor
 
 from . import models
@@ -23,7 +39,7 @@ from .data.files.table import Coded
 from .data.kinds.dataset import LabelledDataset
 from .data.samples import Samples, collect_samples, read_samples, recognise
 from .data.splits import check_fraction
-from .errors import CheckpointError, OptionError, ShapeError, require
+from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model
 from .training.calibration import fit_temperature
 from .training.comparison.tasks import SMALL
@@ -32,21 +48,6 @@ from .training.module import Classifier
 from .training.own_files import usual_recipe
 from .training.recipe import Recipe
 from .training.tasks import task_of
-
-for _package in ("sklearn", "lightning"):
-    require(_package, "train", "fredholm.estimators")
-
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402
-from sklearn.metrics import r2_score  # noqa: E402
-from sklearn.utils import check_random_state  # noqa: E402
-from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
-from sklearn.utils.validation import (  # noqa: E402
-    check_array,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}  # as Lightning calls them
 EVALUATED = 256  # samples at a time where nothing is learned
@@ -111,7 +112,7 @@ class _Estimator(BaseEstimator):
             raise ShapeError(f"X: n_samples={len(result)}; needs {1 + fitting} or more")
         if fitting:
             for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on rows
-                vars(self).pop(name, None)
+                self.__dict__.pop(name, None)
             if kind != "texts":
                 axis = 0 if kind == "images" or np.ndim(result.samples) == 4 else 1
                 self.n_features_in_ = int(result.samples[0].shape[axis])
@@ -143,7 +144,7 @@ class _Estimator(BaseEstimator):
                 say=print if self.verbose else None,
             )
             model.load_state_dict(kept)
-        self.model_ = model.cpu().eval()
+        self.model_: Any = model.cpu().eval()
         self.kind_, self.facts_ = collection.kind, train.describe()
         self.history_, self.n_iter_ = fitted.rows, len(fitted.rows)
         self.temperature_ = 1.0

@@ -58,7 +58,7 @@ def recognise(samples: Any) -> str:
                 "(N, H, W, C), or a list of samples"
             )
         return _BY_AXES[axes]
-    first = next(iter(samples), None)
+    first: Any = next(iter(samples), None)
     if isinstance(first, str):
         return "texts"
     if isinstance(first, tuple) and len(first) == 2 and np.ndim(first[0]) == 1:
@@ -112,7 +112,7 @@ def _series(result: Collection, samples: Any) -> None:
         rows = len(result.samples[number])
         if times.shape != (rows,):
             raise ShapeError(
-                f"{result.where(number)}: {rows} values at times {times.shape}; needs as many of both"
+                f"{result.where(number)}: {rows} values at times {times.shape}; needs as many"
             )
         if not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
             raise OptionError(f"{result.where(number)}: its times do not grow; sort them")
@@ -161,8 +161,8 @@ def _stack(result: Collection, samples: Any) -> np.ndarray:
     other = next((i for i, a in enumerate(arrays) if a.shape != arrays[0].shape), None)
     if other is not None:
         raise ShapeError(
-            f"{result.where(other)}: received {arrays[other].shape}; needs {arrays[0].shape} as the "
-            "first, bring all to one size"
+            f"{result.where(other)}: received {arrays[other].shape}; needs {arrays[0].shape} as "
+            "the first, bring all to one size"
         )
     return np.stack(arrays)
 
