@@ -82,7 +82,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="folder of the numbers")
     parser.add_argument("--set", nargs="+", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--import", action="append", default=[], dest="imports", metavar="FILE")
-    parser.add_argument("--small", action="store_true", help="whether it runs, not how fast")
+    parser.add_argument(
+        "--small", action="store_true", help="sizes that show that it runs; into runs/NAME/trial"
+    )
     return parser.parse_args(words)
 
 
@@ -90,7 +92,8 @@ def options_of(args: argparse.Namespace) -> Options:
     threads = args.threads or (1 if args.what == "run" else os.cpu_count() or 1)
     options = Options(tuple(args.only), args.seeds, args.minutes, threads)
     options.runs = args.runs or Path("runs") / (args.name or "benchmarks")
-    options.results = args.results or options.results
+    trial = args.small or args.changes  # whose numbers are not to be mixed with the committed ones
+    options.results = args.results or (options.runs / "trial" if trial else options.results)
     options.changes, options.small = tuple(args.changes), args.small
     return options
 

@@ -34,10 +34,20 @@ from fredholm.errors import FredholmError, StrategyError
 from fredholm.operators import IntegralOperator, create_operator, list_operators
 
 from .kit.machine import describe
-from .kit.page import RESULTS
+from .kit.page import PAGES, RESULTS, head, load, table
+from .kit.subject import Subject
 
 OUT = RESULTS / "fuzz.json"
+SUBJECT = Subject(__name__, pages={PAGES / "fuzz.md": ":page"})
 CHECKS = ("forward", "gradient", "jvp", "step")
+OUTCOMES = ("passed", "refused", "missing", "failed")
+TEXT = """A case is an operator with options, a domain and features, all drawn from its number. *Forward* compares the fast form with the
+definition, in values and in all gradients (float64); *gradient* the same in float32, beside the definition in float64, and where float32
+cannot do better, beside ten times the definition's own error in it; *jvp* says that forward-mode derivatives are the transpose of the
+backward's; *step* that any split of a causal signal into stretches and steps gives what the whole gives. *Refused*: by a named error, of forward and definition
+alike (or of a strategy that was asked for). *Missing*: no order to step along. *Worst*: the largest difference over the largest magnitude
+among those that passed.
+"""
 EXACT, SINGLE = 1e-8, 2e-3  # of the largest magnitude: float64, and float32's beside float64's
 Draw = random.Random
 
@@ -397,6 +407,24 @@ def show(tallies: dict[str, dict[str, Tally]]) -> None:
         for check, t in checks.items():
             counts = f"{t.passed:8}{t.refused:8}{t.missing:8}{t.failed:8}"
             print(f"{name:18}{check:10}{counts}  {t.worst:.0e}")
+
+
+def page() -> str:
+    """The page of the committed result."""
+    found = load(OUT.name)
+    rows = [
+        (name, check, *(f"{t[key]:,}" for key in OUTCOMES), f"{t['worst']:.0e}")
+        for name, checks in found["operators"].items()
+        for check, t in checks.items()
+    ]
+    command = f"`python -m benchmarks fuzz --minutes {found['minutes']:g} --seed {found['seed']}`"
+    return (
+        head("Random operators on random domains", "fuzz", OUT.name)
+        + f"{TEXT}\n{found['cases']:,} cases, {len(found['failures'])} failures; {command} on "
+        f"one thread of {found['machine']['processor']}, torch {found['machine']['torch']}.\n\n"
+        + table(("operator", "check", *OUTCOMES, "worst"), rows)
+        + "\n"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

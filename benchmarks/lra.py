@@ -69,7 +69,7 @@ def run(options: Options) -> None:
         _, recipe, own = TASKS[row["task"]]
         label = f"{row['task']}-{row['attention'].replace(' ', '')}-{row['seed']}"
         overrides = [f"operator={ATTENTIONS[row['attention']]}", f"seed={row['seed']}", *own]
-        chosen = load_recipe(recipe, [*overrides, *options.changes, f"name={label}"])
+        chosen = load_recipe(recipe, [*overrides, *options.trial, f"name={label}"])
         return recipe_cell(chosen, options.runs / label)
 
     command = "python -m benchmarks run lra"

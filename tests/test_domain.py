@@ -9,10 +9,12 @@ import pickle
 import pytest
 import torch
 from torch import tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, FredholmError, ShapeError
+from fredholm.validation import check_forward
 
 NAN = float("nan")
 
@@ -505,3 +507,22 @@ def test_times_that_go_back_are_refused():
     many = torch.tensor([[0.0, 1.0, 3.0], [0.0, 2.0, 4.0]])
     masses = torch.func.vmap(lambda t: Domain.timestamps(t).measure)(many)
     assert masses.tolist() == [[1.0, 1.0, 2.0], [1.0, 2.0, 2.0]]
+
+
+def test_times_are_looked_at_where_that_costs_nothing():
+    """Elsewhere a device would have to be waited for at every call; `validate` waits."""
+    back = torch.tensor([0.0, 2.0, 1.0])
+    Domain.timestamps(back.to("meta"))
+    make_fx(lambda t: Domain.timestamps(t).measure, tracing_mode="fake")(torch.arange(3.0))
+    check_forward(_OnADevice(torch.tensor([-1.0])))
+    with pytest.raises(DomainError, match="must not go back"):
+        check_forward(torch.tensor([-1.0]))
+
+
+class _OnADevice(torch.Tensor):
+    """A tensor whose values nobody may ask for."""
+
+    device = torch.device("cuda")
+
+    def __lt__(self, other):
+        raise AssertionError("the device was waited for")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 import torch
@@ -138,3 +139,12 @@ def test_errors_of_the_disk_say_where_and_what_to_do(number, fix):
     with pytest.raises(StorageError) as caught, storing("runs/a"):
         raise OSError(number, "reason")
     assert str(caught.value).startswith(f"runs/a: reason; {fix}")
+
+
+def test_weights_have_the_permissions_of_ordinary_files(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_tensors(tmp_path / "model.safetensors", {"a": torch.zeros(2)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640

@@ -200,3 +200,32 @@ if __name__ == "__main__":
         print(f"{operator:<10}{len(crossed):>6}{hops(crossed):>6}   {' '.join(crossed)}")
     number, names = undefined_names()
     print(f"{number} public annotations, {len(names)} of them with undefined names", *names)
+
+
+# --- nothing but a data set says what it is ------------------------------------------------------
+
+ROOMS = ("training", "explain", "models")
+KINDS = {"image", "images", "text", "texts", "sequence", "sequences", "points", "graph", "graphs",
+         "field", "fields", "tokens", "multimodal", "question", "questions"}  # fmt: skip
+
+
+def test_rooms_above_the_data_do_not_ask_what_they_are():
+    """No `isinstance` on a data set, no name of a kind in a comparison, but where files of the
+    first release are read.
+    """
+    found = []
+    for room in ROOMS:
+        for path in sorted((PACKAGE / room).rglob("*.py")):
+            if "migrate" not in path.parts:
+                tree = ast.parse(path.read_text(encoding="utf-8"))
+                lines = [node.lineno for node in ast.walk(tree) if _asks(node)]
+                found += [f"{path.relative_to(PACKAGE)}:{line}" for line in lines]
+    assert not found
+
+
+def _asks(node: Any) -> bool:
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        return any(isinstance(side, ast.Constant) and side.value in KINDS for side in sides)
+    called = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+    return called and any("Dataset" in ast.unparse(kind) for kind in node.args[1:])

@@ -223,7 +223,8 @@ def run(options: Options) -> None:
 
             def cell(row: Row, dataset: str = dataset, tests: tuple[int, ...] = tests) -> Cell:
                 label = f"{dataset} {' '.join(map(str, row.values()))}"
-                settings = row | {"dataset": dataset, "tests": list(tests), "epochs": EPOCHS}
+                settings = row | {"dataset": dataset, "tests": list(tests)}
+                settings["epochs"] = 1 if options.small else EPOCHS
                 return Cell(settings, options.runs / safe_name(label))
 
             # a training is there when all its tests are: the last one stands for them

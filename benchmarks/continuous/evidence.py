@@ -183,7 +183,7 @@ def run(options: Options) -> None:
 
     def cell(row: Row) -> Cell:
         label = f"{row['variant']}-{row['seed']}"
-        own = [*SMALL, *VARIANTS[row["variant"]], *options.changes]
+        own = [*SMALL, *VARIANTS[row["variant"]], *options.trial]
         recipe = load_recipe(RECIPE, [*own, f"seed={row['seed']}", f"name={label}"])
         return recipe_cell(recipe, options.runs / label)
 

@@ -107,7 +107,7 @@ def run(task: str, options: Options) -> None:
     def cell(row: Row) -> Cell:
         model, extra = variants[row["variant"]]
         label = f"{task}-{row['variant'].replace(' ', '-')}-{row['seed']}"
-        own = [*SMALL[task], *extra, *options.changes, f"seed={row['seed']}", f"name={label}"]
+        own = [*SMALL[task], *extra, *options.trial, f"seed={row['seed']}", f"name={label}"]
         recipe = load_recipe(RECIPES[task].format(model), own)
         return recipe_cell(recipe, options.runs / label)
 

@@ -176,7 +176,7 @@ def run_sections(known: dict[str, Section], file: str, options: Options) -> None
 
         def cell(row: Row, name: str = name) -> Cell:
             label = label_of(name, row)
-            own = [*row["overrides"], f"seed={row['seed']}", f"name={label}"]
+            own = [*row["overrides"], *options.trial, f"seed={row['seed']}", f"name={label}"]
             return recipe_cell(load_recipe(row["recipe"], own), options.runs / label)
 
         def work(cell: Cell, report: Report, section: Section = section) -> Row:

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .page import RESULTS
+from .page import IMAGES, RESULTS
+
+SMALL = (
+    "training.epochs=1",
+    "schedule.warmup_epochs=0",
+    "data.batch_size=16",
+    "data.limit=48",
+)
 
 
 @dataclass
@@ -27,7 +34,7 @@ class Options:
         minutes: after which nothing new is begun.
         runs, results: folders of trained runs and of the files of results.
         changes: further overrides of every recipe, for a trial.
-        small: sizes that show that it runs, not how fast.
+        small: sizes that show that it runs, not how fast, nor how well.
         primary: the subject's primary claims, which a new file of results keeps.
     """
 
@@ -40,6 +47,16 @@ class Options:
     changes: tuple[str, ...] = ()
     small: bool = False
     primary: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> Path:
+        """Where pictures of a part are drawn: the documentation's, or beside a trial's numbers."""
+        return self.results if self.small else IMAGES
+
+    @property
+    def trial(self) -> tuple[str, ...]:
+        """What every recipe is overridden with last."""
+        return (*(SMALL if self.small else ()), *self.changes)
 
     def chosen(self, known: Iterable[str]) -> list[str]:
         """Those of ``only``, or all.

@@ -44,6 +44,15 @@ are other operators.
 """
 
 
+def task_named(name: str, small: bool) -> Task:
+    """A task; ``small``: with so few samples and epochs that it only shows whether it runs."""
+    task = TASKS[name]
+    if not small:
+        return task
+    once = {key: replace(getattr(task, key), epochs=1) for key in ("learn", "tune")}
+    return replace(task, sizes={"train": 32, "val": 16, "test": 16}, **once)
+
+
 def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torch.nn.Module:
     """The task's fine-tuned softmax model: trained, resumed or read."""
     torch.manual_seed(seed)
@@ -65,9 +74,11 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
 
 
 @cache
-def taught(name: str, seed: int, runs: Path) -> tuple[torch.nn.Module, float, dict[str, Any]]:
+def taught(
+    name: str, seed: int, runs: Path, small: bool = False
+) -> tuple[torch.nn.Module, float, dict[str, Any]]:
     """A task's teacher, its score on the test split, and the splits."""
-    task, folder = TASKS[name], runs / f"{name}-teacher-{seed}"
+    task, folder = task_named(name, small), runs / f"{name}-teacher-{seed}"
     splits = task.splits(task.sizes)
     model, kept = teacher(task, splits, folder, seed), folder / "test.json"
     if not kept.is_file():
@@ -84,13 +95,11 @@ def convert(
     score: float,
     splits: dict[str, Any],
     folder: Path,
+    small: bool = False,
 ) -> dict[str, Any]:
     """One conversion and its scores on the test split; ``score`` is the teacher's there."""
-    task, metric, kind = (
-        TASKS[name],
-        METRICS[TASKS[name].metric],
-        create_task(TASKS[name].kind),
-    )
+    task = task_named(name, small)
+    metric, kind = METRICS[task.metric], create_task(task.kind)
     conversion = linearize(
         model,
         **{"distil": DISTIL, **METHODS[method]},
@@ -125,10 +134,10 @@ def convert(
 
 def work(cell: Cell, report: Report) -> Row:
     """One conversion, of a teacher that is trained first where it is not there yet."""
-    given, runs = cell.settings, cell.place.parent
-    model, score, splits = taught(given["task"], given["seed"], runs)
+    given, runs, small = cell.settings, cell.place.parent, bool(cell.given)
+    model, score, splits = taught(given["task"], given["seed"], runs, small)
     row = given["task"], given["method"], given["seed"]
-    return convert(*row, model, score, splits, cell.place)
+    return convert(*row, model, score, splits, cell.place, small)
 
 
 def run(options: Options) -> None:
@@ -152,6 +161,7 @@ def run(options: Options) -> None:
     }
 
     def cell(row: Row) -> Cell:
-        return Cell(row, options.runs / f"{row['task']}-{row['method']}-{row['seed']}")
+        label = f"{row['task']}-{row['method']}-{row['seed']}"
+        return Cell(row, options.runs / label, options.small)
 
     fill(TABLE, rows, work, cell, options, machine=describe(), recipe=recipe)

@@ -24,7 +24,7 @@ from fredholm.models import create_model
 from fredholm.ops.feature_map import Bank, scalar_bank, scalar_bank_naive
 
 from ..kit.machine import describe
-from ..kit.page import IMAGES, load, save
+from ..kit.page import load, save
 from ..kit.subject import Options
 
 FILE, EPOCHS = "luna-theory.json", 4
@@ -304,15 +304,17 @@ def run_theory(options: Options) -> None:
     """Propositions 1 to 3, and their picture."""
     found = {"gram": gram_matrices(), "sampling": sampling_error(), "width": width_error()}
     keep(found, options)
-    plot_theory(found, IMAGES / "luna-theory.png")
+    plot_theory(found, options.images / "luna-theory.png")
 
 
 def run_psi(options: Options) -> None:
     """Learned functions of the run that ``--only`` names, or of a small model of digits."""
     run = Path(options.only[0]) if options.only else None
-    keep({"psi": plot_psi(run, IMAGES / "luna-psi.png", 4 * EPOCHS)}, options)
+    epochs = 1 if options.small else 4 * EPOCHS
+    keep({"psi": plot_psi(run, options.images / "luna-psi.png", epochs)}, options)
 
 
 def run_maps(options: Options) -> None:
     """What class tokens read."""
-    keep({"maps": plot_maps(IMAGES / "luna-maps.png", EPOCHS)}, options)
+    epochs = 1 if options.small else EPOCHS
+    keep({"maps": plot_maps(options.images / "luna-maps.png", epochs)}, options)

@@ -21,7 +21,7 @@ from torch.export import register_dataclass
 from .arguments import Device, checked, refuse_kind
 from .errors import DomainError, ShapeError, suggest
 from .quadrature import Quadrature, reciprocal
-from .validation import check_shapes, check_values, positive
+from .validation import check_forward, check_shapes, check_values, positive
 
 Kept = TypeVar("Kept")
 
@@ -178,6 +178,10 @@ class Domain:
         distance between a point's two neighbours (Voronoi cells, the outer ones doubled). ``step``
         is the time unit of one training sample.
 
+        Raises:
+            DomainError: times that go back. They are looked at on the CPU, in eager code; elsewhere
+                :meth:`validate` does, where data enter.
+
         Reference: CKConv, Eq. 8.
 
         Example:
@@ -194,11 +198,7 @@ class Domain:
         check_shapes(t[..., None], None, valid)
         time = torch.where(real, t, 0.0)
         mass = torch.where(real, _cells(time / step, real, causal), 0.0)
-        if _has_values(mass) and bool((mass < 0).any()):
-            raise DomainError(
-                "timestamps must not go back: a point stands for the time to its neighbours, which "
-                "would be negative here; sort each sequence by its times first"
-            )
+        check_forward(mass)
         domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, pairs=pairs)
         return replace(domain, kind="spacing")
 
@@ -651,13 +651,6 @@ def _line(
 
 def _pad(x: Tensor, rows: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, rows))
-
-
-def _has_values(x: Tensor) -> bool:
-    """Whether a tensor can be looked into: not while code is traced or transformed, nor on meta."""
-    if torch.compiler.is_compiling() or x.is_meta or type(x) is not Tensor:
-        return False
-    return not _transformed()
 
 
 def _transformed() -> bool:

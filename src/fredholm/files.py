@@ -134,6 +134,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
+        temporary.touch()  # with the permissions of any new file; safetensors' own are 0600
+        ordinary = temporary.stat().st_mode
         try:
             save_file(plain, temporary, metadata={"format": "pt", CHECKSUM: digest_tensors(plain)})
         except SafetensorError as error:  # the library hides the operating system's error in a text
@@ -141,6 +143,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         except RuntimeError as error:  # tensors that share memory
             raise FredholmError(f"{path.name}: {' '.join(str(error).split())}") from error
         _sort_metadata(temporary)
+        temporary.chmod(ordinary)
 
 
 def _system_error(error: Exception, path: Path) -> OSError:

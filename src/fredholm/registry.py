@@ -23,6 +23,7 @@ class Registry(Mapping[str, Entry]):
     Args:
         what: what is registered, for errors: ``"operator"``.
         home: module whose import registers the library's own entries, or None.
+        attribute: of an entry, where its name is written; None: entries do not know their names.
 
     Raises:
         OptionError: an unknown name, or one that is taken by something else.
@@ -35,8 +36,10 @@ class Registry(Mapping[str, Entry]):
         (['red'], 1)
     """
 
-    def __init__(self, what: str, home: str | None = "fredholm.families"):
-        self.what, self.home = what, home
+    def __init__(
+        self, what: str, home: str | None = "fredholm.families", attribute: str | None = None
+    ):
+        self.what, self.home, self.attribute = what, home, attribute
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
@@ -46,11 +49,21 @@ class Registry(Mapping[str, Entry]):
         known = self._entries.get(name)
         if known is not None and _identity(known) != _identity(entry):
             raise OptionError(f"{self.what} name {name!r} is taken by {known}; choose another name")
+        if self.attribute is not None:
+            setattr(entry, self.attribute, name)
         self._entries[name] = entry
         return entry
 
     def register(self, name: str) -> Callable[[Registered], Registered]:
-        """Decorator form of :meth:`add`."""
+        """Decorator form of :meth:`add`.
+
+        Example:
+            >>> shapes: Registry[type] = Registry("shape", None, attribute="kind")
+            >>> @shapes.register("square")
+            ... class Square: ...
+            >>> Square.kind, shapes.names()
+            ('square', ['square'])
+        """
 
         def decorate(entry: Registered) -> Registered:
             self.add(name, entry)  # type: ignore[arg-type]

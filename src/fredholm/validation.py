@@ -74,6 +74,23 @@ def _check_together(
         )
 
 
+def check_forward(spacing: Tensor) -> None:
+    """DomainError where times go back, so that a point would stand for a negative time.
+
+    Called for every batch, hence only where looking costs next to nothing: not on an accelerator,
+    which would have to be waited for, and not in code that is traced or transformed.
+    """
+    if spacing.device.type != "cpu" or type(spacing) is not Tensor or torch.compiler.is_compiling():
+        return
+    if torch._C._functorch.get_dynamic_layer_stack_depth():  # pyright: ignore[reportAttributeAccessIssue]
+        return
+    if bool((spacing < 0).any()):
+        raise DomainError(
+            "timestamps must not go back: a point stands for the time to its neighbours, which "
+            "would be negative here; sort each sequence by its times first"
+        )
+
+
 def check_values(
     positions: Tensor, measure: Tensor, valid: Tensor | None, pairs: Tensor | None, *, sorted_: bool
 ) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main, options_of, parse
 from benchmarks.kit.claims import Claim, judge
+from benchmarks.kit.page import RESULTS
 from benchmarks.kit.subject import find_subject, subject_names
 
 import benchmarks
@@ -107,6 +109,16 @@ def test_what_is_not_there_is_named(capsys):
     with pytest.raises(SystemExit):
         main(["time", "no-such-subject"])
     assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--small"], ["--set", "training.epochs=2"]])
+def test_a_trial_leaves_the_committed_results_alone(words):
+    options = options_of(parse(["run", "lra", *words]))
+    assert options.results == Path("runs/lra/trial")
+    assert any(change.startswith("training.epochs=") for change in options.trial)
+    committed = options_of(parse(["run", "lra"]))
+    assert committed.results == RESULTS
+    assert committed.trial == ()
 
 
 def test_fuzz_is_called_with_its_own_arguments(monkeypatch):

@@ -1,4 +1,4 @@
-"""A user's own files: what is recognised, how it is divided, and what is refused before training."""
+"""A user's own files: what is recognised, how it is divided, what is refused before training."""
 
 from __future__ import annotations
 
@@ -256,7 +256,8 @@ def test_fields_on_a_grid_and_on_points(tmp_path):
     points = source.dataset("train")
     assert points.encoder() == {"kind": "points", "channels": 3, "position_dim": 2}
     inputs, answers = points.batch(range(len(points)))
-    assert inputs.shape[1:] == (8, 3) and answers.shape[1:] == (1, 8)
+    assert inputs.shape[1:] == (8, 3)
+    assert answers.shape[1:] == (1, 8)
     assert (
         0
         <= float(inputs[..., :2].nan_to_num().min())
@@ -289,7 +290,8 @@ def test_groups_are_not_divided_and_the_latest_are_the_test(tmp_path):
     )
     source = open_files(path, {"group": "patient"})
     parts = [set(source.collection.groups[source.parts == part].tolist()) for part in range(3)]
-    assert all(parts) and not (parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2])
+    assert all(parts)
+    assert not (parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2])
     late = open_files(path, {"split": "time", "time": "day", "channels": ["x"]})
     order = late.collection.order
     assert (
@@ -307,7 +309,8 @@ def test_a_split_is_stratified_seeded_and_recorded(tmp_path):
         np.bincount(first.collection.labels.codes[first.parts == p]).tolist() for p in range(3)
     ]
     assert counts == [[32, 6], [8, 2], [10, 2]]
-    assert np.array_equal(first.parts, again.parts) and not np.array_equal(first.parts, other.parts)
+    assert np.array_equal(first.parts, again.parts)
+    assert not np.array_equal(first.parts, other.parts)
     assert first.dataset("val").describe()["source"]["split"] == {
         "rule": "stratified", "seed": 0, "train": 38, "val": 10, "test": 12,
     }  # fmt: skip
@@ -429,7 +432,7 @@ def test_a_name_that_is_not_there_and_a_kind_that_is_none(tmp_path):
     refused(path, "has no column 'prize'; did you mean 'price'?", label="prize")
     with pytest.raises(OptionError, match="kind: received 'movies'"):
         open_files(path, {"kind": "movies"})
-    with pytest.raises(OptionError, match="image_size: .* holds row, leave it out"):
+    with pytest.raises(OptionError, match=r"image_size: .* holds row, leave it out"):
         data.create_dataset("files", "train", path=path, image_size=8)
 
 
@@ -453,8 +456,9 @@ def test_rows_to_be_predicted_have_the_columns_of_training(tmp_path):
     new = write(tmp_path / "new.csv", "colour,age", "red,21", "red,")
     batch = read_unlabelled([new], train.describe(), None).batch([0, 1])[..., 0]
     assert batch.shape == (2, 3)
-    assert bool(batch[1, 0].isnan()) and batch[0, 1] < 0 < batch[0, 2]
-    with pytest.raises(DataError, match="has no column 'age'"):
+    assert bool(batch[1, 0].isnan())
+    assert batch[0, 1] < 0 < batch[0, 2]
+    with pytest.raises(DataError, match=r"has no column 'age'"):
         read_unlabelled(
             [write(tmp_path / "bad.csv", "colour,size", "red,1")], train.describe(), None
         )

@@ -200,3 +200,20 @@ def test_folders_without_series(tmp_path):
     for options, message in refused:
         with pytest.raises(OptionError, match=message):
             data.create_dataset("ts-folder", "train", path=tmp_path, options=options)
+
+
+def test_times_that_go_back_are_refused_where_data_enter():
+    times = torch.tensor([[0.0, 1.0, 2.0], [0.0, 2.0, 1.0], [0.0, 1.0, torch.nan]])
+    rows = torch.stack([times, torch.ones(3, 3)], -1)
+    timed = SequenceDataset(
+        "walk",
+        "train",
+        torch.tensor([0, 1, 0]),
+        ("a", "b"),
+        rows.__getitem__,
+        shape=(3, 1),
+        timed=True,
+    )
+    assert timed.batch([2, 0])[0].shape == (2, 3, 2)
+    with pytest.raises(DataError, match="walk: the times of sequence 1 go back; sort"):
+        timed.batch([0, 1])

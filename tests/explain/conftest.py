@@ -58,7 +58,7 @@ HISTORY = [
 @pytest.fixture(scope="session", params=["itnet", "softmax", "softmax-cls"])
 def written(request, tmp_path_factory):
     """(model, its run folder's report)."""
-    from fredholm.explain import report_run
+    from fredholm.explain import ReportOptions, Samples, report_run
 
     name, _, pool = request.param.partition("-")
     run = tmp_path_factory.mktemp(request.param) / "tiny"
@@ -74,7 +74,9 @@ def written(request, tmp_path_factory):
     (run / "evaluation.json").write_text(json.dumps(evaluation))
     (run / "recipe.yaml").write_text("name: tiny  # <not a tag>\n")
     model.extra = {"mean": MEAN, "std": STD, "classes": CLASSES}  # as a loaded model has it
-    return model, report_run(run, *tiny_images(), model=model, samples=6)
+    return model, report_run(
+        run, Samples(*tiny_images()), model=model, options=ReportOptions(samples=6)
+    )
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from torch import nn
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import (
+    ReportOptions,
+    Samples,
     attention_quality,
     class_attention,
     degradation,
@@ -285,7 +287,10 @@ def page(tmp_path_factory):
     boxes[::2, 3:9, 3:9] = True
     folder = tmp_path_factory.mktemp("quality")
     return report(
-        model, images, torch.arange(12) % 3, out_dir=folder, boxes=boxes, samples=4, quality=9
+        model,
+        Samples(images, torch.arange(12) % 3, boxes=boxes),
+        out_dir=folder,
+        options=ReportOptions(samples=4, quality=9),
     )
 
 
@@ -317,8 +322,8 @@ def test_a_browser_draws_it(page, tmp_path):
 def test_what_has_no_maps_says_why(monkeypatch):
     layer = Layer("layer 1", *tiny().trace(pictures())[0])
     line = Layer("layer 1", layer.operator, layer.u[:, 1:], Domain.line(16))
-    given = (None, pictures(), [], [layer], [0])
-    assert quality_sections(*given[:3], [line], [0])[1]["skipped"].startswith(
+    given = (None, pictures(), [], [layer], [0], Samples(pictures()))
+    assert quality_sections(*given[:3], [line], *given[4:])[1]["skipped"].startswith(
         "the operators do not live on a grid"
     )
     assert (
@@ -330,5 +335,7 @@ def test_what_has_no_maps_says_why(monkeypatch):
 
 
 def test_without_quality_images_there_are_no_maps(tmp_path):
-    page = report(tiny(), pictures(4), out_dir=tmp_path, quality=0, samples=3)
+    page = report(
+        tiny(), Samples(pictures(4)), out_dir=tmp_path, options=ReportOptions(quality=0, samples=3)
+    )
     assert 'id="attention"' not in page.read_text()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import inspect
 import json
 import re
 import subprocess
 import sys
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,14 +19,21 @@ from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset
 from fredholm.data.kinds.images import prepare_pictures
 from fredholm.errors import CheckpointError, DataError, MissingExtraError, OptionError, ShapeError
-from fredholm.explain import kernel_map, report_run
+from fredholm.explain import (
+    ReportOptions,
+    RunFacts,
+    Samples,
+    kernel_map,
+    report,
+    report_run,
+)
 from fredholm.models import create_model
 from tests.parts import parts
 
 from .conftest import CLASSES, HISTORY, MEAN, STD, tiny_images, tiny_model
 from .known import GRID, POSITION
 
-report = partial(explain.report, quality=0)  # attention quality has tests of its own
+KERNELS = ReportOptions(quality=0)  # attention quality has tests of its own
 QUALITY = {"overlays", "removal", "alignment"}
 PICTURES = {
     "curves",
@@ -132,10 +140,10 @@ def test_a_folder_alone_gives_the_same_page(page, tmp_path):
     code = f"""
 import torch
 torch.set_num_threads(1)
-from fredholm.explain import report_run
+from fredholm.explain import ReportOptions, Samples, report_run
 from tests.explain.conftest import tiny_images
 from tests.parts import parts
-report_run({str(page.parent.parent)!r}, *tiny_images(), out_dir={str(tmp_path)!r}, samples=6)
+report_run({str(page.parent.parent)!r}, Samples(*tiny_images()), out_dir={str(tmp_path)!r}, options=ReportOptions(6))
 """
     subprocess.run(
         [sys.executable, "-c", code], check=True, timeout=200, cwd=Path(__file__).parents[2]
@@ -163,13 +171,10 @@ def test_same_arguments_same_page(tmp_path):
     pages = [
         report(
             model,
-            images,
-            labels,
+            Samples(images, labels, mean=MEAN, std=STD),
             out_dir=tmp_path / name,
-            metrics=HISTORY,
-            mean=MEAN,
-            std=STD,
-            samples=4,
+            options=ReportOptions(samples=4, quality=0),
+            run=RunFacts(metrics=HISTORY),
         ).read_text()
         for name in "ab"
     ]
@@ -182,7 +187,10 @@ def test_accuracy_is_computed_where_none_is_given(tmp_path):
     right = int((model(inputs).argmax(-1) == labels).sum())
     model.train()
     text = report(
-        model, inputs, labels, out_dir=tmp_path, classes=CLASSES, mean=MEAN, std=STD, samples=4
+        model,
+        Samples(inputs, labels, classes=CLASSES, mean=MEAN, std=STD),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=4, quality=0),
     ).read_text()
     assert f"{right / 20:.2%}" in text
     assert "on 20 images" in text
@@ -193,11 +201,9 @@ def test_accuracy_is_computed_where_none_is_given(tmp_path):
 def test_images_alone_give_the_kernels_alone(tmp_path):
     page = report(
         tiny_model("softmax"),
-        tiny_images()[0],
+        Samples(tiny_images()[0]),
         out_dir=tmp_path,
-        samples=4,
-        map_queries=[3],
-        picture=5,
+        options=ReportOptions(samples=4, map_queries=[3], picture=5, quality=0),
     )
     text = page.read_text()
     assert re.findall(r'<section id="(\w+)"', text) == ["profile", "shares", "maps"]
@@ -208,10 +214,11 @@ def test_operator_on_a_line(tmp_path):
     op = create_operator("itnet", 8, heads=2, width=8)
     page = report(
         op,
-        torch.randn(5, 12, 8),
+        Samples(torch.randn(5, 12, 8)),
         domain=Domain.line(12, causal=True),
         out_dir=tmp_path,
         title="A <line>",
+        options=KERNELS,
     )
     assert set(re.findall(r'<figure id="([\w-]+)"', page.read_text())) == {
         "profile",
@@ -225,7 +232,9 @@ def test_operator_on_a_line(tmp_path):
 
 def test_any_operator_that_obeys_the_contract(tmp_path):
     """No nn.Module, no kernel attribute: just kernel_matrix and weights."""
-    page = report(POSITION, torch.randn(5, 25, 1), domain=GRID, out_dir=tmp_path)
+    page = report(
+        POSITION, Samples(torch.randn(5, 25, 1)), domain=GRID, out_dir=tmp_path, options=KERNELS
+    )
     numbers = json.loads((tmp_path / "numbers.json").read_text())
     assert numbers["variance"]["KnownOperator"]["share"] == pytest.approx(1, abs=1e-5)
     assert "KnownOperator" in page.read_text()
@@ -238,7 +247,12 @@ def test_a_user_s_operator_in_a_model(tmp_path):
     class Plain(SoftmaxAttention):
         pass
 
-    page = report(tiny_model("tests-explain-plain"), *tiny_images(), out_dir=tmp_path, samples=4)
+    page = report(
+        tiny_model("tests-explain-plain"),
+        Samples(*tiny_images()),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=4, quality=0),
+    )
     assert "tests-explain-plain operator" in page.read_text()
 
 
@@ -249,14 +263,20 @@ def test_point_clouds_of_their_own_places(tmp_path):
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=3)
     valid = torch.arange(9) < torch.tensor([[9], [5], [7]])
     domain = Domain.points(torch.rand(3, 9, 3), valid=valid)
-    text = report(op, torch.randn(3, 9, 8), domain=domain, out_dir=tmp_path).read_text()
+    text = report(
+        op, Samples(torch.randn(3, 9, 8)), domain=domain, out_dir=tmp_path, options=KERNELS
+    ).read_text()
     figures = re.findall(r'<figure id="([\w-]+)"', text)
     assert figures[:2] == ["profile", "profile-weights"]
     assert figures[2:] == [f"map-{i + 1}" for i in range(len(figures) - 2)] != []
     assert "Not measured here" in text
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=4)
     text = report(
-        op, torch.randn(2, 9, 8), domain=Domain.points(torch.rand(9, 4)), out_dir=tmp_path
+        op,
+        Samples(torch.randn(2, 9, 8)),
+        domain=Domain.points(torch.rand(9, 4)),
+        out_dir=tmp_path,
+        options=KERNELS,
     ).read_text()
     assert "map-" not in text, "four coordinates are not drawn"
 
@@ -293,7 +313,12 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
     if words == "sequences":
         inputs[..., :1] = inputs[..., :1].abs().cumsum(1)
         inputs[0, 5:] = torch.nan
-    text = report(model, inputs, labels, out_dir=tmp_path, samples=4).read_text()
+    text = report(
+        model,
+        Samples(inputs, labels),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=4, quality=0),
+    ).read_text()
     accuracy = float((model.eval()(inputs).argmax(-1) == labels).double().mean())
     assert f"{accuracy:.2%}" in text
     assert f"on 8 {words}" in text
@@ -311,7 +336,7 @@ def test_graphs_of_a_batch(tmp_path):
     inputs, labels = GraphDataset(
         "tiny", "test", graphs, torch.tensor([0, 1, 1]), ("a", "b"), eigenvectors=2
     ).batch([0, 1, 2])
-    text = report(model, inputs, labels, out_dir=tmp_path).read_text()
+    text = report(model, Samples(inputs, labels), out_dir=tmp_path, options=KERNELS).read_text()
     assert "on 3 graphs" in text
     assert {"profile", "confusion"} <= set(re.findall(r'<section id="(\w+)"', text))
     assert "FLOPs" not in text, "graphs differ in size"
@@ -320,7 +345,9 @@ def test_graphs_of_a_batch(tmp_path):
 def test_a_graph_has_no_distances(tmp_path):
     op = create_operator("softmax", 8)
     domain = Domain.graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
-    text = report(op, torch.randn(4, 3, 8), domain=domain, out_dir=tmp_path).read_text()
+    text = report(
+        op, Samples(torch.randn(4, 3, 8)), domain=domain, out_dir=tmp_path, options=KERNELS
+    ).read_text()
     assert "no distances to plot" in text
 
 
@@ -335,7 +362,11 @@ def test_many_classes_are_a_table(tmp_path):
         "classes": [f"c{i}" for i in range(30)],
     }
     text = report(
-        tiny_model("softmax"), tiny_images()[0], out_dir=tmp_path, evaluation=evaluation, samples=3
+        tiny_model("softmax"),
+        Samples(tiny_images()[0]),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=3, quality=0),
+        run=RunFacts(evaluation=evaluation),
     ).read_text()
     assert "30 of 180 images were given a wrong class" in text
     assert "16.7%" in text
@@ -357,42 +388,87 @@ def test_pictures_are_the_pixels():
 def test_errors(tmp_path):
     model, (images, labels) = tiny_model("softmax"), tiny_images()
     with pytest.raises(OptionError, match="trace"):
-        report(torch.nn.Linear(2, 2), images, out_dir=tmp_path)
+        report(torch.nn.Linear(2, 2), Samples(images), out_dir=tmp_path, options=KERNELS)
     with pytest.raises(ShapeError, match="labels must have shape"):
-        report(model, images, labels[:3], out_dir=tmp_path)
+        report(model, Samples(images, labels[:3]), out_dir=tmp_path, options=KERNELS)
     with pytest.raises(ShapeError, match="between 0 and 2"):
-        report(model, images, labels + 1, out_dir=tmp_path)
+        report(model, Samples(images, labels + 1), out_dir=tmp_path, options=KERNELS)
     with pytest.raises(ShapeError, match="2 class names"):
-        report(model, images, labels, classes=["a", "b"], out_dir=tmp_path)
+        report(
+            model, Samples(images, labels, classes=["a", "b"]), out_dir=tmp_path, options=KERNELS
+        )
     with pytest.raises(ShapeError, match="3 values"):
-        report(model, images, labels, mean=[0.0, 0.0, 0.0], std=STD, out_dir=tmp_path)
+        report(
+            model,
+            Samples(images, labels, mean=[0.0, 0.0, 0.0], std=STD),
+            out_dir=tmp_path,
+            options=KERNELS,
+        )
     with pytest.raises(ShapeError, match="at least one image"):
-        report(model, images[:0], out_dir=tmp_path)
+        report(model, Samples(images[:0]), out_dir=tmp_path, options=KERNELS)
     with pytest.raises(OptionError, match="samples"):
-        report(model, images, out_dir=tmp_path, samples=0)
+        report(
+            model, Samples(images), out_dir=tmp_path, options=ReportOptions(samples=0, quality=0)
+        )
     with pytest.raises(OptionError, match="picture 20"):
-        report(model, images, out_dir=tmp_path, picture=20)
+        report(
+            model, Samples(images), out_dir=tmp_path, options=ReportOptions(picture=20, quality=0)
+        )
     with pytest.raises(DataError, match="metrics"):
-        report(model, images, labels, out_dir=tmp_path, metrics=tmp_path / "metrics.csv")
+        report(
+            model,
+            Samples(images, labels),
+            out_dir=tmp_path,
+            options=KERNELS,
+            run=RunFacts(metrics=tmp_path / "metrics.csv"),
+        )
     with pytest.raises(DataError, match="epoch"):
-        report(model, images, labels, out_dir=tmp_path, metrics=[{"step": 1}])
+        report(
+            model,
+            Samples(images, labels),
+            out_dir=tmp_path,
+            options=KERNELS,
+            run=RunFacts(metrics=[{"step": 1}]),
+        )
     with pytest.raises(CheckpointError, match="no run folder"):
-        report_run(tmp_path / "nowhere", images)
+        report_run(tmp_path / "nowhere", Samples(images))
     (tmp_path / "evaluation.json").write_text("{")
-    with pytest.raises(DataError, match="no JSON"):
-        report_run(tmp_path, images, model=model)
+    with pytest.raises(DataError, match="not JSON"):
+        report_run(tmp_path, Samples(images), model=model)
     assert not (tmp_path / "index.html").exists()
 
 
 def test_missing_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"fredholm\[train\]"):
-        report(POSITION, torch.randn(5, 25, 1), domain=GRID, out_dir=tmp_path)
+        report(
+            POSITION, Samples(torch.randn(5, 25, 1)), domain=GRID, out_dir=tmp_path, options=KERNELS
+        )
 
 
 def test_nothing_global_is_left_behind(tmp_path):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    report(POSITION, torch.randn(5, 25, 1), domain=GRID, out_dir=tmp_path)
+    report(POSITION, Samples(torch.randn(5, 25, 1)), domain=GRID, out_dir=tmp_path, options=KERNELS)
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_report_has_few_arguments():
+    for function in (report, report_run):
+        assert len(inspect.signature(function).parameters) <= 7
+    with pytest.raises(TypeError):
+        report(POSITION, torch.randn(5, 25, 1), out_dir="x", samples=3)
+
+
+def test_html_lies_in_templates_alone():
+    found = []
+    for path in sorted(Path(explain.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        first = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, documented)
+                 and n.body and isinstance(n.body[0], ast.Expr)}  # fmt: skip
+        texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in first]
+        tags = [n.lineno for n in texts if re.search("</?[a-z]+[^<]*>", str(n.value))]
+        found += [f"{path.name}:{line}" for line in tags]
+    assert not found

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fredholm.errors import ShapeError
-from fredholm.explain import report
+from fredholm.explain import ReportOptions, Samples, report
 from fredholm.explain.evolution import evolution_section
 from fredholm.families.continuous.monitors import trajectory
 from fredholm.models import create_model
@@ -44,7 +44,12 @@ def written(tmp_path_factory):
     with torch.no_grad():
         labels = 1 - model(NUMBERS).argmax(-1)
     labels[:2] = 1 - labels[:2]
-    report(model, NUMBERS, labels, out_dir=folder, texts=TEXTS, classes=["bad", "good"], samples=4)
+    report(
+        model,
+        Samples(NUMBERS, labels, texts=TEXTS, classes=["bad", "good"]),
+        out_dir=folder,
+        options=ReportOptions(samples=4),
+    )
     return model, folder
 
 
@@ -101,7 +106,12 @@ def test_convolutional_stages_show_steps_without_kernels(tmp_path):
         **parts(stages=stages, image_size=(8, 8), num_classes=3),
     )
     images, labels = tiny_images(6)
-    page = report(model, images, labels, out_dir=tmp_path, mean=[0.3], std=[0.35], samples=3)
+    page = report(
+        model,
+        Samples(images, labels, mean=[0.3], std=[0.35]),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=3),
+    )
     text = page.read_text(encoding="utf-8")
     assert 'id="steps"' in text
     assert 'id="profile"' not in text
@@ -113,11 +123,14 @@ def test_convolutional_stages_show_steps_without_kernels(tmp_path):
 )
 def test_texts_that_do_not_fit(numbers, texts, message, tmp_path):
     with pytest.raises(ShapeError, match=message):
-        report(text_model(), numbers, out_dir=tmp_path, texts=texts)
+        report(text_model(), Samples(numbers, texts=texts), out_dir=tmp_path)
 
 
 def test_without_texts_their_numbers_are_shown(tmp_path):
     page = report(
-        text_model(), NUMBERS, torch.zeros(6, dtype=torch.long), out_dir=tmp_path, samples=2
+        text_model(),
+        Samples(NUMBERS, torch.zeros(6, dtype=torch.long)),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=2),
     )
     assert "<td>4 2</td>" in page.read_text(encoding="utf-8")

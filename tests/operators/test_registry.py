@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from fredholm.domain import Domain
+from fredholm.encoders import ENCODERS
 from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
 from fredholm.integral import Facts, Form, choose, read_strategy
 from fredholm.kernels import Layout, MLPKernel, SoftmaxKernel
+from fredholm.models import BODIES, HEADS
 from fredholm.operators import (
     Exact,
     IntegralOperator,
@@ -23,6 +25,7 @@ from fredholm.operators import (
     operator_factory,
     register_operator,
 )
+from fredholm.registry import Registry
 
 
 def test_names():
@@ -275,3 +278,19 @@ def test_unknown_option_is_named_with_a_suggestion():
         OptionError, match="'itnet' has no option 'frequncies'; did you mean 'frequencies'"
     ):
         create_operator("itnet", 8, frequncies=3)
+
+
+def test_parts_of_models_know_their_names_by_one_rule():
+    for table in (ENCODERS, BODIES, HEADS):
+        assert {name: table[name].kind for name in table} == {name: name for name in table}
+    assert ENCODERS["samples"].data == "sequence"
+    assert ENCODERS["field"].data == "field", "by default its own name"
+    colours: Registry[type] = Registry("colour", None, attribute="name")
+
+    class Red: ...
+
+    assert colours.register("red")(Red) is Red
+    assert Red.name == "red"
+    with pytest.raises(OptionError, match="'red' is taken"):
+        colours.register("red")(Registry)
+    assert not hasattr(Registry, "name")

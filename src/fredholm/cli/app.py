@@ -20,6 +20,7 @@ from .reading import (
     TaskFlag,
     TextFlag,
     TimeFlag,
+    as_command,
     as_overrides,
     reading,
 )
@@ -133,6 +134,22 @@ def train(
         trust_code=trust_code,
     )
     show.run_result(result)
+
+
+@app.command(epilog="fredholm plan cifar10 operator=ckconv data.batch_size=128")
+def plan(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(help="Training steps that are timed.", min=1)] = 3,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Say what training by a recipe will cost here: parameters, memory, minutes."""
+    from .. import training
+
+    show.trusted_code(recipe, trust_code)
+    loaded = training.load_recipe(recipe, overrides or [], trust_code=trust_code)
+    show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
 
 
 @app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
@@ -532,4 +549,4 @@ def data_describe(
         task=task,
         split=split,
     )
-    show.description(own_files.describe(path, said), json)
+    show.description(own_files.describe(path, said), as_command(path, said), json)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +37,19 @@ def reading(**given: str | None) -> dict[str, Any]:
     if "channels" in said:
         said["channels"] = [name.strip() for name in said["channels"].split(",")]
     return said
+
+
+def as_command(path: Path, said: dict[str, Any]) -> str:
+    """The command that trains on a path so read.
+
+    Example:
+        >>> as_command(Path("walks.csv"), {"label": "gait", "channels": ["x", "y"]})
+        'fredholm train walks.csv --label gait --channels x,y'
+    """
+    flags = {k: ",".join(v) if isinstance(v, list) else v for k, v in said.items()}
+    place = path if path.is_absolute() or not path.is_dir() else f"{path}/"
+    words = [str(place), *(word for k, v in flags.items() for word in (f"--{k}", v))]
+    return shlex.join(["fredholm", "train", *words])
 
 
 def as_overrides(said: dict[str, Any]) -> list[str]:

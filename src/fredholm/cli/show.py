@@ -37,6 +37,25 @@ def trusted_code(source: Any, trust_code: bool) -> None:
             typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
 
 
+def run_plan(plan: Any, as_json: bool) -> None:
+    """What a run will cost."""
+    if as_json:
+        typer.echo(json_module.dumps(plan.to_dict()))
+        return
+    data = "" if plan.data == "real" else "; the data are not there, random pixels stand in"
+    typer.echo(f"{plan.name}: {plan.parameters:,} parameters on {plan.dataset}{data}")
+    memory = plan.memory
+    parts = f"parameters {memory.parameters:.1f}, gradients {memory.gradients:.1f}, "
+    parts += f"optimizer {memory.optimizer:.1f}, kept for the backward {memory.activations:.1f}"
+    peak = "" if memory.peak is None else f"; a step raised it by {memory.peak:.0f} at its peak"
+    typer.echo(f"memory: {memory.total:.0f} MB ({parts}){peak}")
+    epoch = f"{plan.steps:,} steps of {plan.batch_size} samples"
+    cost = f"{1e3 * plan.step_seconds:.0f} ms each, validation {plan.validation_seconds:.1f} s"
+    typer.echo(f"time: {plan.minutes:.1f} min for {plan.epochs} epochs of {epoch}, {cost}")
+    for number, line in plan.operators.items():
+        typer.echo(f"layer {number}: {line}")
+
+
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
     typer.echo(
@@ -129,8 +148,8 @@ def _answer(result: dict[str, Any]) -> str:
     return f"a field of {' × '.join(map(str, sizes))} numbers (--out FILE.npz writes it)"
 
 
-def description(facts: dict[str, Any], as_json: bool) -> None:
-    """What a user's files hold."""
+def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
+    """What a user's files hold, and the command that trains on them."""
     if as_json:
         typer.echo(json_module.dumps(facts))
         return
@@ -150,7 +169,7 @@ def description(facts: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}")
     for remark in facts["remarks"]:
         typer.echo(f"  note: {remark}")
-    typer.echo(f"next: fredholm train {facts['path']}")
+    typer.echo(f"next: {command}")
 
 
 def _numbers_of(facts: dict[str, Any]) -> list[str]:

@@ -41,6 +41,7 @@ def create_dataset(
     max_length: int | None = None,
     min_count: int | None = None,
     vocabulary: Vocabulary | None = None,
+    masked: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> LabelledDataset:
     """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``,
@@ -69,6 +70,8 @@ def create_dataset(
         min_count: how often a word must occur in the training split to have a number of its own
             (default 2).
         vocabulary: of text, used instead of the training split's: the one a model was trained with.
+        masked: of text, hide this share of the tokens and ask for them instead, see
+            :class:`HiddenTokens`.
         options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data
             list`` shows them.
 
@@ -99,6 +102,7 @@ def create_dataset(
         "max_length": max_length,
         "min_count": min_count,
         "vocabulary": vocabulary,
+        "masked": masked,
     }
     given = {key: value for key, value in given.items() if value is not None}
     own = _own_options(entry, options or {})
@@ -117,7 +121,24 @@ def create_dataset(
             f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another "
             "fraction"
         )
-    return dataset
+    return dataset if masked is None else dataset.hidden(masked)
+
+
+def stand_in(name: str, samples: int, **given: Any) -> LabelledDataset | None:
+    """Random pixels in the shape of a data set that is not there, ``given`` what
+    :func:`create_dataset` would be; None where only its files say how its samples are.
+    """
+    entry = get_entry(name)
+    if entry.shape is None or entry.options not in (None, ImageOptions):
+        return None
+    own = _own_options(entry, given.pop("options", None) or {})
+    asked = entry.kind.request(name, given)
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (samples, *entry.shape), np.uint8)
+    labels = np.arange(samples, dtype=np.uint8) % len(entry.classes)
+    # All of them: the test split is not divided further.
+    request = Request(entry, "test", data_root(), None, None, options=own, **asked)
+    return create_arrays(request, lambda part: (images, labels))
 
 
 def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from ..configuration import Configuration
 from ..domain import Domain
 from ..errors import OptionError
-from ..registry import Registry
+from ..registry import Registered, Registry
 
 
 class Encoder(nn.Module):
@@ -44,24 +45,36 @@ class Encoder(nn.Module):
         raise OptionError(f"step: {type(self).__name__} does not go point by point")
 
 
+class _OwnKind:
+    """The kind of the class that is asked."""
+
+    def __get__(self, instance: Any, owner: type[Configuration]) -> str:
+        return owner.kind
+
+
 @dataclass(frozen=True)
 class EncoderConfig(Configuration):
     """What an encoder is built from; its kind is the ``kind`` of a recipe's ``model.encoder``.
 
     Attributes:
-        data: the kind of data that it reads; several encoders may read one kind.
+        data: the kind of data that it reads, by default the one of its own name; several encoders
+            may read one kind.
         of_data: fields that the data set says, which no recipe sets.
         pools: the read-outs that its domain allows, the usual one first.
+        input_dtype: of one input's tensor.
+        ties: whether a head can answer by its matrix of token vectors.
         causal: whether a point sees those up to its own only.
         own_width: whether its features have a width of their own, that of the data or of an
             embedding; else the body's.
         views: inputs of one sample that are encoded each by itself and read out together.
     """
 
-    data: ClassVar[str] = ""
+    data: ClassVar[Any] = _OwnKind()
     of_data: ClassVar[tuple[str, ...]] = ()
     pools: ClassVar[tuple[str, ...]] = ("mean", "points", "every")
     own_width: ClassVar[bool] = False
+    input_dtype: ClassVar[torch.dtype] = torch.float32
+    ties: ClassVar[bool] = False
     causal = False
     views = 1
 
@@ -93,25 +106,14 @@ class EncoderConfig(Configuration):
         )
 
 
-ENCODERS: Registry[type[EncoderConfig]] = Registry("encoder")
-
-Config = TypeVar("Config", bound=type[EncoderConfig])
+ENCODERS: Registry[type[EncoderConfig]] = Registry("encoder", attribute="kind")
 
 
-def register_encoder(kind: str) -> Callable[[Config], Config]:
+def register_encoder(kind: str) -> Callable[[Registered], Registered]:
     """Make an encoder's configuration known as ``kind``, for ``model.encoder.kind`` of recipes and
     ``create_model(..., encoder={"kind": kind})``.
-
-    Its ``data`` is ``kind`` as well unless the class says another one.
 
     Raises:
         OptionError: a kind that is taken.
     """
-
-    def register(cls: Config) -> Config:
-        cls.kind = kind
-        cls.data = cls.data or kind
-        ENCODERS.add(kind, cls)
-        return cls
-
-    return register
+    return ENCODERS.register(kind)

@@ -33,6 +33,7 @@ class TextConfig(EncoderConfig):
         frequencies, sigma: of ``fourier`` positions.
     """
 
+    input_dtype = torch.int64
     of_data = ("vocabulary", "max_length", "views")
     pools = ("mean", "points", "cls", "last", "every")
 

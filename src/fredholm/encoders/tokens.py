@@ -28,6 +28,8 @@ class TokenConfig(EncoderConfig):
 
     data = "text"
     own_width = True
+    input_dtype = torch.int64
+    ties = True
     of_data = ("vocabulary", "max_length")
     pools = ("mean", "points", "last", "every")
 

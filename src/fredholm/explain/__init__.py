@@ -3,6 +3,7 @@
 from .alignment import Alignment, eigenvector_alignment, model_alignment
 from .attention import class_attention, image_maps, operator_inputs, rollout
 from .centrality import TokenChain, token_chain
+from .given import ReportOptions, RunFacts, Samples
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
 from .module import explain_module, report_module
 from .quality import Quality, attention_quality
@@ -16,6 +17,9 @@ __all__ = [
     "Degradation",
     "Profile",
     "Quality",
+    "ReportOptions",
+    "RunFacts",
+    "Samples",
     "TokenChain",
     "VarianceShare",
     "attention_quality",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .page import Picture, Section, render_page, table
+from .page import Picture, Section, render_page, table, words
 from .style import WIDTH, Theme, new_figure, render
 
 if TYPE_CHECKING:
@@ -66,22 +66,20 @@ def _task_section(
     if shown:
         timed = any(row["step_milliseconds"] for row in shown)
         cost = "milliseconds of a training step" if timed else "MFLOPs a sample, forward"
-        words = f"{task['name']}: test {task['measure']} of {len(shown)} operators against {cost}"
-        caption = f"<b>Score against cost.</b> Mean over seeds with its standard deviation; {cost}, logarithmic."
+        alt = f"{task['name']}: test {task['measure']} of {len(shown)} operators against {cost}"
+        caption = words("cost_caption", cost=cost)
         drawn = render(
             lambda theme: scatter(theme, shown, names, measure=task["measure"], timed=timed)
         )
-        pictures.append(Picture(f"cost-{task['name']}", words, caption, drawn))
+        pictures.append(Picture(f"cost-{task['name']}", alt, caption, drawn))
     curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
     curves = {name: curve for name, curve in curves.items() if curve}
     if curves:
         metric = "validation accuracy" if percent else "validation loss"
-        words = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
-        caption = (
-            f"<b>Learning curves.</b> {metric.capitalize()} after each epoch, mean over seeds."
-        )
+        alt = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
+        caption = words("learning_caption", metric=metric.capitalize())
         drawn = render(lambda theme: learning(theme, curves, names, percent=percent, label=metric))
-        pictures.append(Picture(f"curves-{task['name']}", words, caption, drawn))
+        pictures.append(Picture(f"curves-{task['name']}", alt, caption, drawn))
     head = [
         "operator",
         f"test {task['measure']}",
@@ -110,14 +108,15 @@ def _task_section(
         ]
         for row in [*shown, *(r for r in rows if r["mean"] is None)]
     ]
-    refused = "".join(
-        f"<p class='note'>{_plain(row['operator'])}: {_plain(row['refused'])}</p>"
-        for row in rows
-        if row["refused"]
-    )
-    text = f"<p>{_plain(task['title'])}. {task['points']} points, {task['samples']:,} training samples.</p>"
+    refused = words("refused", rows=[row for row in rows if row["refused"]])
+    sizes = {"points": task["points"], "samples": f"{task['samples']:,}"}
+    text = words("task", title=task["title"], **sizes)
     return Section(
-        task["name"], task["name"], text, pictures, after=f"{_wide(table(head, lines))}{refused}"
+        task["name"],
+        task["name"],
+        text,
+        pictures,
+        after=words("wide", table=table(head, lines)) + refused,
     )
 
 
@@ -127,10 +126,10 @@ def _scaling_section(speed: Mapping[str, Any], names: Sequence[str]) -> Section:
         found = [c for c in speed["scaling"] if c["direction"] == direction and c["lengths"]]
         if not found:
             continue
-        words = f"{title}: milliseconds against the number of points for {len(found)} operators, both logarithmic"
-        caption = f"<b>{title}.</b> Median milliseconds of one operator at one signal; the exponent is fitted to the longest lengths."
+        alt = f"{title}: milliseconds against the number of points for {len(found)} operators, both logarithmic"
+        caption = words("scaling_caption", title=title)
         drawn = render(lambda theme, found=found: scaling(theme, found, names))
-        pictures.append(Picture(f"scaling-{direction}", words, caption, drawn))
+        pictures.append(Picture(f"scaling-{direction}", alt, caption, drawn))
     reference = speed["reference"]
     lines = [
         [
@@ -149,8 +148,10 @@ def _scaling_section(speed: Mapping[str, Any], names: Sequence[str]) -> Section:
         f"faster than {reference} from",
         "thousand points a second",
     ]
-    text = f"<p>Cost of one operator of width {speed['dim']} against the number of points N.</p>"
-    return Section("scaling", "Scaling", text, pictures, after=_wide(table(head, lines)))
+    text = words("scaling", width=speed["dim"])
+    return Section(
+        "scaling", "Scaling", text, pictures, after=words("wide", table=table(head, lines))
+    )
 
 
 def _crossover(curve: Mapping[str, Any], reference: str) -> str:
@@ -194,17 +195,6 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
         "step_megabytes": "{:.0f}",
     }
     return forms.get(key, "{}").format(value / 1e6 if key == "flops" else value)
-
-
-def _plain(text: str) -> str:
-    from html import escape
-
-    return escape(str(text))
-
-
-def _wide(html: str) -> str:
-    """A table that scrolls where the page is narrow."""
-    return f'<div style="overflow-x:auto">{html}</div>'
 
 
 # --- pictures -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .kernels import image_grid, output_points, take_samples
-from .page import Picture, Section
+from .page import Picture, Section, words
 from .plots import _short
 from .sections import Layer, _plain
 from .style import WIDTH, Theme, new_figure, render
@@ -57,31 +57,16 @@ def entry_section(layer: Layer, query: int | None = None) -> tuple[Section | Non
             else _lines(t, names, values, place, at)
         )
     )
-    scale = (
-        "blue is positive, orange negative, white zero; all panels share one scale"
-        if grid is not None
-        else ""
-    )
-    caption = (
-        f"<b>The {len(chosen)} strongest of {len(size):,} entries of the kernel's row at point "
-        f"{query}</b>, "
-        f"input channel → output channel, measure included{'; ' + scale if scale else ''}. "
-        "Together they hold "
-        f"{share:.0%} of the row's squared norm. {'Ring' if grid is not None else 'Dashed line'}: "
-        "the query."
-    )
-    text = (
-        "<p>What a unit of one input channel at a point y adds to one output channel at the query: "
-        '<span class="formula">K<sub>oi</sub>(x, y; u) μ(y)</span>, with its sign.</p>'
-    )
+    facts = {"chosen": len(chosen), "count": f"{len(size):,}", "query": query}
+    shown = words("entries_caption", **facts, share=f"{share:.0%}", grid=grid is not None)
     picture = Picture(
-        "entries", f"Signed entries of one kernel row: {', '.join(names)}", caption, drawn
+        "entries", f"Signed entries of one kernel row: {', '.join(names)}", shown, drawn
     )
     numbers = {
         "query": query,
         "entries": dict(zip(names, (_plain(torch.from_numpy(v)) for v in values))),
     }
-    return Section("entries", "Entries of the kernel", text, [picture]), numbers
+    return Section("entries", "Entries of the kernel", words("entries"), [picture]), numbers
 
 
 def _middle(domain: Any) -> int:

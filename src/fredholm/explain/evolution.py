@@ -9,7 +9,7 @@ from torch import Tensor
 from ..encoders import Inputs
 from ..families.continuous import ContinuousBody
 from ..families.continuous.monitors import trajectory
-from .page import Picture, Section
+from .page import Picture, Section, words
 from .style import WIDTH, Theme, new_figure, render
 
 if TYPE_CHECKING:
@@ -35,30 +35,15 @@ def evolution_section(
     base = body.evolution.steps
     counts = [base, 2 * base, 4 * base] if model.config.body.scheme != "relaxed" else [base]
     result = {n: trajectory(model, inputs.to(device), n, seed) for n in counts}
-    text = (
-        "<p>Depth is time here: u(0) is what the encoder gives, and every step of length <span "
-        'class="formula">Δt = T / N</span> applies '
-        f"the terms of the equation one after the other. The model was built for {base} steps of a "
-        "horizon T = "
-        f"{body.evolution.horizon:g}; the same weights are run with more, shorter steps beside "
-        "it. Curves that agree say that the "
-        "steps resolve the equation; curves that part say that the model is a stack of layers "
-        "rather than an evolution.</p>"
-    )
-    caption = (
-        "<b>After every step.</b> Left: ½‖u‖², the features' mean square over real points, halved. "
-        "Middle: distance of the features "
-        "to those of mean 0 and standard deviation 1, before a hard projection's affine map. "
-        "Right: how much a difference of 1% of "
-        f"u(0) has grown; 1 is unchanged. Means over {len(inputs)} samples, seed {seed}."
-    )
+    text = words("evolution", steps=base, horizon=f"{body.evolution.horizon:g}")
+    caption = words("evolution_caption", samples=len(inputs), seed=seed)
     ends = {n: {key: values[-1] for key, values in one.items()} for n, one in result.items()}
-    words = "; ".join(
+    alt = "; ".join(
         f"{n} steps end at energy {e['energy']:.3g}, distance {e['distance']:.3g}, growth "
         f"{e['growth']:.3g}"
         for n, e in ends.items()
     )
-    picture = Picture("steps", words, caption, render(lambda theme: steps(theme, result)))
+    picture = Picture("steps", alt, caption, render(lambda theme: steps(theme, result)))
     return Section("steps", "Step by step", text, [picture]), {
         str(n): one for n, one in result.items()
     }

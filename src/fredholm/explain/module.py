@@ -5,7 +5,6 @@ inside its model.
 from __future__ import annotations
 
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ from ..errors import ConversionError, OptionError, require
 from ..integral import IntegralOperator
 from .calls import Call, capture, evaluating, find_layer
 from .entries import entry_section
+from .given import ReportOptions
 from .kernels import BUDGET, image_grid, output_points, take_samples
-from .page import Section, render_page
-from .report import NUMBERS, _units, _write, kernel_sections
+from .page import Section, words
+from .report import Content, kernel_sections, units, write_report
 from .sections import Layer
 from .sources import load_inputs, load_model
 
@@ -29,7 +29,6 @@ TOLERANCE = {
     torch.float64: 1e-8,
     torch.float32: 1e-3,
 }  # beyond it the operator is not this layer; the page says the error
-INPUT = '<p class="note">The picture is the size of the layer\'s own input, ‖u(x)‖, and its outline.</p>'
 WORK = 2**29  # kernel entries read for one picture
 
 
@@ -108,12 +107,11 @@ def report_module(
         read = min(len(call.u), max(3, WORK // (8 * row)))
         result = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
         count = max(1, min(queries, WORK // (row * read)))
-        sections, numbers = kernel_sections(
-            [result], _picture(result), seed=seed, queries=count, map_queries=map_queries
-        )
+        look = ReportOptions(samples, count, map_queries, seed=seed)
+        sections, numbers = kernel_sections([result], _picture(result), look)
         entries, numbers["entries"] = entry_section(result)
         sections = [
-            replace(s, text=s.text + INPUT) if s.key == "maps" and call.grid else s
+            replace(s, text=s.text + words("layer_note")) if s.key == "maps" and call.grid else s
             for s in sections
         ]
         sections = [_identity(path, layer, operator, call, domain, options), *sections]
@@ -128,9 +126,7 @@ def report_module(
     }
     head = _head(layer, operator, call, domain, error, kernel_error)
     lead = f"{kind} of {type(model).__name__}{f' from {source}' if source else ''}, as an integral operator"
-    foot = f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
-    page = render_page(title or path, lead, head, sections, foot)
-    return _write(Path(out_dir), page, sections, {"title": title or path, "seed": seed, **numbers})
+    return write_report(Path(out_dir), title or path, Content(lead, head, sections, numbers), seed)
 
 
 def explain_module(
@@ -248,7 +244,7 @@ def _head(layer, operator, call, domain, error, kernel_error) -> list[tuple[str,
             f"{operator.dim} → {operator.out_dim}",
             f"{operator.heads} head{'s' * (operator.heads > 1)}",
         ),
-        ("Parameters", _units(parameters), f"{parameters:,}"),
+        ("Parameters", units(parameters), f"{parameters:,}"),
     ]
 
 
@@ -264,19 +260,18 @@ def _identity(path, layer, operator, call, domain, options) -> Section:
     )
     plan = operator.plan(domain)
     order = "causal, " if domain.causal else ""
-    times = "" if call.calls == 1 else f" The model calls it {call.calls} times; this is the first."
-    given = f" Options: {', '.join(f'{k}={v!r}' for k, v in options.items())}." if options else ""
-    offset = ", an offset (biases, initial state)" if _affine(operator, call, domain) else ""
-    text = (
-        '<p class="formula">y(x) = ∫ K(x, y; u) u(y) dμ(y) + offset(x)</p>'
-        f"<p><code>{escape(path)}</code>, a "
-        f"<code>{escape(type(layer).__module__)}.{escape(type(layer).__name__)}</code>, with "
-        f"its own weights.{times}{given} Its kernel is a <code>{type(kernel).__name__}</code>: "
-        f"{escape(summary)}. "
-        "The response has this "
-        f"integral{offset}{' and an output projection' if operator.projection is not None else ''}. "
-        f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}. Evaluated by "
-        f"{escape(str(plan))}.</p>"
+    where = f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}."
+    text = words(
+        "layer",
+        path=path,
+        kind=f"{type(layer).__module__}.{type(layer).__name__}",
+        kernel=type(kernel).__name__,
+        summary=summary,
+        calls=call.calls,
+        options=", ".join(f"{k}={v!r}" for k, v in options.items()),
+        offset=_affine(operator, call, domain),
+        projection=operator.projection is not None,
+        plan=f"{where} Evaluated by {plan}.",
     )
     return Section("identity", "The operator", text)
 

@@ -1,6 +1,6 @@
 """The page: sections to one self-contained HTML file. It has no script and loads nothing.
 
-What it looks like stands in ``templates/``: ``page.html`` and ``style.css``.
+What it looks like and says stands in ``templates/``: ``page.html``, ``words.html`` and ``style.css``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -73,9 +74,24 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return str(_template("parts.html").module.table(head, rows))  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def words(name: str, /, **values: Any) -> str:
+    """The prose of a section or a caption, a macro of ``words.html``; values are escaped.
+
+    Example:
+        >>> words("mistakes", wrong=1, count=9, what="<b>")
+        '<p>1 of 9 &lt;b&gt; were given a wrong class.</p>'
+    """
+    return str(getattr(_template("words.html").module, name)(**values))
+
+
 def folded(title: str, html: str) -> str:
     """Something long, folded away under its title."""
     return str(_template("parts.html").module.folded(title, html))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def preformatted(text: str) -> str:
+    """Text as it is written, in letters of one width."""
+    return str(_template("parts.html").module.preformatted(text))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # --- parts ----------------------------------------------------------------------------------------

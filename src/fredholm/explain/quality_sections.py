@@ -5,7 +5,6 @@ say what is plotted and from how much.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from ..integral import IntegralOperator
 from . import quality_plots as plots
 from .alignment import eigenvector_alignment
 from .centrality import token_chain
+from .given import Samples
 from .kernels import image_grid
-from .page import Picture, Section, table
+from .page import Picture, Section, table, words
 from .quality import AREAS, MEASURES, Quality, attention_quality, mean_error
 from .samples import choose_samples
 from .sections import Layer, _plain
@@ -39,11 +39,8 @@ def quality_sections(
     pictures: Sequence[Any],
     layers: Sequence[Layer],
     chosen: Sequence[int],
+    samples: Samples,
     *,
-    boxes: Tensor | None = None,
-    masks: Tensor | None = None,
-    labels: Tensor | None = None,
-    classes: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[list[Section], dict[str, Any]]:
     """All sections for the ``chosen`` of some images (inputs of another kind have none chosen), and
@@ -58,9 +55,12 @@ def quality_sections(
     if reason:
         return [], {"skipped": reason}
     index = torch.as_tensor(chosen)
-    box, mask = (None if known is None else known[index] for known in (boxes, masks))
+    box, mask = (
+        None if known is None else known[index] for known in (samples.boxes, samples.masks)
+    )
     device = next(model.parameters()).device
     result = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
+    labels, classes = samples.labels, samples.classes or ()
     names = None if labels is None else [classes[int(labels[i])] for i in chosen]
     sections = [
         _overlay_section(result, [pictures[i] for i in chosen], names, seed),
@@ -120,31 +120,9 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
         )
     if not rows:
         return None, numbers
-    text = (
-        '<p>A layer\'s weights as a walk over the patches, <span class="formula">M = γW</span>, '
-        "which stops at i with "
-        "probability "
-        '<span class="formula">1 − Σ<sub>j</sub> M<sub>ij</sub></span>. A patch is central when '
-        "walks from everywhere "
-        "pass through it. "
-        "Linear InfSA replaces the limit of many steps by a first one; the figure shows how near a "
-        "single step comes "
-        "to the limit, for "
-        "this layer's own operator on these images.</p>"
-    )
     count = sum(one.cosine.numel() for one in alignments)
-    caption = (
-        "<b>One step against the leading eigenvector.</b> A dot is one head of one image, the bar "
-        "the mean; 1 is the "
-        "same direction (cosine) "
-        f"or the same order of patches (Spearman). {count} dots in all, {len(layers[0].u)} images. "
-        "Linear InfSA: its "
-        f"weights against the Perron "
-        "vector of φ(QKᵀ); other operators: what each patch receives in one step from everywhere "
-        "against the limit of "
-        "many."
-    )
-    words = "; ".join(
+    caption = words("centrality_caption", dots=count, images=len(layers[0].u))
+    alt = "; ".join(
         f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, alignments)
     )
     drawn = render(lambda theme: plots.alignments(theme, names, alignments))
@@ -152,8 +130,8 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
     return Section(
         "centrality",
         "Centrality",
-        text,
-        [Picture("alignment", words, caption, drawn)],
+        words("centrality"),
+        [Picture("alignment", alt, caption, drawn)],
         after=table(head, rows),
     ), numbers
 
@@ -169,85 +147,42 @@ def _overlay_section(
     inside = None if kind is None else found.targets[kind][:count].numpy()
     maps = {NAMES[m].split(",")[0]: values[:count].numpy() for m, values in found.maps.items()}
     names = [str(labels[i]) for i in range(count)] if labels is not None else [""] * count
-    text = (
-        "<p>What the read-out looks at, one map an image: the class token's weights on the patches "
-        "in the last layer "
-        "(with a mean read-out, "
-        "the mean over all patches), a mean over heads; rollout, which follows the weights through "
-        "all layers, half of "
-        "each step staying where it is; "
-        "and the incoming centrality of each patch in the last layer, the visits of walks from "
-        "everywhere.</p>"
-    )
-    text += "".join(
-        f'<p class="note">Without {escape(NAMES[m])}: {escape(why)}.</p>'
-        for m, why in found.skipped.items()
-    )
-    outline = "" if kind is None else f" Outlined: the patches of the object, by its {kind}."
-    caption = (
-        "<b>Maps over images.</b> Each on its own scale from 0; brighter or darker blue is "
-        f"more.{outline} {count} images "
-        f"drawn with seed {seed}."
-    )
-    words = f"Attention maps over {count} images: {', '.join(maps)}"
+    skipped = [(NAMES[m], why) for m, why in found.skipped.items()]
+    text = words("attention", skipped=skipped)
+    caption = words("attention_caption", kind=kind, images=count, seed=seed)
+    alt = f"Attention maps over {count} images: {', '.join(maps)}"
     drawn = render(lambda theme: plots.overlays(theme, pictures[:count], maps, inside, names))
-    return Section(
-        "attention", "Attention maps", text, [Picture("overlays", words, caption, drawn)]
-    )
+    return Section("attention", "Attention maps", text, [Picture("overlays", alt, caption, drawn)])
 
 
 def _removal_section(found: Quality) -> Section:
     one = next(iter(found.degradation.values()))
     count = len(one.curves["morf"])
-    text = (
-        "<p>Patches are painted over in the colour of the mean, in the order of a map. If the map "
-        "is faithful, "
-        "confidence in the class that was "
-        "chosen for the whole image falls fast when the most relevant go first (MoRF) and stays "
-        "when the least "
-        "relevant do (LeRF). "
-        "A map is worth something where it beats the random order.</p>"
-    )
     rows = [
         [NAMES[m], *(_score(mean_error(d.area(order))) for order in AREAS)]
         for m, d in found.degradation.items()
     ]
     after = table(["map", *(label for label in AREAS.values())], rows)
-    caption = (
-        "<b>Confidence against patches removed.</b> Probability of the chosen class over that of "
-        "the whole image, "
-        f"mean over {count} images; "
-        "band: ± 1 standard error. Below, areas: of MoRF over the curve, of the others under it; "
-        "more is better for "
-        "both maps' orders."
-    )
+    caption = words("removal_caption", images=count)
     curves = {
         NAMES[m].split(",")[0]: {o: v.numpy() for o, v in d.curves.items()}
         for m, d in found.degradation.items()
     }
     drawn = render(lambda theme: plots.removals(theme, one.fractions.numpy(), curves))
-    words = "; ".join(
+    alt = "; ".join(
         f"{NAMES[m]}: MoRF {float(d.area('morf').mean()):.2f}" for m, d in found.degradation.items()
     )
     return Section(
         "removal",
         "Removing patches",
-        text,
-        [Picture("removal", words, caption, drawn)],
+        words("removal"),
+        [Picture("removal", alt, caption, drawn)],
         after=after,
     )
 
 
 def _place_section(found: Quality) -> Section:
     kinds = list(found.targets)
-    text = (
-        "<p>Where the object is known, a map is a detector of its patches: how often a patch of "
-        "the object ranks above "
-        "another one (ROC-AUC, chance "
-        "0.5), average precision (PR-AUC, chance the share of patches inside), and how much of the "
-        "map's mass lies "
-        "inside.</p>"
-    )
     rows = [
         [NAMES[m], kind, *(_score(mean_error(measures[key])) for key in MEASURES)]
         for m, by_kind in found.localisation.items()
@@ -258,19 +193,14 @@ def _place_section(found: Quality) -> Section:
     marked = found.targets[kind].flatten(1).any(1)
     maps = {NAMES[m].split(",")[0]: values[marked].numpy() for m, values in found.maps.items()}
     inside = found.targets[kind][marked].numpy()
-    caption = (
-        f"<b>Finding the object's patches, by its {kind}.</b> All patches of {int(marked.sum())} "
-        "images together, each "
-        f"map over its largest value; "
-        "dashed: a map that knows nothing. The table has means over images ± 1 standard error."
-    )
+    caption = words("place_caption", kind=kind, images=int(marked.sum()))
     drawn = render(lambda theme: plots.rankings(theme, maps, inside))
-    words = "ROC and precision-recall of " + ", ".join(maps)
+    alt = "ROC and precision-recall of " + ", ".join(maps)
     return Section(
         "localisation",
         "Finding the object",
-        text,
-        [Picture("rankings", words, caption, drawn)],
+        words("place"),
+        [Picture("rankings", alt, caption, drawn)],
         after=after,
     )
 

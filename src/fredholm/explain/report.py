@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +13,13 @@ from torch import Tensor, nn
 
 from ..data.kinds.kind import Kind, Page, kind_of
 from ..domain import Domain
-from ..encoders import Inputs
-from ..errors import CheckpointError, DataError, OptionError, ShapeError, require
+from ..errors import CheckpointError, OptionError, ShapeError, require
+from ..files import write_text
 from ..models import Model
+from .calls import evaluating
 from .evolution import evolution_section
-from .page import Section, folded, render_page
+from .given import ReportOptions, RunFacts, Samples
+from .page import Section, folded, preformatted, render_page
 from .quality_sections import choose_marked, quality_sections
 from .results import (
     classify,
@@ -34,73 +35,35 @@ from .sections import Layer, _plain, map_section, profile_section, share_section
 from .texts import text_section
 
 PAGE, NUMBERS = "index.html", "numbers.json"
+USUAL, UNKNOWN = ReportOptions(), RunFacts()
 
 
 def report(
     model: Any,
-    inputs: Tensor | Inputs,
-    labels: Tensor | None = None,
+    samples: Samples,
     *,
     out_dir: str | Path,
     domain: Domain | None = None,
     title: str | None = None,
-    classes: Sequence[str] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    metrics: str | Path | Iterable[Mapping[str, Any]] | None = None,
-    evaluation: Mapping[str, Any] | None = None,
-    recipe: str | None = None,
-    samples: int = 24,
-    queries: int = 32,
-    map_queries: list[int] | None = None,
-    picture: int | None = None,
-    texts: Sequence[str] | None = None,
-    boxes: Tensor | None = None,
-    masks: Tensor | None = None,
-    quality: int = 64,
-    kind: Kind | None = None,
-    counted: str | None = None,
-    seed: int = 0,
+    options: ReportOptions = USUAL,
+    run: RunFacts = UNKNOWN,
 ) -> Path:
     r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's
     path.
 
     For a model the page shows its accuracy and size, training curves, what its operators learned,
     and its mistakes; for an operator, which obeys the contract (``kernel_matrix``, ``weights``),
-    what it does with ``inputs`` on ``domain``. The page holds its pictures inside, has no script
+    what it does with the samples on ``domain``. The page holds its pictures inside, has no script
     and loads nothing. Calls with the same arguments write the same pictures.
 
     Args:
         model: a model with ``trace(images)`` (every registered model has it), or an operator.
-        inputs: for a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be
-            normalised by ``mean`` and ``std``, token numbers (N, length) of texts, sequences (N,
-            points, C) with NaN where nothing is, point clouds (N, points, p), or
-            :class:`fredholm.encoders.Inputs`; for an operator its features (B, N, D).
-        labels: the samples' classes (N,); without them the page computes no accuracy and has no
-            examples.
+        samples: what it is shown with.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
         domain: where an operator's features live, default a line.
         title: the page's heading.
-        classes, mean, std: class names, and the per-channel normalisation of the inputs in units of
-            [0, 1]; by default those that the model was saved with.
-        metrics: a ``metrics.csv``, or rows of one, for the training curves.
-        evaluation: an ``evaluation.json`` as a dictionary; its accuracy and confusion matrix then
-            stand for the computed ones.
-        recipe: text of the recipe.
-        samples: signals from which kernels are read, drawn with ``seed``.
-        queries: query points of a signal from which the profile is read.
-        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and
-            place.
-        picture: index of the sample whose maps are drawn, by default the first of those drawn.
-        texts: the texts themselves, for the examples.
-        boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
-            all False where that is unknown.
-        kind: of the samples, which their data set knows; by default told by their shapes and the
-            model's encoder.
-        counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
-            points.
-        quality: images whose attention maps are judged
-            (:func:`fredholm.explain.attention_quality`), 0 for none.
+        options: how much is looked at.
+        run: curves, scores and recipe of the training.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -110,141 +73,153 @@ def report(
     Example:
         >>> import tempfile
         >>> from fredholm import create_operator
+        >>> operator, samples = create_operator("softmax", 8, heads=2), Samples(torch.randn(4, 9, 8))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report(create_operator("softmax", 8, heads=2), torch.randn(4, 9, 8), out_dir=folder).name
+        ...     report(operator, samples, out_dir=folder).name
         'index.html'
     """
     require("matplotlib", "train", "a report")
-    if samples < 1:
-        raise OptionError(f"a report needs at least one sample, got samples={samples}")
-    options = {"seed": seed, "queries": queries, "map_queries": map_queries}
     if hasattr(model, "trace"):
-        facts = getattr(model, "extra", None) or {}
-        mean, std = mean or facts.get("mean"), std or facts.get("std")
-        encoder = encoder_config(model)
-        kind = kind or kind_of(inputs, getattr(encoder, "data", ""))
-        if not len(inputs):
-            raise ShapeError(f"a report needs at least one {kind.one}, got none")
-        timed = bool(getattr(encoder, "timed", False))
-        normal, pictures = kind.prepare(inputs, Page(mean, std, texts, timed))
-        names = _class_names(classes or facts.get("classes"), model, labels, len(normal))
-        was_training = model.training
-        model.eval()
-        try:
-            head, sections = _results(
-                model, kind, normal, pictures, labels, names, metrics, evaluation, counted
-            )
-            chosen = choose_samples(len(normal), samples, seed, picture)
-            layers = trace_layers(model, normal, chosen)
-            image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
-            if image is None and map_queries is None:
-                options["map_queries"] = padded_queries(layers)
-            kernel, numbers = kernel_sections(layers, image, **options) if layers else ([], {})
-            judgeable = quality if kind.judged else 0
-            look = choose_marked(
-                len(normal), judgeable, seed, picture, masks if boxes is None else boxes
-            )
-            where = {"boxes": boxes, "masks": masks, "labels": labels, "classes": names}
-            judged, numbers["attention"] = quality_sections(
-                model, normal, pictures or [], layers, look, seed=seed, **where
-            )
-            kernel += judged
-            evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
-            kernel += [evolution] if evolution else []
-        finally:
-            model.train(was_training)
-        sections = (
-            [*sections[:1], *kernel, *sections[1:]] if metrics is not None else [*kernel, *sections]
-        )
-        sections += (
-            [
-                Section(
-                    "recipe",
-                    "Recipe",
-                    "",
-                    after=folded("Show the recipe", f"<pre>{escape(recipe)}</pre>"),
-                )
-            ]
-            if recipe
-            else []
-        )
-        lead = _lead(model, kind)
-    elif hasattr(model, "kernel_matrix") and isinstance(inputs, Tensor):
-        layer = Layer(
-            type(model).__name__,
-            model,
-            inputs[:samples],
-            domain or Domain.line(inputs.shape[1], device=inputs.device),
-        )
-        sections, numbers = kernel_sections([layer], None, **options)
-        head, lead = [], f"One operator on {inputs.shape[1]} points"
+        content = _of_model(model, samples, options, run)
+    elif hasattr(model, "kernel_matrix") and isinstance(samples.inputs, Tensor):
+        content = _of_operator(model, samples.inputs, domain, options)
     else:
         raise OptionError(
             "report takes a model with trace(images) or an operator with kernel_matrix, got "
             f"{type(model).__name__}"
         )
     heading = title or f"What {type(model).__name__} learned"
-    foot = f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside this page. Seed {seed}."
-    page = render_page(heading, lead, head, sections, foot)
-    return _write(Path(out_dir), page, sections, {"title": heading, "seed": seed, **numbers})
+    return write_report(Path(out_dir), heading, content, options.seed)
 
 
 def report_run(
     run: str | Path,
-    inputs: Tensor | Inputs,
-    labels: Tensor | None = None,
+    samples: Samples,
     *,
     model: nn.Module | None = None,
     out_dir: str | Path | None = None,
-    **options: Any,
+    options: ReportOptions = USUAL,
+    counted: str | None = None,
 ) -> Path:
     """The report of a run folder, by default into ``run/report``: its model, ``metrics.csv``,
     ``evaluation.json``, ``recipe.yaml``.
 
     Args:
         run: a folder that ``fredholm train`` made.
-        inputs, labels: of the split that was evaluated, as :func:`report` takes them.
+        samples: of the split that was evaluated.
         model: the run's model where the caller has loaded it (operators of the user's own files
             must be imported for that); by default ``run/model``.
-        options: further arguments of :func:`report`.
+        options: how much is looked at.
+        counted: see :class:`RunFacts`.
 
     Raises:
         CheckpointError: no such folder, or no model in it.
-        DataError: an ``evaluation.json`` that is no JSON.
+        DataError: an ``evaluation.json`` that is not JSON.
     """
     from ..models import from_pretrained
 
     run = Path(run)
     if not run.is_dir():
         raise CheckpointError(f"no run folder {str(run)!r}; give one that fredholm train made")
-    model = from_pretrained(run / "model") if model is None else model
-    result: dict[str, Any] = {"title": run.resolve().name}
-    if (run / "metrics.csv").is_file():
-        result["metrics"] = run / "metrics.csv"
-    if (run / "evaluation.json").is_file():
-        try:
-            result["evaluation"] = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DataError(
-                f"{run / 'evaluation.json'} is no JSON ({error}); run fredholm evaluate again"
-            ) from error
-    if (run / "recipe.yaml").is_file():
-        result["recipe"] = (run / "recipe.yaml").read_text(encoding="utf-8")
-    return report(model, inputs, labels, out_dir=out_dir or run / "report", **{**result, **options})
+    return report(
+        from_pretrained(run / "model") if model is None else model,
+        samples,
+        out_dir=out_dir or run / "report",
+        title=run.resolve().name,
+        options=options,
+        run=RunFacts.of(run, counted),
+    )
+
+
+# --- what is on the page --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Content:
+    """All of a page but its heading; ``numbers`` are those of the figures."""
+
+    lead: str
+    head: list[tuple[str, str, str]]
+    sections: list[Section]
+    numbers: dict[str, Any]
+
+
+def _of_operator(
+    operator: Any, inputs: Tensor, domain: Domain | None, options: ReportOptions
+) -> Content:
+    shown = inputs[: options.samples]
+    place = domain or Domain.line(inputs.shape[1], device=inputs.device)
+    layer = Layer(type(operator).__name__, operator, shown, place)
+    sections, numbers = kernel_sections([layer], None, options)
+    return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)
+
+
+def _of_model(model: Any, samples: Samples, options: ReportOptions, run: RunFacts) -> Content:
+    samples, normal, pictures = _prepared(model, samples)
+    with evaluating(model):
+        head, results = _results(model, samples, normal, pictures, run)
+        kernel, numbers = _learned(model, samples, normal, pictures, options)
+    curves = 0 if run.metrics is None else 1  # they come first
+    sections = [*results[:curves], *kernel, *results[curves:]]
+    if run.recipe:
+        text = folded("Show the recipe", preformatted(run.recipe))
+        sections.append(Section("recipe", "Recipe", "", after=text))
+    return Content(_lead(model, _kind(samples)), head, sections, numbers)
+
+
+def _prepared(model: Any, samples: Samples) -> tuple[Samples, Any, list[Any] | None]:
+    """The samples with what the model was saved with and their kind; the model's inputs; what is
+    drawn of each.
+    """
+    facts, encoder = getattr(model, "extra", None) or {}, encoder_config(model)
+    mean, std = samples.mean or facts.get("mean"), samples.std or facts.get("std")
+    kind = samples.kind or kind_of(samples.inputs, getattr(encoder, "data", ""))
+    if not len(samples.inputs):
+        raise ShapeError(f"a report needs at least one {kind.one}, got none")
+    timed = bool(getattr(encoder, "timed", False))
+    normal, pictures = kind.prepare(samples.inputs, Page(mean, std, samples.texts, timed))
+    given = samples.classes or facts.get("classes")
+    names = _class_names(given, model, samples.labels, len(normal))
+    return replace(samples, mean=mean, std=std, kind=kind, classes=names), normal, pictures
+
+
+def _kind(samples: Samples) -> Kind:
+    """Of samples that are prepared."""
+    assert samples.kind is not None
+    return samples.kind
+
+
+def _learned(
+    model: Any, samples: Samples, normal: Any, pictures: list[Any] | None, options: ReportOptions
+) -> tuple[list[Section], dict[str, Any]]:
+    """Kernels, attention maps, steps: what the operators of a model do with some samples."""
+    kind, seed = _kind(samples), options.seed
+    chosen = choose_samples(len(normal), options.samples, seed, options.picture)
+    layers = trace_layers(model, normal, chosen)
+    image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
+    if image is None and options.map_queries is None:
+        options = replace(options, map_queries=padded_queries(layers))
+    sections, numbers = kernel_sections(layers, image, options) if layers else ([], {})
+    marked = samples.masks if samples.boxes is None else samples.boxes
+    judged = options.quality if kind.judged else 0
+    look = choose_marked(len(normal), judged, seed, options.picture, marked)
+    quality, numbers["attention"] = quality_sections(
+        model, normal, pictures or [], layers, look, samples, seed=seed
+    )
+    evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
+    return [*sections, *quality, *([evolution] if evolution else [])], numbers
 
 
 def kernel_sections(
     layers: Sequence[Layer],
     image: np.ndarray | None,
-    *,
-    seed: int = 0,
-    queries: int = 32,
-    map_queries: list[int] | None = None,
+    options: ReportOptions,
 ) -> tuple[list[Section], dict[str, Any]]:
     """What the operators of some layers learned: (sections, numbers by section)."""
-    profile, profile_numbers = profile_section(layers, seed=seed, queries=queries)
-    share, share_numbers = share_section(layers, seed=seed)
-    maps, map_numbers = map_section(layers, image, map_queries)
+    chosen = None if options.map_queries is None else list(options.map_queries)
+    profile, profile_numbers = profile_section(layers, seed=options.seed, queries=options.queries)
+    share, share_numbers = share_section(layers, seed=options.seed)
+    maps, map_numbers = map_section(layers, image, chosen)
     sections = [profile, share] + ([maps] if maps else [])
     return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
 
@@ -253,29 +228,23 @@ def kernel_sections(
 
 
 def _results(
-    model: Any,
-    kind: Kind,
-    inputs: Any,
-    pictures: list[Any] | None,
-    labels: Tensor | None,
-    classes: Sequence[str],
-    metrics: str | Path | Iterable[Mapping[str, Any]] | None,
-    evaluation: Mapping[str, Any] | None,
-    counted: str | None,
+    model: Any, samples: Samples, inputs: Any, pictures: list[Any] | None, run: RunFacts
 ) -> tuple[list[tuple[str, str, str]], list[Section]]:
     """The head's numbers, and the sections training, confusion and examples, as far as there is
     something to show.
     """
-    sections = [curve_section(read_history(metrics))] if metrics is not None else []
+    sections = [curve_section(read_history(run.metrics))] if run.metrics is not None else []
+    kind, classes, evaluation = _kind(samples), samples.classes or (), run.evaluation
     head, examples = [], None
-    if labels is not None:
+    if samples.labels is not None:
+        labels = samples.labels.cpu()
         predicted, probability = classify(model, inputs)
         if pictures is not None:
             section = text_section if isinstance(pictures[0], str) else example_section
-            examples = section(pictures, labels.cpu(), predicted, probability, classes, kind)
-        evaluation = evaluation or summarise(labels.cpu(), predicted, classes)
+            examples = section(pictures, labels, predicted, probability, classes, kind)
+        evaluation = evaluation or summarise(labels, predicted, classes)
     if evaluation is not None:
-        what = counted or kind.many
+        what = run.counted or kind.many
         split = f"{evaluation['split']} {what}" if "split" in evaluation else what
         head += score_head(evaluation, split)
         if "confusion" in evaluation:
@@ -290,14 +259,14 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
 
     if not isinstance(inputs, Tensor):
         parameters = sum(p.numel() for p in model.parameters())
-        return [("Parameters", _units(parameters), f"{parameters:,}")]
+        return [("Parameters", units(parameters), f"{parameters:,}")]
     parameters, flops = count(model, (1, *inputs.shape[1:]))
     article = "an" if kind.one[0] in "aeiou" else "a"
     return [
-        ("Parameters", _units(parameters), f"{parameters:,}"),
+        ("Parameters", units(parameters), f"{parameters:,}"),
         (
             f"FLOPs {article} {kind.one}",
-            _units(flops),
+            units(flops),
             f"matrix products and transforms at {kind.size(inputs)}",
         ),
     ]
@@ -334,21 +303,26 @@ def _lead(model: Any, kind: Kind) -> str:
     return f"{name}: {layers}, {kind.made_of(encoder)}"
 
 
-def _units(number: int) -> str:
+def units(number: int) -> str:
     for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.3g} {unit}"
     return str(number)
 
 
-def _write(folder: Path, page: str, sections: Sequence[Section], numbers: dict[str, Any]) -> Path:
-    """Pictures and numbers first, the page last and in one step: a page that is there is complete."""
+def write_report(folder: Path, heading: str, content: Content, seed: int) -> Path:
+    """Pictures and numbers first, the page last and in one step: a page that is there is
+    complete.
+    """
+    foot = (
+        f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside "
+        f"this page. Seed {seed}."
+    )
+    page = render_page(heading, content.lead, content.head, content.sections, foot)
     folder.mkdir(parents=True, exist_ok=True)
-    for section in sections:
+    for section in content.sections:
         for picture in section.pictures:
             (folder / f"{picture.name}.png").write_bytes(picture.png["light"])
+    numbers = {"title": heading, "seed": seed, **content.numbers}
     (folder / NUMBERS).write_text(json.dumps(_plain(numbers), indent=1) + "\n", encoding="utf-8")
-    temporary = folder / f".{PAGE}.tmp"
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, folder / PAGE)
-    return folder / PAGE
+    return write_text(folder / PAGE, page)

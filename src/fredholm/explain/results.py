@@ -16,7 +16,7 @@ from ..data.kinds.kind import Kind
 from ..encoders import Inputs
 from ..errors import DataError, ShapeError
 from . import plots
-from .page import Picture, Section, table
+from .page import Picture, Section, table, words
 from .style import render
 
 MAX_CLASSES = 25  # of a drawn confusion matrix; beyond it, a table of the most confused pairs
@@ -97,20 +97,16 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     time = f", {history['seconds'][-1]:.0f} s in all" if history.get("seconds") else ""
     named = "val_accuracy" in history
     unit, also = (" (nats a sample)", ", and validation accuracy,") if named else ("", "")
-    caption = (
-        f"<b>Training.</b> Mean loss{unit} of training and validation{also} after each of {epochs} "
-        f"epochs{time}. "
-        "The training loss is measured as trained, with dropout, augmentation and label smoothing "
-        "where they are on."
-    )
-    words = f"Loss{' and accuracy' if named else ''} against the epoch"
+    facts = {"unit": unit, "also": also, "epochs": epochs, "time": time}
+    caption = words("curves_caption", **facts)
+    alt = f"Loss{' and accuracy' if named else ''} against the epoch"
     if named:
-        words += f"; validation accuracy ends at {history['val_accuracy'][-1]:.1%}"
+        alt += f"; validation accuracy ends at {history['val_accuracy'][-1]:.1%}"
     return Section(
         "training",
         "Training",
         "",
-        [Picture("curves", words, caption, render(lambda t: plots.curves(t, history)))],
+        [Picture("curves", alt, caption, render(lambda t: plots.curves(t, history)))],
     )
 
 
@@ -131,18 +127,14 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
         for i, j in pairs
     ]
     listed = table(["is", "called", "times", "of the class"], rows) if rows else ""
-    text = f"<p>{wrong.sum()} of {counts.sum()} {split} were given a wrong class.</p>"
-    listed = f"<p>Most frequent:</p>{listed}" if rows else ""
+    text = words("mistakes", wrong=wrong.sum(), count=counts.sum(), what=split)
+    listed = words("frequent", table=listed) if rows else ""
     if len(counts) > MAX_CLASSES:
         return Section("confusion", "Mistakes", text, after=listed)
-    caption = (
-        f"<b>Confusion matrix.</b> Number of {split} of the class at the left that were given the "
-        "class below; "
-        "shaded by the share of the row, so the diagonal is each class's accuracy."
-    )
-    words = f"Confusion matrix of {len(classes)} classes, {wrong.sum()} mistakes of {counts.sum()}"
+    caption = words("confusion_caption", what=split)
+    alt = f"Confusion matrix of {len(classes)} classes, {wrong.sum()} mistakes of {counts.sum()}"
     drawn = render(lambda theme: plots.confusion(theme, counts, classes))
-    picture = Picture("confusion", words, caption, drawn)
+    picture = Picture("confusion", alt, caption, drawn)
     return Section("confusion", "Mistakes", text, [picture], after=listed, beside=len(counts) <= 10)
 
 
@@ -218,23 +210,16 @@ def example_section(
             }
             for i in chosen.tolist()
         ]
-        below = ", below it the true class" if key == "wrong" else ""
-        caption = (
-            f"<b>{title}.</b> Above each {kind.one} the predicted class and its "
-            f"probability{below}. {len(items)} of "
-            f"{len(labels)} {kind.many}.{kind.legend}"
-        )
-        words = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
+        facts = {"title": title, "one": kind.one, "wrong": key == "wrong", "shown": len(items)}
+        facts |= {"count": len(labels), "many": kind.many, "legend": kind.legend}
+        caption = words("examples_caption", **facts)
+        alt = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
             f"{e['label']} as {e['prediction']}" for e in items
         )
         result.append(
             Picture(
-                key, words, caption, render(lambda theme, items=items: plots.examples(theme, items))
+                key, alt, caption, render(lambda theme, items=items: plots.examples(theme, items))
             )
         )
-    text = (
-        ""
-        if len(wrong)
-        else f"<p>None of the {len(labels)} {kind.many} was given a wrong class.</p>"
-    )
+    text = "" if len(wrong) else words("no_mistakes", count=len(labels), many=kind.many)
     return Section("examples", "Examples", text, result)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from . import plots
 from .kernels import image_grid, kernel_map, kernel_profile, output_points
-from .page import Picture, Section
+from .page import Picture, Section, words
 from .style import render
 from .variance import variance_share
 
@@ -57,38 +56,21 @@ def profile_section(
     ]
     names = [layer.name for layer in layers]
     count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
-    text = (
-        "<p>How strongly two points interact against how far apart they lie: <span "
-        'class="formula">‖K(x, y, u(x), u(y))‖<sub>F'
-        "</sub></span>, the Frobenius norm of the kernel matrix, averaged over pairs of points and "
-        "samples. A flat line "
-        "reads the whole domain alike; a falling one is local.</p>"
-    )
     numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, result)}
     if max(float(profile.distance.max()) for profile in result) == 0:
-        return Section(
-            "profile",
-            "Kernel and distance",
-            text + "<p>All points lie in one place: no distances to plot.</p>",
-        ), numbers
+        text = words("profile", lengthless=True)
+        return Section("profile", "Kernel and distance", text), numbers
     many = result[0].norm.shape[0] > 1
-    thin = " Thin lines: the mean of each head." if many else ""
-    caption = (
-        "<b>Mean kernel norm against distance.</b> Line and dots: mean of "
-        "‖K<sub>ij</sub>‖<sub>F</sub>, a density against the measure, "
-        f"over all pairs in a distance bin{' and all heads' if many else ''}; band: ± 1 standard "
-        f"deviation of single pairs.{thin} "
-        "Distance 0 is a point with itself. Distances are in the domain's units (an image is the "
-        f"unit square). {count}"
-    )
+    caption = words("profile_caption", many=many, count=count)
     pictures = [_profile_picture("profile", names, result, "norm", "‖K‖_F", caption)]
     if not all(_proportional(profile) for profile in result):
-        caption = f"<b>Mean weight against distance.</b> {_weight_words(layers[0])}; line, band and thin lines as above. {count}"
+        caption = words("weights_caption", scalar=_scalar(layers[0]), count=count)
         pictures.append(
             _profile_picture(
                 "profile-weights", names, result, "weight", "weight of a pair", caption
             )
         )
+    text = words("profile", lengthless=False)
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
 
@@ -96,43 +78,23 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
     """Content against position in the kernel's variance, a bar a layer; where that is undefined,
     the reason.
     """
-    text = (
-        "<p>Does a kernel look at <em>where</em> two points are, or at <em>what</em> is there? "
-        "Hold a pair of places "
-        "p = (x, y) fixed and change the sample s: what varies is content. Average over samples "
-        "and change the pair: what varies is "
-        'position.</p><p><span class="formula">Var K = E<sub>p</sub> Var<sub>s</sub>(K | p) + '
-        "Var<sub>p</sub> E<sub>s</sub>(K | p) = content + position</span></p>"
-    )
     heading = "Content and position"
     try:
         result = [
             variance_share(layer.operator, layer.u, layer.domain, seed=seed) for layer in layers
         ]
     except (DomainError, ShapeError) as error:
-        return Section(
-            "shares", heading, text + f"<p>Not measured here: {escape(str(error))}.</p>"
-        ), {}
+        return Section("shares", heading, words("shares", refused=str(error))), {}
     names = [layer.name for layer in layers]
     one = result[0]
-    caption = (
-        "<b>Shares of the kernel's variance, a layer a row.</b> Variance is summed over the "
-        "entries of the kernel matrix and over heads; "
-        "number and error bar: share of position ± 1 standard error (jackknife over samples); "
-        "circles: single heads. "
-        "<i>Varies by</i>: the kernel's standard deviation over its root mean square; near 0 it is "
-        "almost one constant matrix, "
-        "and the shares split very little. "
-        "What features tell of their place (position codes, borders that are always dark) counts "
-        "as position. "
-        f"{one.samples} samples at {one.pairs} pairs of places, seed {seed}."
-    )
-    words = "; ".join(
+    caption = words("shares_caption", samples=one.samples, pairs=one.pairs, seed=seed)
+    alt = "; ".join(
         f"{name}: {_percent(share.share)} position" for name, share in zip(names, result)
     )
     drawn = render(lambda theme: plots.shares(theme, names, result))
     numbers = {name: _plain(vars(share)) for name, share in zip(names, result)}
-    return Section("shares", heading, text, [Picture("shares", words, caption, drawn)]), numbers
+    text = words("shares", refused="")
+    return Section("shares", heading, text, [Picture("shares", alt, caption, drawn)]), numbers
 
 
 def map_section(
@@ -173,16 +135,11 @@ def map_section(
     left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
     left += [f"{MAX_HEADS} of {len(result[0])} heads"] if len(result[0]) > MAX_HEADS else []
     omitted = f" Shown: {' and '.join(left)}." if left else ""
-    text = (
-        "<p>What one point takes from every other, for one sample: each panel is a row of the "
-        "kernel, laid out as the "
-        f"{'image' if grid is not None else 'points' if scattered else 'line'} it belongs to. "
-        f"{_weight_words(shown[0])}.{omitted}</p>"
-    )
+    kind = "image" if grid is not None else "points" if scattered else "line"
     note = (
         PANELS if grid is not None else SCATTER if scattered else "A panel a layer, a line a head."
     )
-    text += f'<p class="note">{note}</p>'
+    text = words("maps", place=kind, scalar=_scalar(shown[0]), omitted=omitted, note=note)
     numbers = {
         layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, result)
     }
@@ -274,7 +231,7 @@ def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
         where = (
             "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
         )
-    caption = f"<b>Query: {escape(label)}</b>{where}, point {index} of {len(x)}."
+    caption = words("map_caption", label=label, where=where, index=index, count=len(x))
     return Picture(
         f"map-{place + 1}",
         f"Weights of {label} over the domain, {len(names)} layers",
@@ -288,17 +245,9 @@ def _mass_at(domain: Domain, index: int) -> float:
     return float(domain.measure.reshape(-1, domain.size)[0, index])
 
 
-def _weight_words(layer: Layer) -> str:
-    """What the maps' values are."""
-    if layer.operator.has_weights:
-        return (
-            "The weight of a pair is the kernel's scalar weight times the key's measure; of softmax "
-            "attention that is the attention probability"
-        )
-    return (
-        "The weight of a pair is the norm of its kernel matrix times the key's measure, "
-        "‖K<sub>ij</sub>‖<sub>F</sub> · μ<sub>j</sub>"
-    )
+def _scalar(layer: Layer) -> bool:
+    """Whether a pair has a scalar weight; else it is the norm of its kernel matrix."""
+    return bool(layer.operator.has_weights)
 
 
 def _proportional(profile) -> bool:

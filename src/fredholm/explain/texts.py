@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..data.kinds.kind import Kind
-from .page import Section, table
+from .page import Section, table, words
 
 SHOWN = 12
 LONGEST = 220  # signs of a text
@@ -40,11 +40,12 @@ def text_section(
             for i in chosen[:SHOWN].tolist()
         ]
         if rows:
-            parts.append(f"<p><b>{title}</b></p>{table([kind.one, 'is', 'called', 'with'], rows)}")
+            listed = table([kind.one, "is", "called", "with"], rows)
+            parts.append(words("titled", title=title, table=listed))
     return Section(
         "examples",
         "Examples",
-        f"<p>{len(wrong)} of {len(labels)} {kind.many} were given a wrong class.</p>",
+        words("mistakes", wrong=len(wrong), count=len(labels), what=kind.many),
         after="".join(parts),
     )
 

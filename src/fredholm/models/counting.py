@@ -63,10 +63,9 @@ def counter() -> FlopCounterMode:
     return FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
 
-def _reads(model: nn.Module) -> str:
-    """The kind of data that a model's encoder reads, where the model says it."""
-    encoder: Any = getattr(getattr(model, "config", None), "encoder", None)
-    return getattr(encoder, "data", "")
+def _encoder(model: nn.Module) -> Any:
+    """The configuration of a model's encoder, None where it has none."""
+    return getattr(getattr(model, "config", None), "encoder", None)
 
 
 def count(
@@ -77,8 +76,8 @@ def count(
 
     The forward pass is run on tensors without data, so what is counted is what is computed, in no
     memory and next to no time. The model may have no data either: ``with torch.device("meta"):
-    model = create_model("itnet_l")``. The input's ``dtype`` is by default the model's own: token
-    numbers where its encoder reads texts, else floats.
+    model = create_model("itnet_l")``. The input's ``dtype`` is by default the model's own: that of
+    its encoder (``input_dtype``: token numbers are integers), else floats.
 
     Example:
         >>> count(nn.Linear(3, 5), (2, 3))
@@ -86,7 +85,7 @@ def count(
     """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if dtype is None:
-        dtype = torch.int64 if _reads(model) == "text" else torch.float32
+        dtype = getattr(_encoder(model), "input_dtype", torch.float32)
     was_training = model.training
     counting = counter()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from ..configuration import Configuration, check_counts, check_known
 from ..domain import Domain
 from ..encoders import Encoder
 from ..errors import OptionError
-from ..registry import Registry
+from ..registry import Registered, Registry
 
 # --- the read-out ---------------------------------------------------------------------------------
 
@@ -101,24 +101,17 @@ class HeadConfig(Configuration):
         raise NotImplementedError
 
 
-HEADS: Registry[type[HeadConfig]] = Registry("head")
-
-Config = TypeVar("Config", bound=type[HeadConfig])
+HEADS: Registry[type[HeadConfig]] = Registry("head", attribute="kind")
 
 
-def register_head(kind: str) -> Callable[[Config], Config]:
+def register_head(kind: str) -> Callable[[Registered], Registered]:
     """Make a head's configuration known as ``kind``.
 
     Raises:
         OptionError: a kind that is taken.
     """
 
-    def register(cls: Config) -> Config:
-        cls.kind = kind
-        HEADS.add(kind, cls)
-        return cls
-
-    return register
+    return HEADS.register(kind)
 
 
 @register_head("linear")
@@ -200,7 +193,7 @@ class TiedConfig(HeadConfig):
     """The embedding of the tokens as the matrix of the head, and a bias."""
 
     def check(self, encoder: Any, width: int) -> None:
-        if encoder.kind != "tokens" or encoder.dim != width:
+        if not encoder.ties or encoder.dim != width:
             raise OptionError(
                 "head: 'tied' needs encoder.kind='tokens' and a last width equal to encoder.dim"
             )

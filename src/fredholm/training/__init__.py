@@ -18,6 +18,8 @@ _PUBLIC = {
     "list_recipes": ("recipe_files", "yaml"),
     "RunResult": ("folder", "pydantic"),
     "train": ("run", "lightning"),
+    "plan_run": ("planning", "lightning"),
+    "RunPlan": ("planning", "lightning"),
     "evaluate": ("evaluation", "lightning"),
     "evaluate_glue": ("glue", "lightning"),
     "glue_runs": ("glue", "lightning"),

@@ -13,6 +13,9 @@ from .checks import explain_failure
 from .recipe import Recipe
 from .tasks import task_of
 
+# Keys of a recipe's section `data` that are arguments of `create_dataset`.
+_OF_DATA = ("path", "image_size", "val_fraction", "tokens", "max_length", "min_count", "masked")
+
 
 def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
     """The data set of one split, at the recipe's image size or length; of text, with a model's own
@@ -20,25 +23,19 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
     """
     from .. import data
 
-    options: dict[str, Any] = {"vocabulary": vocabulary} if vocabulary is not None else {}
-    if recipe.data.path is not None:
-        options["path"] = recipe.data.path
-    if recipe.data.image_size is not None:
-        options["image_size"] = tuple(recipe.data.image_size)
-    if recipe.data.val_fraction is not None:
-        options["val_fraction"] = recipe.data.val_fraction
-    for key in ("tokens", "max_length", "min_count"):
-        value = getattr(recipe.data, key)
-        if value is not None:
-            options[key] = value
-    result: Any = data.create_dataset(
-        recipe.data.name, split, options=recipe.data.options | recipe.data.reading, **options
-    )
-    if recipe.data.masked is not None:
-        result = data.HiddenTokens(result, recipe.data.masked)
+    given = data_arguments(recipe)
+    result: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **given)
     if recipe.data.limit is None or split == "test":
         return result
     return data.limit_samples(result, recipe.data.limit)
+
+
+def data_arguments(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says to :func:`fredholm.data.create_dataset`."""
+    given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)
+    if "image_size" in given:
+        given["image_size"] = tuple(given["image_size"])
+    return given | {"options": recipe.data.options | recipe.data.reading}
 
 
 class Batches:

@@ -105,8 +105,8 @@ def _check_unchanged(model: Any, dataset: Any) -> None:
     before, now = model.extra.get("source"), dataset.source
     if before is not None and now is not None and before["files"] != now["files"]:
         raise DataError(
-            f"{now['path']}: has changed since the run was trained on it, so its splits are others; "
-            "restore the files, or train again"
+            f"{now['path']}: has changed since the run was trained on it, so its splits are others"
+            "; restore the files, or train again"
         )
 
 
@@ -188,7 +188,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         MissingExtraError: matplotlib is not installed.
         StorageError: the folder cannot be written.
     """
-    from ..explain import report_run
+    from ..explain import Samples, report_run
 
     model, place = load_run(run, trust_code=trust_code)
     with storing(place.root):  # before the work: without it there is nowhere to put the result
@@ -202,12 +202,9 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     with storing(place.root):
         return report_run(
             place.root,
-            shown.pop("inputs"),
-            labels,
+            Samples(labels=labels, kind=dataset.kind, **shown),
             model=model,
-            kind=dataset.kind,
             counted=dataset.counted or task.counted,
-            **shown,
         )
 
 

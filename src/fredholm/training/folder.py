@@ -3,8 +3,8 @@
 ``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config,
 classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a
 continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once finished),
-``calibration.json`` (the temperature of its probabilities), ``evaluation.json``. ``lock.json`` names the process that trains there, see
-:mod:`fredholm.training.leases`.
+``calibration.json`` (the temperature of its probabilities), ``evaluation.json``. ``lock.json``
+names the process that trains there, see :mod:`fredholm.training.leases`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from .recipe import READING
 
 EXACT_POINTS = 256  # up to which the exact kernel of all pairs is the usual operator
 STEPS = 1500  # of a training that nobody has measured
+FEW = 200  # validation samples that are too few to choose an epoch by
 ITNET = {"name": "itnet", "width": 16, "frequencies": 16}
 
 
@@ -30,7 +31,7 @@ def names_files(source: Any) -> bool:
     if family_of(path) is not None:
         return True
     separated = "/" in text or os.sep in text
-    return path.is_dir() and (separated or isinstance(source, Path) and path.is_absolute())
+    return path.is_dir() and (separated or (isinstance(source, Path) and path.is_absolute()))
 
 
 def complete(raw: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +44,8 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     place = Path(str(data["path"])).expanduser().absolute()
     raw = {**raw, "data": {**data, "path": str(place)}}
     raw.setdefault("name", re.sub(r"[^A-Za-z0-9._,=+-]", "-", place.stem).lstrip("._,=+-") or "run")
-    if "model" in raw:
+    model = raw.get("model", {})
+    if not isinstance(model, dict) or "name" in model:
         return raw
     from ..data.files import open_files
 
@@ -52,10 +54,16 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     usual = usual_recipe(open_files(place, {**said, **data.get("options", {})}, **share))
     raw["data"] = usual.pop("data") | raw["data"]
     for section, value in usual.items():
-        given = raw.get(section, {})
-        other = isinstance(given, dict) and given.get("name", value.get("name")) != value.get("name")
-        raw[section] = {**value, **given} if isinstance(given, dict) and not other else given
+        raw[section] = _laid_over(value, raw.get(section, {}))
     return raw
+
+
+def _laid_over(usual: dict[str, Any], given: Any) -> Any:
+    """What is given, and what is usual where nothing is; of another operator, nothing."""
+    if not isinstance(given, dict) or given.get("name", usual.get("name")) != usual.get("name"):
+        return given
+    both = {key: usual[key] | given[key] for key in given if isinstance(usual.get(key), dict)}
+    return {**usual, **given, **both}
 
 
 def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +85,7 @@ def usual_recipe(source: Any) -> dict[str, Any]:
     count = len(source.training)
     batch = max(1, min(32, count // 4))
     epochs = max(5, min(100, round(STEPS * batch / count)))
+    few = int((source.parts == 1).sum()) < FEW
     kind = source.collection.kind
     model, operator, data = _USUAL[kind](source)
     return {
@@ -85,7 +94,7 @@ def usual_recipe(source: Any) -> dict[str, Any]:
         "operator": operator,
         "optimizer": {"lr": 2e-3, "weight_decay": 0.05},
         "schedule": {"warmup_epochs": round(epochs / 10, 2)},
-        "training": {"epochs": epochs, "label_smoothing": 0.0},
+        "training": {"epochs": epochs} | ({"keep": "last"} if few else {}),
     }
 
 

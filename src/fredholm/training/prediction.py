@@ -157,7 +157,8 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
             _write_csv(rows, temporary)
         else:
             with temporary.open("wb") as file:
-                np.savez(file, **_arrays(rows))
+                arrays: dict[str, Any] = _arrays(rows)
+                np.savez(file, **arrays)
     return path
 
 
@@ -190,7 +191,8 @@ def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         if key == "probabilities" and isinstance(values[0], Mapping):
             result["names"] = np.array(list(values[0]))
             values = [list(value.values()) for value in values]
-        result[key] = _stacked([np.asarray(value) for value in values])
+        name = "path" if key == "file" else key  # savez calls its own first argument file
+        result[name] = _stacked([np.asarray(value) for value in values])
     return result
 
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from .recipe_text import Word
 
-
 # Keys of the section data that say what the user's own files hold.
 READING = ("kind", "label", "time", "id", "group", "text", "channels", "task", "split")
 
@@ -113,7 +112,6 @@ class Data(Section):
     min_count: Positive | None = None
     masked: Annotated[float, Field(gt=0, lt=1)] | None = None
     options: dict[str, Any] = Field(default_factory=dict)
-
 
     @property
     def reading(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def train(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     place, say = RunFolder(folder), report or (lambda line: None)
-    _check_devices(recipe)
+    check_devices(recipe)
     if not _joins():
         place.check(recipe, resume, overwrite)
         if place.started and not (resume and place.finished):
@@ -177,7 +177,12 @@ def _goal(stop: EarlyStop | None) -> Goal | None:
     return None if stop is None else Goal(stop.metric, stop.direction, stop.patience)
 
 
-def _check_devices(recipe: Recipe) -> None:
+def check_devices(recipe: Recipe) -> None:
+    """Refuse a recipe for devices that this machine does not have.
+
+    Raises:
+        OptionError: more GPUs than there are, or a strategy that needs some.
+    """
     wanted, cuda = recipe.training.devices, torch.cuda.is_available()
     if cuda and wanted > torch.cuda.device_count():
         raise OptionError(

@@ -5,7 +5,7 @@ best weights are known, and the summary of an evaluation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,11 +14,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from ..data.kinds.dataset import IGNORED
 from ..errors import ShapeError
-from ..registry import Registry
+from ..registry import Registered, Registry
 from .metrics import pearson, spearman, summarise
 
 Pairs = tuple[Tensor, Tensor]
-TASKS: Registry[type[Task]] = Registry("task", home=None)
+TASKS: Registry[type[Task]] = Registry("task", home=None, attribute="name")
 
 
 class Task:
@@ -83,18 +83,13 @@ class Task:
         raise NotImplementedError
 
 
-def register_task(name: str):
+def register_task(name: str) -> Callable[[Registered], Registered]:
     """Decorator that makes a task known by the name that data sets give.
 
     Raises:
         OptionError: the name is taken.
     """
-
-    def decorate(task: type[Task]) -> type[Task]:
-        task.name = name
-        return TASKS.add(name, task)
-
-    return decorate
+    return TASKS.register(name)
 
 
 def create_task(name: str = "classification") -> Task:

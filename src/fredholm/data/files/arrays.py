@@ -11,18 +11,25 @@ import numpy as np
 
 from ...errors import DataError, require
 from .collection import Collection, in_order, looks_continuous
+from .fields import collect_fields
+from .named import (
+    ANSWERS,
+    CLOUDS,
+    GROUPS,
+    INPUTS,
+    LABELS,
+    LENGTHS,
+    PLACES,
+    TIMES,
+    collection_of,
+    find,
+    first_channel,
+    needed,
+)
 from .reading import Reading
-from .table import Coded, check_unchanged
+from .table import Coded
 from .tables import parts_of
-
-INPUTS = ("x", "inputs", "input", "data", "values", "series", "a")
-CLOUDS = ("points", "clouds", "cloud", "pos", "xyz", "vertices")
-PLACES = ("coordinates", "coords", "positions", "grid", "locations")
-ANSWERS = ("outputs", "output", "answers", "targets", "solution", "u", "y")
-LABELS = ("y", "labels", "label", "target", "targets", "classes")
-TIMES = ("times", "time", "t", "timestamps")
-LENGTHS = ("lengths", "length", "sizes")
-GROUPS = ("groups", "group")
+from .utf8 import check_unchanged
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -88,48 +95,22 @@ def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:
         return reading.kind
     if reading.kind is not None:
         raise DataError(f"{path}: holds arrays; {reading.kind} are read from tables or folders")
-    inputs = _find(arrays, INPUTS)
-    if _find(arrays, PLACES) or ("outputs" in {key.lower() for key in arrays}):
+    inputs = find(arrays, INPUTS)
+    if find(arrays, PLACES) or ("outputs" in {key.lower() for key in arrays}):
         return "fields"
-    if _find(arrays, CLOUDS):
+    if find(arrays, CLOUDS):
         return "clouds"
-    answers = _find(arrays, ANSWERS)
+    answers = find(arrays, ANSWERS)
     if inputs and answers and inputs != answers and _same_grid(arrays[inputs], arrays[answers]):
         return "fields"
     data = {key.lower() for key in arrays}
-    if {"data", "label"} <= data and arrays[_find(arrays, ("data",)) or ""].shape[-1] == 3:
+    if {"data", "label"} <= data and arrays[find(arrays, ("data",)) or ""].shape[-1] == 3:
         return "clouds"  # as ModelNet's and ScanObjectNN's files
     return "series"
 
 
 def _same_grid(inputs: np.ndarray, answers: np.ndarray) -> bool:
     return min(inputs.ndim, answers.ndim) >= 3 and inputs.shape[-2:] == answers.shape[-2:]
-
-
-def _find(arrays: dict[str, np.ndarray], names: Sequence[str]) -> str | None:
-    lower = {key.lower(): key for key in arrays}
-    return next((lower[name] for name in names if name in lower), None)
-
-
-def _needed(
-    arrays: dict[str, np.ndarray], names: Sequence[str], said: str | None, path: Path, what: str
-) -> str:
-    """The name of the array that is meant.
-
-    Raises:
-        DataError: there is none.
-    """
-    found = said if said is not None else _find(arrays, names)
-    if found is None or found not in arrays:
-        have = ", ".join(f"{key} {value.shape}" for key, value in arrays.items())
-        raise DataError(
-            f"{path}: no array of {what} (looked for {said or ', '.join(names)}); has {have}"
-        )
-    return found
-
-
-def _first_channel(reading: Reading) -> str | None:
-    return reading.channels[0] if reading.channels else None
 
 
 # --- series and clouds ----------------------------------------------------------------------------
@@ -141,16 +122,18 @@ def _series(
     """(N, time, channels) or (N, time), NaN where nothing was measured; or (points, channels) and
     ``lengths``.
     """
-    key = _needed(arrays, INPUTS, _first_channel(reading), path, "series")
+    key = needed(arrays, INPUTS, first_channel(reading), path, "series")
     samples = _ragged(path, arrays, key)
-    time = reading.time or _find(arrays, TIMES)
+    time = reading.time or find(arrays, TIMES)
     times = None
     if time is not None:
         times = _times(path, arrays, time, samples)
         samples = [sample[: len(t)] for sample, t in zip(samples, times)]
     settled, labels, steps = _labels(path, arrays, reading, labelled, len(samples), samples)
     taken = {"series": f"array {key!r}"} | ({"time": f"array {time!r}"} if time else {})
-    result = _collection(path, settled.settled(time=time, channels=(key,)), samples, labels, taken)
+    result = collection_of(
+        path, settled.settled(time=time, channels=(key,)), samples, labels, taken
+    )
     result.times, result.steps = times, steps
     result.groups = _groups(path, arrays, reading, len(samples))
     result.order = None if times is None else np.array([t[0] for t in times])
@@ -159,7 +142,7 @@ def _series(
 
 
 def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndarray]:
-    values, lengths = arrays[key], _find(arrays, LENGTHS)
+    values, lengths = arrays[key], find(arrays, LENGTHS)
     if not np.issubdtype(values.dtype, np.number):
         raise DataError(f"{path}: the array {key!r} holds {values.dtype}; needs numbers")
     if lengths is not None and values.ndim <= 2:
@@ -187,7 +170,7 @@ def _times(
     path: Path, arrays: dict[str, np.ndarray], key: str, samples: list[np.ndarray]
 ) -> list[np.ndarray]:
     values, lengths = arrays[key].astype(np.float64), [len(sample) for sample in samples]
-    if values.ndim == 1 and _find(arrays, LENGTHS):
+    if values.ndim == 1 and find(arrays, LENGTHS):
         result = np.split(values, np.cumsum(lengths)[:-1])
     elif values.ndim == 1:
         result = [values[:n] for n in lengths]
@@ -208,11 +191,11 @@ def _clouds(
     """(N, points, 2 or more), coordinates first, NaN where a cloud has fewer; or all points and
     ``lengths``.
     """
-    key = _needed(arrays, (*CLOUDS, *INPUTS), _first_channel(reading), path, "clouds")
+    key = needed(arrays, (*CLOUDS, *INPUTS), first_channel(reading), path, "clouds")
     clouds = [c[~np.isnan(c).any(1)] for c in _ragged(path, arrays, key)]
     settled, labels, _ = _labels(path, arrays, reading, labelled, len(clouds), None)
     taken = {"clouds": f"array {key!r}"}
-    result = _collection(path, settled.settled(channels=(key,)), clouds, labels, taken)
+    result = collection_of(path, settled.settled(channels=(key,)), clouds, labels, taken)
     result.groups = _groups(path, arrays, reading, len(clouds))
     result.channels = tuple("xyz"[: clouds[0].shape[1]]) + tuple(
         f"channel {i + 1}" for i in range(3, clouds[0].shape[1])
@@ -225,7 +208,7 @@ def _groups(
 ) -> np.ndarray | None:
     if reading.group is None:
         return None
-    values = arrays[_needed(arrays, GROUPS, reading.group, path, "groups")]
+    values = arrays[needed(arrays, GROUPS, reading.group, path, "groups")]
     if values.shape != (count,):
         raise DataError(f"{path}: {reading.group!r} has shape {values.shape}; needs ({count},)")
     return np.unique(values, return_inverse=True)[1]
@@ -243,7 +226,7 @@ def _labels(
     split = reading.split or ("group" if reading.group else "random")
     if not labelled:
         return reading, None, None
-    key = _needed(arrays, LABELS, reading.label, path, "labels")
+    key = needed(arrays, LABELS, reading.label, path, "labels")
     values = arrays[key]
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -280,106 +263,7 @@ def _steps(values: np.ndarray, samples: list[np.ndarray]) -> tuple[Coded, list[n
     return coded, np.split(coded.codes, np.cumsum([len(row) for row in whole])[:-1])
 
 
-# --- fields ---------------------------------------------------------------------------------------
-
-
-def _fields(
-    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
-) -> Collection:
-    """Inputs and answers (N, H, W) or (N, C, H, W) on a grid; or (N, points) or (N, points, C) and
-    coordinates (N, points, d), or (points, d) for all.
-    """
-    key = _needed(arrays, INPUTS, _first_channel(reading), path, "inputs")
-    places = _find(arrays, PLACES)
-    inputs = arrays[key].astype(np.float32)
-    answer, answers = reading.label, None
-    if labelled:
-        rest = {name: value for name, value in arrays.items() if name not in (key, places)}
-        answer = _needed(rest, ANSWERS, reading.label, path, "answers")
-        answers = arrays[answer].astype(np.float32)
-    taken = {"inputs": f"array {key!r}", "answers": f"array {answer!r}"}
-    settled = reading.settled(label=answer, task="regression", channels=(key,), split="random")
-    if places is None and inputs.ndim == 2:  # a line is points at equal distances
-        line = np.linspace(0, 1, inputs.shape[1], dtype=np.float32)[:, None]
-        return _on_points(path, settled, inputs, answers, line, taken | {"grid": "a line"})
-    if places is not None:
-        taken |= {"coordinates": f"array {places!r}"}
-        return _on_points(path, settled, inputs, answers, arrays[places], taken)
-    samples = inputs[:, None] if inputs.ndim == 3 else inputs
-    if answers is not None:
-        answers = answers[:, None] if answers.ndim == 3 else answers
-        if samples.ndim != 4 or answers.ndim != 4 or samples.shape[::2] != answers.shape[::2]:
-            raise DataError(
-                f"{path}: {key!r} {arrays[key].shape} and {answer!r} {arrays[answer or ''].shape}; "
-                "needs (N, C, H, W) and (N, K, H, W), or coordinates for points"
-            )
-    _check_finite(path, key, samples)
-    if answers is not None:
-        _check_finite(path, answer or "", answers)
-    result = _collection(
-        path,
-        settled,
-        samples,
-        answers,
-        taken | {"grid": f"{samples.shape[2]} × {samples.shape[3]}"},
-    )
-    result.channels = tuple(f"{key} {i + 1}" for i in range(samples.shape[1]))
-    return result
-
-
-def _on_points(
-    path: Path,
-    reading: Reading,
-    inputs: np.ndarray,
-    answers: np.ndarray | None,
-    places: np.ndarray,
-    taken: dict[str, str],
-) -> Collection:
-    inputs = inputs.reshape(*inputs.shape[:2], -1)
-    count, points = inputs.shape[:2]
-    places = np.asarray(places, np.float32)
-    places = np.broadcast_to(places, (count, *places.shape)) if places.ndim == 2 else places
-    answers = None if answers is None else answers.reshape(*answers.shape[:2], -1)
-    shapes = [inputs.shape[:2], places.shape[:2], *([] if answers is None else [answers.shape[:2]])]
-    if len(set(shapes)) > 1 or places.ndim != 3:
-        raise DataError(
-            f"{path}: inputs, coordinates and answers of {shapes} samples and points; needs "
-            "(N, points, C), (N, points, d) and (N, points, K)"
-        )
-    here = ~np.isnan(places).any(2)
-    samples = [values[mask] for values, mask in zip(inputs, here)]
-    said = None if answers is None else [values[mask] for values, mask in zip(answers, here)]
-    for what, rows in (("inputs", samples), ("answers", said or [])):
-        for row, values in enumerate(rows):
-            if not np.isfinite(values).all():
-                raise DataError(
-                    f"{path}: {what} of sample {row} hold a value that is no finite number; "
-                    "coordinates of NaN mark points that are not there"
-                )
-    result = _collection(path, reading, samples, said, taken)
-    result.coordinates = [values[mask] for values, mask in zip(places, here)]
-    result.channels = tuple(f"input {i + 1}" for i in range(inputs.shape[2]))
-    return result
-
-
-def _check_finite(path: Path, key: str, values: np.ndarray) -> None:
-    bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
-    if bad.any():
-        raise DataError(
-            f"{path}: {key!r} of sample {int(bad.argmax())} holds a value that is no finite number"
-        )
-
-
-def _collection(
-    path: Path, reading: Reading, samples: Any, labels: Any, taken: dict[str, str]
-) -> Collection:
-    taken = taken | ({"label": f"array {reading.label!r}"} if reading.kind != "fields" else {})
-    return Collection(
-        path.name, reading, samples, labels, lambda i: f"{path}, sample {i}", taken=taken
-    )
-
-
-_COLLECTORS = {"series": _series, "clouds": _clouds, "fields": _fields}
+_COLLECTORS = {"series": _series, "clouds": _clouds, "fields": collect_fields}
 
 
 # --- several files --------------------------------------------------------------------------------

@@ -139,14 +139,14 @@ def check_labels(collection: Collection) -> None:
         )
     if _counts_rows(labels, numbers):
         raise DataError(
-            f"{collection.where(0)}, column {name!r}: the label is another one in every sample, as a "
-            "row number is; name the column of the label: label"
+            f"{collection.where(0)}, column {name!r}: the label is another one in every sample, as "
+            "a row number is; name the column of the label: label"
         )
     if numbers:
         if len(values) > 1 and float(values.min()) == float(values.max()):
             raise DataError(
-                f"{collection.where(0)}, column {name!r}: every sample has the label {values[0]:g}; "
-                "needs different ones"
+                f"{collection.where(0)}, column {name!r}: every sample has the label {values[0]:g}"
+                "; needs different ones"
             )
         return
     counts = np.bincount(values, minlength=len(labels.names))
@@ -158,10 +158,10 @@ def check_labels(collection: Collection) -> None:
     single = [labels.names[i] for i in np.flatnonzero(counts == 1)]
     if single:
         row = int((values == labels.names.index(single[0])).argmax())
+        more = f", and so have {len(single) - 1} others" if len(single) > 1 else ""
         raise DataError(
             f"{collection.where(row)}, column {name!r}: the class {single[0]!r} has one sample"
-            f"{f', and so have {len(single) - 1} others' if len(single) > 1 else ''}; a class needs "
-            "two or more, to train on and to test: add samples, or remove it"
+            f"{more}; a class needs two or more, to train on and to test: add samples, or remove it"
         )
 
 
@@ -193,8 +193,8 @@ def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
             told = _separates(values[known], labels.codes[known])
         if told:
             result.append(
-                f"column {column!r} tells {name!r} by itself; if it is known only when {name!r} is, "
-                "leave it out (channels)"
+                f"column {column!r} tells {name!r} by itself; if it is known only when {name!r} "
+                "is, leave it out (channels)"
             )
     return result
 

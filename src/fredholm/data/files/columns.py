@@ -17,6 +17,7 @@ TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "ho
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 SHOWN = 60
+WORDS = 20  # of a column, that become a column each
 
 
 @dataclass(frozen=True)
@@ -180,16 +181,14 @@ def _channels(
         for name in reading.channels:
             if name not in head.names:
                 raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
-        return reading.channels, []
+        return tuple(reading.channels), []
     chosen = []
     for name in others:
         if name.lower() in GROUPS:
             remarks.append(
                 f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
             )
-        elif head.numeric(name) or not head.known(name):
-            chosen.append(name)
-        elif kind == "rows" and len(set(head.known(name))) <= 20:
+        elif _readable(head, name, kind):
             chosen.append(name)
         else:
             example = head.known(name)[0][:SHOWN]
@@ -199,6 +198,13 @@ def _channels(
             f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"
         )
     return tuple(chosen), remarks
+
+
+def _readable(head: Head, name: str, kind: str) -> bool:
+    """Numbers; in rows also words of a few kinds."""
+    if head.numeric(name) or not head.known(name):
+        return True
+    return kind == "rows" and len(set(head.known(name))) <= WORDS
 
 
 def _task(head: Head, reading: Reading) -> str:
@@ -214,7 +220,7 @@ def _task(head: Head, reading: Reading) -> str:
 
 
 def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
-    roles = {name: "number" for name in reading.channels or ()}
+    roles = dict.fromkeys(reading.channels or (), "number")
     if reading.kind == "rows":
         roles |= {n: "word" for n in roles if not head.numeric(n) and head.known(n)}
     if reading.text is not None:

@@ -83,8 +83,8 @@ def _groups(collection: Collection, rows: np.ndarray, share: float, what: str) -
     count = len(np.unique(mine))
     if count < 2:
         raise DataError(
-            f"{collection.name}: {count} value of {collection.reading.group!r} is left to divide for "
-            f"{what}; needs three groups or more"
+            f"{collection.name}: {count} value of {collection.reading.group!r} is left to divide "
+            f"for {what}; needs three groups or more"
         )
     if isinstance(collection.labels, Coded) and collection.steps is None and count >= folds:
         splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)

@@ -10,27 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...errors import DataError, OptionError
-from ..kinds.dataset import IGNORED, LabelledDataset
-from ..kinds.fields import FIELDS, POINT_FIELDS, FieldDataset, PointFieldDataset
-from ..kinds.images import IMAGES, FolderDataset
+from ..kinds.dataset import LabelledDataset
+from ..kinds.fields import FIELDS, POINT_FIELDS
+from ..kinds.images import IMAGES
 from ..kinds.kind import Kind
-from ..kinds.points import POINTS, PointDataset
-from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
-from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from ..kinds.points import POINTS
+from ..kinds.sequences import SEQUENCES, TABLES
+from ..kinds.texts import TEXTS, TextOptions
 from ..splits import SPLITS
 from .collect import collect
 from .collection import check_labels
+from .datasets import make_dataset
 from .description import describe
 from .parts import divide
 from .reading import Reading
 from .scaling import (
-    channel_scales,
     cloud_tensor,
-    longest,
     measure,
     point_rows,
     series_rows,
@@ -137,8 +134,8 @@ class Source:
             name = labels.names[int((counts == 0).argmax())]
             row = int((labels.codes == labels.names.index(name)).argmax())
             raise DataError(
-                f"{self.collection.where(row)}: is of the class {name!r}, of which the training set "
-                "has no sample; add some, or remove the class"
+                f"{self.collection.where(row)}: is of the class {name!r}, of which the training "
+                "set has no sample; add some, or remove the class"
             )
 
     # --- data sets --------------------------------------------------------------------------------
@@ -158,21 +155,9 @@ class Source:
             text: of texts, how they become numbers.
         """
         chosen = np.flatnonzero(self.parts == SPLITS.index(split))
-        if self.collection.coordinates is not None:
-            result = self._point_fields(split, chosen)
-        else:
-            made: dict[str, Any] = {
-                "series": self._series,
-                "rows": self._rows,
-                "clouds": self._clouds,
-                "fields": self._fields,
-            }
-            if self.collection.kind == "texts":
-                result = self._texts(split, chosen, text or TextOptions())
-            elif self.collection.kind == "images":
-                result = self._images(split, chosen, image_size or self.image_size)
-            else:
-                result = made[self.collection.kind](split, chosen)
+        result = make_dataset(
+            self, split, chosen, image_size=image_size, text=text or TextOptions()
+        )
         result.kind, result.units, result.source = self.kind, self.units, self.facts()
         result.notes, result.said = tuple(self.collection.remarks), (self.said,)
         result.measures = self._measures()
@@ -203,65 +188,6 @@ class Source:
         counts = np.bincount(labels.codes, minlength=len(labels.names))
         return ("balanced_accuracy", "accuracy") if counts.max() > UNBALANCED * counts.min() else ()
 
-    def _labels(self, chosen: np.ndarray) -> Tensor:
-        labels = self.collection.labels
-        if isinstance(labels, Coded):
-            return torch.from_numpy(labels.codes[chosen].astype(np.int64))
-        shift, scale = self.units
-        return torch.from_numpy(((labels[chosen] - shift) / scale).astype(np.float32))
-
-    def _series(self, split: str, chosen: np.ndarray) -> LabelledDataset:
-        rows = [self.prepared[i] for i in chosen]
-        steps = self.collection.steps
-        labels = (
-            self._labels(chosen) if steps is None else _padded_steps([steps[i] for i in chosen])
-        )
-        result = SequenceDataset(
-            self.name,
-            split,
-            labels,
-            self.classes,
-            lambda indices: padded([rows[i] for i in indices.tolist()]),
-            shape=(
-                longest(self.collection, self.training, self.scaling),
-                self.collection.samples[0].shape[1],
-            ),
-            task=self.collection.task,
-            timed=self.scaling["timed"],
-        )
-        result.pool = None if steps is None else "every"
-        return result
-
-    def _rows(self, split: str, chosen: np.ndarray) -> LabelledDataset:
-        rows = self.prepared[torch.from_numpy(chosen)]
-        shape = (rows.shape[1], 1)
-        return SequenceDataset(
-            self.name,
-            split,
-            self._labels(chosen),
-            self.classes,
-            rows.__getitem__,
-            shape=shape,
-            task=self.collection.task,
-        )
-
-    def _texts(self, split: str, chosen: np.ndarray, options: TextOptions) -> LabelledDataset:
-        texts = self.collection.samples
-        vocabulary = options.make_vocabulary([texts[i] for i in self.training])
-        regression = self.collection.task == "regression"
-        labels = self._labels(chosen)
-        return TextDataset(
-            self.name,
-            split,
-            [texts[i] for i in chosen],
-            torch.zeros(len(chosen), dtype=torch.int64) if regression else labels,
-            ("",) if regression else self.classes,
-            vocabulary,
-            options.length,
-            labels if regression else None,
-            self.collection.task,
-        )
-
     @cached_property
     def image_size(self) -> tuple[int, int]:
         """The median size of some pictures, at most ``LARGEST_SIDE``."""
@@ -273,66 +199,6 @@ class Source:
                 sizes.append((image.height, image.width))
         height, width = np.median(np.array(sizes), 0)
         return min(LARGEST_SIDE, int(height)), min(LARGEST_SIDE, int(width))
-
-    def _images(
-        self, split: str, chosen: np.ndarray, image_size: tuple[int, int]
-    ) -> LabelledDataset:
-        files = [self.collection.samples[i] for i in chosen]
-        labels = self._labels(chosen)
-        place = (self.name, split, files, labels, self.classes, MEAN, STD, image_size)
-        return FolderDataset(*place, task=self.collection.task)
-
-    def _clouds(self, split: str, chosen: np.ndarray) -> LabelledDataset:
-        return PointDataset(
-            self.name,
-            split,
-            self.prepared[torch.from_numpy(chosen)],
-            self._labels(chosen),
-            self.classes,
-            self.scaling["points"],
-            self.scaling["coordinates"],
-            self.collection.task,
-        )
-
-    def _fields(self, split: str, chosen: np.ndarray) -> LabelledDataset:
-        inputs, answers = self.collection.samples, self.collection.labels
-        trained = inputs[self.training]
-        return FieldDataset(
-            self.name,
-            split,
-            torch.from_numpy(inputs[chosen]),
-            torch.from_numpy(answers[chosen]),
-            self._answers(answers.shape[1]),
-            input_shift=trained.mean((0, 2, 3), dtype=np.float64).tolist(),
-            input_scale=channel_scales(trained, (0, 2, 3)),
-            scale=channel_scales(answers[self.training], (0, 2, 3)),
-        )
-
-    def _point_fields(self, split: str, chosen: np.ndarray) -> LabelledDataset:
-        assert self.collection.coordinates is not None
-        answers = self.collection.labels
-        return PointFieldDataset(
-            self.name,
-            split,
-            [self.prepared[i] for i in chosen],
-            [torch.from_numpy(answers[i]) for i in chosen],
-            self._answers(answers[0].shape[1]),
-            coordinates=self.collection.coordinates[0].shape[1],
-            scale=channel_scales([answers[i] for i in self.training], (0,)),
-        )
-
-    def _answers(self, count: int) -> tuple[str, ...]:
-        name = self.reading.label or "answer"
-        return (name,) if count == 1 else tuple(f"{name} {i + 1}" for i in range(count))
-
-
-def _padded_steps(steps: list[np.ndarray]) -> Tensor:
-    """Classes (N, points), IGNORED where none is asked."""
-    result = torch.full((len(steps), max(map(len, steps))), IGNORED)
-    for row, codes in enumerate(steps):
-        values = torch.from_numpy(codes.astype(np.int64))
-        result[row, : len(values)] = torch.where(values < 0, IGNORED, values)
-    return result
 
 
 # --- by path --------------------------------------------------------------------------------------

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import DataError, require
+from ...errors import DataError
 from ...errors import suggest as suggestion
+from . import parquet
+from .utf8 import opened
 
 HEAD = 2000  # rows by which columns are recognised
 PIECE = 20_000  # rows held as text at a time
@@ -71,7 +72,7 @@ class Table:
         first: the number of the first row in a file, as an editor counts them.
     """
 
-    columns: dict[str, Any]
+    columns: dict[Any, Any]  # by name; a name that nobody said is None, and not there
     files: list[tuple[Path, int]]
     first: int = 2
 
@@ -117,7 +118,8 @@ def read_head(path: Path) -> Head:
         MissingExtraError: Parquet without pyarrow.
     """
     if path.suffix.lower() == ".parquet":
-        return _parquet_head(path)
+        names, rows = parquet.head(path, HEAD)
+        return Head(path, names, True, rows, "")
     lines = _first_lines(path)
     if not lines:
         raise DataError(f"{path}: is empty; needs a header and rows")
@@ -151,52 +153,6 @@ def _delimiter(lines: Sequence[str]) -> str:
         scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
     best = max(DELIMITERS, key=lambda sign: scores[sign] or (0, 0))
     return best if scores[best] else ","
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A text file in UTF-8, that must not change while it is read.
-
-    Raises:
-        DataError: a missing file, another encoding (with its row), or a change.
-    """
-    try:
-        before = path.stat()
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield file
-    except UnicodeDecodeError as error:
-        raise DataError(_wrong_encoding(path)) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    check_unchanged(path, before)
-
-
-def check_unchanged(path: Path, before: Any) -> None:
-    """Refuse a file that is not what it was.
-
-    Raises:
-        DataError: its size or time has changed.
-    """
-    after = path.stat()
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise DataError(
-            f"{path}: changed while it was read ({before.st_size:,} to {after.st_size:,} bytes); "
-            "wait until it is written, then start again"
-        )
-
-
-def _wrong_encoding(path: Path) -> str:
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            column = max(line[: error.start].count(sign) for sign in (b",", b";", b"\t", b"|")) + 1
-            seen = line[max(0, error.start - 10) : error.start + 10]
-            return (
-                f"{path}, row {number}, column {column}: not UTF-8 ({seen!r}); save it as UTF-8, "
-                f"e.g. iconv -f latin1 -t utf-8 {path.name}"
-            )
-    return f"{path}: not UTF-8; save it as UTF-8"
 
 
 # --- the rows -------------------------------------------------------------------------------------
@@ -236,7 +192,7 @@ def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
 
 def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
     if not head.delimiter:
-        yield from _parquet_pieces(head)
+        yield from parquet.pieces(head.path, PIECE)
         return
     width = len(head.names)
     with opened(head.path) as file:
@@ -285,8 +241,8 @@ def _number(cell: str, place: _Place, offset: int) -> float:
             return np.nan
     comma = " (decimal commas are written as points)" if is_number(cell.replace(",", ".")) else ""
     raise DataError(
-        f"{place.at(offset)}: received {cell[:40]!r}; needs a number{comma}, or an empty cell where "
-        "none was measured"
+        f"{place.at(offset)}: received {cell[:40]!r}; needs a number{comma}, or an empty cell "
+        "where none was measured"
     )
 
 
@@ -348,37 +304,3 @@ def _joined(parts: list[Any], role: str, words: dict[str, int] | None) -> Any:
         return [text for part in parts for text in part]
     whole = np.concatenate(parts) if parts else np.zeros(0)
     return Coded(whole, list(words or {})) if role == "word" else whole
-
-
-# --- Parquet --------------------------------------------------------------------------------------
-
-
-def _parquet_head(path: Path) -> Head:
-    arrow = _parquet(path)
-    file = arrow.ParquetFile(path)
-    names = tuple(file.schema_arrow.names)
-    rows = next(_as_rows(batch) for batch in file.iter_batches(HEAD, columns=list(names)))
-    return Head(path, names, True, [list(row) for row in rows], "")
-
-
-def _parquet_pieces(head: Head) -> Iterator[list[Sequence[str]]]:
-    before = head.path.stat()
-    for batch in _parquet(head.path).ParquetFile(head.path).iter_batches(PIECE):
-        yield _as_rows(batch)
-    check_unchanged(head.path, before)
-
-
-def _parquet(path: Path) -> Any:
-    arrow = require("pyarrow.parquet", "parquet", f"reading {path.name}")
-    try:
-        arrow.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no Parquet file ({error}); it is truncated or corrupt") from error
-    return arrow
-
-
-def _as_rows(batch: Any) -> list[Sequence[str]]:
-    columns = [
-        ["" if v is None else str(v) for v in column.to_pylist()] for column in batch.columns
-    ]
-    return list(zip(*columns))

@@ -14,7 +14,7 @@ from ...errors import DataError
 from .collection import PART_NAMES, TEST, Collection, in_order, leaks
 from .columns import Columns, settle
 from .reading import Reading
-from .table import Coded, Head, Table, read_head, read_table
+from .table import Coded, Table, read_head, read_table
 
 
 def collect_tables(
@@ -84,7 +84,7 @@ def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
         "order": table.columns.get(reading.time),
         "parts": parts_of(*zip(*table.files)) if labelled else None,
         "ids": _names(table, reading.id),
-        "channels": reading.channels or (),
+        "channels": tuple(reading.channels or ()),
     }
 
 
@@ -142,7 +142,8 @@ def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     empty = np.isnan(samples).all(1)
     if empty.any():
         raise DataError(f"{table.where(int(empty.argmax()))}: every cell is empty; remove the row")
-    result = Collection(name, columns.reading, samples, **common | {"channels": tuple(names)})
+    result = Collection(name, columns.reading, samples, **common)
+    result.channels = tuple(names)
     result.remarks = leaks(result, plain) if labelled else []
     return result
 
@@ -186,8 +187,8 @@ def _no_duplicates(table: Table, name: str | None) -> None:
         first, second = int(order[again[0]]), int(order[again[0] + 1])
         raise DataError(
             f"{table.where(second, name)}: the id {table.columns[name].names[codes[second]]!r} "
-            f"comes twice, first in {table.where(first)}; remove one, or where a row is a time of a "
-            "series: kind series"
+            f"comes twice, first in {table.where(first)}; remove one, or where a row is a time of "
+            "a series: kind series"
         )
 
 
@@ -230,7 +231,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         else None,
         order=None if times is None else np.array([t[0] for t in times]),
         ids=[ids.names[table.columns[reading.id].codes[first]] for first in firsts],
-        channels=reading.channels or (),
+        channels=tuple(reading.channels or ()),
     )
     if reading.group is not None and labelled:
         groups = _present(table, reading.group, table.columns[reading.group])
@@ -250,7 +251,8 @@ def _checked_times(table: Table, columns: Columns, block: np.ndarray, ids: Coded
     if not len(back):
         return times
     before, row = int(block[back[0]]), int(block[back[0] + 1])
-    what = f"the time {times[back[0] + 1]:g} of {ids.names[table.columns[columns.reading.id].codes[row]]!r}"
+    series = ids.names[ids.codes[row]]
+    what = f"the time {times[back[0] + 1]:g} of {series!r}"
     if row != before + 1:
         raise DataError(
             f"{table.where(row, name)}: {what} comes after {times[back[0]]:g} in "
@@ -270,9 +272,7 @@ def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> N
     if isinstance(column, Coded):
         column = in_order(column)
         same = [len({*column.codes[block].tolist()} - {-1}) <= 1 for block in rows]
-        if reading.task == "steps" or (not all(same) and reading.task is None):
-            result.reading = reading.settled(task="steps")
-        elif not all(same):
+        if reading.task == "steps" or (not all(same) and reading.task is None) or not all(same):
             result.reading = reading.settled(task="steps")
         if result.reading.task == "steps":
             result.labels, result.steps = column, [column.codes[block] for block in rows]

@@ -68,7 +68,7 @@ def read_unlabelled(
 
     Raises:
         DataError: a file that cannot be read, or holds other columns than the training files.
-        OptionError: a kind that is not read from files.
+        OptionError: no file, or a kind that is not read from files.
     """
     reading, source = _reading(facts), facts.get("source") or {}
     if reading is None:
@@ -77,6 +77,8 @@ def read_unlabelled(
         raise OptionError(
             f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {known}"
         )
+    if not files:
+        raise OptionError("files: received none; needs files or folders, or - for standard input")
     with _files(files, reading) as paths:
         parts = [_one(path, reading, source, facts, encoder) for path in paths]
     if len(parts) == 1:
@@ -107,23 +109,27 @@ def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]
                 paths.append(Path(file))
                 continue
             content = sys.stdin.buffer.read()
-            suffix = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
-            suffix = suffix or (
-                ".txt" if reading.kind == "texts" and reading.text is None else ".csv"
-            )
-            place = Path(folder) / f"stdin{suffix}"
+            place = Path(folder) / f"stdin{_suffix(content, reading)}"
             place.write_bytes(content)
             paths.append(place)
         yield paths
 
 
+def _suffix(content: bytes, reading: Reading) -> str:
+    """Of what comes without a name: by how it begins; texts without a header are lines."""
+    known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
+    header = content.split(b"\n", 1)[0].decode("utf-8", "replace")
+    lines = reading.kind == "texts" and (reading.text is None or reading.text not in header)
+    return known or (".txt" if lines else ".csv")
+
+
 def _one(
     path: Path, reading: Reading, source: Mapping[str, Any], facts: Mapping[str, Any], encoder: Any
 ) -> Unlabelled:
-    if reading.kind == "texts" and (path.is_file() or not path.exists()):
-        if path.suffix.lower() not in TABLES or reading.text is None:
-            return _lines(path, facts)
-    if reading.kind == "images" and not path.is_dir() and path.suffix.lower() not in TABLES:
+    tabled = path.suffix.lower() in TABLES
+    if reading.kind == "texts" and not path.is_dir() and not (tabled and reading.text):
+        return _lines(path, facts)
+    if reading.kind == "images" and not path.is_dir() and not tabled:
         return _pictures([path], [{"file": str(path)}], facts, encoder)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
@@ -280,5 +286,8 @@ def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
         padding = torch.nan if samples[0].is_floating_point() else 0
         return pad_sequence(samples, batch_first=True, padding_value=padding)
 
-    places = [place for part in parts for place in part.places]
-    return Unlabelled(places, batch, lambda i: owners[i][0].shape(owners[i][1]))  # type: ignore
+    def shape(number: int) -> tuple[int, ...]:
+        part, i = owners[number]
+        return () if part.shape is None else part.shape(i)
+
+    return Unlabelled([place for part in parts for place in part.places], batch, shape)

@@ -143,7 +143,7 @@ class LabelledDataset(Dataset):
                 )
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
-        """What :func:`fredholm.explain.report` is given of some samples."""
+        """Fields of :class:`fredholm.explain.Samples`, what a report is given of some samples."""
         return {"inputs": self.batch(indices)[0]}
 
     def masks(
@@ -153,6 +153,15 @@ class LabelledDataset(Dataset):
         (``"box"``); None where that is unknown.
         """
         return None
+
+    def hidden(self, share: float) -> LabelledDataset:
+        """The same samples, a share of their tokens hidden and asked for.
+
+        Raises:
+            OptionError: samples without tokens, or that ask for tokens already.
+        """
+        what = f"holds {self.kind.many} and asks for {self.task}"
+        raise OptionError(f"masked: {self.name} {what}; needs texts with labels")
 
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
         """The texts, and their classes, or with ``numbers`` a real number each.

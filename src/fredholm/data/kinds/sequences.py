@@ -74,7 +74,7 @@ class SequenceDataset(LabelledDataset):
         task, timed: see above.
 
     Raises:
-        DataError: for an unknown task, or labels outside the classes.
+        DataError: for an unknown task, labels outside the classes, or times that go back.
 
     Example:
         >>> walk = torch.randn(4, 9, 1)
@@ -110,8 +110,21 @@ class SequenceDataset(LabelledDataset):
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        values, labels = self.values(indices), self.labels[indices]
+        values = self.values(indices)
+        if self.timed:
+            self._check_times(values[..., 0], indices)
+        labels = self.labels[indices]
         return values, labels[:, : values.shape[1]] if self.task == "steps" else labels
+
+    def _check_times(self, times: Tensor, indices: Tensor) -> None:
+        """Here, on the CPU, and not in a model, which may run on a device."""
+        back = (times.diff(dim=1) < 0).any(1)
+        if bool(back.any()):
+            first = int(indices[back][0])
+            raise DataError(
+                f"{self.name}: the times of sequence {first} go back; sort each sequence by its "
+                "times, NaN behind the last"
+            )
 
     def encoder(self) -> dict[str, Any]:
         fields = {**super().encoder(), "length": self.length, "channels": self.channels}

@@ -132,7 +132,8 @@ class Texts(Kind):
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         super().request(name, given)
-        return {"text": TextOptions(**given)}
+        own = {key: value for key, value in given.items() if key != "masked"}  # asked at the end
+        return {"text": TextOptions(**own)}
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 2 and not inputs.is_floating_point()
@@ -281,6 +282,11 @@ class TextDataset(TokenizedDataset):
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
         return {"inputs": self.raw(indices)[0], "texts": [self.texts[i] for i in indices.tolist()]}
+
+    def hidden(self, share: float) -> LabelledDataset:
+        from .language import HiddenTokens
+
+        return HiddenTokens(self, share)
 
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
         if numbers and self.targets is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from ...configuration import Configuration
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...errors import OptionError
-from ...registry import Registry
+from ...registry import Registered, Registry
 
 Seen = tuple[nn.Module, Tensor, Domain]
 
@@ -92,21 +92,14 @@ class BodyConfig(Configuration):
         raise NotImplementedError
 
 
-BODIES: Registry[type[BodyConfig]] = Registry("body")
-
-Config = TypeVar("Config", bound=type[BodyConfig])
+BODIES: Registry[type[BodyConfig]] = Registry("body", attribute="kind")
 
 
-def register_body(kind: str) -> Callable[[Config], Config]:
+def register_body(kind: str) -> Callable[[Registered], Registered]:
     """Make a body's configuration known as ``kind``, for ``model.body.kind`` of recipes.
 
     Raises:
         OptionError: a kind that is taken.
     """
 
-    def register(cls: Config) -> Config:
-        cls.kind = kind
-        BODIES.add(kind, cls)
-        return cls
-
-    return register
+    return BODIES.register(kind)

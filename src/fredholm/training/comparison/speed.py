@@ -197,7 +197,8 @@ def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str
     once(1)
     megabytes = peak_megabytes(lambda: once(len(inputs)))
     times = [seconds_of(lambda: once(len(inputs))) for _ in range(repeats)]
-    points = inputs.shape[1] if inputs.dim() < 4 else model.config.encoder.points
+    with torch.no_grad():
+        points = model.encoder(inputs[:1])[1].size
     seconds = statistics.median(times)
     rate = len(inputs) * points / seconds
     return {

@@ -1,0 +1,123 @@
+"""What a report is given: the samples, how much of them is looked at, and what is known of the
+run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..data.kinds.kind import Kind
+from ..encoders import Inputs
+from ..errors import DataError, OptionError
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs of a model or an operator, and what is known of them.
+
+    Attributes:
+        inputs: of a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be
+            normalised by ``mean`` and ``std``, token numbers (N, length) of texts, sequences (N,
+            points, C) with NaN where nothing is, point clouds (N, points, p), or
+            :class:`fredholm.encoders.Inputs`; of an operator its features (B, N, D).
+        labels: the samples' classes (N,); without them the page computes no accuracy and has no
+            examples.
+        classes, mean, std: class names, and the per-channel normalisation of the inputs in units of
+            [0, 1]; by default those that the model was saved with.
+        texts: the texts themselves, for the examples.
+        boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
+            all False where that is unknown.
+        kind: of the samples, which their data set knows; by default told by their shapes and the
+            model's encoder.
+    """
+
+    inputs: Tensor | Inputs
+    labels: Tensor | None = None
+    classes: Sequence[str] | None = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    texts: Sequence[str] | None = None
+    boxes: Tensor | None = None
+    masks: Tensor | None = None
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How much is looked at.
+
+    Attributes:
+        samples: signals from which kernels are read, drawn with ``seed``.
+        queries: query points of a signal from which the profile is read.
+        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and
+            place.
+        picture: index of the sample whose maps are drawn, by default the first of those drawn.
+        quality: images whose attention maps are judged
+            (:func:`fredholm.explain.attention_quality`), 0 for none.
+        seed: of all that is drawn at random; equal seeds give equal pictures.
+
+    Raises:
+        OptionError: no samples.
+    """
+
+    samples: int = 24
+    queries: int = 32
+    map_queries: Sequence[int] | None = None
+    picture: int | None = None
+    quality: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise OptionError(f"a report needs at least one sample, got samples={self.samples}")
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of the run that trained a model.
+
+    Attributes:
+        metrics: a ``metrics.csv``, or rows of one, for the training curves.
+        evaluation: an ``evaluation.json`` as a dictionary; its accuracy and confusion matrix then
+            stand for the computed ones.
+        recipe: text of the recipe.
+        counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
+            points.
+    """
+
+    metrics: str | Path | Iterable[Mapping[str, Any]] | None = None
+    evaluation: Mapping[str, Any] | None = None
+    recipe: str | None = None
+    counted: str | None = None
+
+    @classmethod
+    def of(cls, run: Path, counted: str | None = None) -> RunFacts:
+        """Those of a run's folder, as far as it has them.
+
+        Raises:
+            DataError: an ``evaluation.json`` that is not JSON.
+        """
+        metrics, recipe = run / "metrics.csv", run / "recipe.yaml"
+        return cls(
+            metrics if metrics.is_file() else None,
+            _read(run / "evaluation.json"),
+            recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+            counted,
+        )
+
+
+def _read(evaluation: Path) -> Any:
+    if not evaluation.is_file():
+        return None
+    try:
+        return json.loads(evaluation.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(
+            f"{evaluation} is not JSON ({error}); run fredholm evaluate again"
+        ) from error
