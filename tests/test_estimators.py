@@ -138,11 +138,13 @@ def test_equal_seeds_give_equal_models_and_leave_the_callers_generators():
 
 
 def test_patience_ends_a_training_and_none_takes_all_samples():
-    X, y = blobs(140)
+    X, y = blobs()
     noise = np.random.default_rng(0).integers(0, 2, len(X))
-    options = TINY | {"epochs": 30, "lr": 0.05, "batch_size": 64}
+    options = TINY | {"epochs": 30, "lr": 0.1, "validation_fraction": 0.5}
     stopped = FredholmClassifier(patience=2, **options).fit(X, noise)
     assert stopped.n_iter_ < 30
+    with pytest.raises(OptionError, match="needs held-out samples"):
+        FredholmClassifier(validation_fraction=0, patience=2, **TINY).fit(X, y)
     whole = FredholmClassifier(validation_fraction=None, **TINY).fit(X, y)
     assert "val_loss" not in whole.history_[0]
     assert whole.temperature_ == 1

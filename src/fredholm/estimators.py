@@ -67,8 +67,8 @@ class _Estimator(BaseEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
-        validation_fraction: float | None = 0.2,
-        patience: int | None = 20,
+        validation_fraction: float | None = 0.1,
+        patience: int | None = None,
         random_state: Any = None,
         device: str = "auto",
         verbose: bool = False,
@@ -114,7 +114,7 @@ class _Estimator(BaseEstimator):
             for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on rows
                 self.__dict__.pop(name, None)
             if kind != "texts":
-                axis = 0 if kind == "images" or np.ndim(result.samples) == 4 else 1
+                axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
                 self.n_features_in_ = int(result.samples[0].shape[axis])
         return result
 
@@ -122,6 +122,8 @@ class _Estimator(BaseEstimator):
 
     def _fit(self, collection: Collection) -> None:
         """Train on labelled samples."""
+        if self.patience is not None and not self.validation_fraction:
+            raise OptionError("patience: needs held-out samples: validation_fraction=0.1")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         source = Samples(collection, check_fraction(self.validation_fraction or 0), seed)
         recipe = self._recipe(source, seed)
@@ -131,8 +133,8 @@ class _Estimator(BaseEstimator):
         with _own_randomness():
             loader, validation = build_loaders(recipe, train, train if val is None else val)
             model = build_model(recipe, train)
-            last = val is None or recipe.training.keep == "last"
-            goal = Goal("val_loss", "min", self.patience)
+            goal = None if val is None else Goal("val_loss", "min", self.patience)
+            last = self.patience is None and recipe.training.keep == "last"
             kept: dict[str, Tensor] = {}
             fitted = fit(
                 Classifier(model, recipe, loader, None, task),
@@ -140,7 +142,7 @@ class _Estimator(BaseEstimator):
                 keep=lambda best: kept.update(deepcopy(best.state_dict())),
                 validation=None if val is None else validation,
                 best=None if last else goal,
-                stop=None if last else goal,
+                stop=goal,
                 say=print if self.verbose else None,
             )
             model.load_state_dict(kept)
@@ -149,8 +151,8 @@ class _Estimator(BaseEstimator):
         self.history_, self.n_iter_ = fitted.rows, len(fitted.rows)
         self.temperature_ = 1.0
         if task.classifies and val is not None:
-            inputs, labels = val.batch(range(len(val)))
-            self.temperature_ = fit_temperature(self._forward(inputs), labels)
+            pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
+            self.temperature_ = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
 
     def _recipe(self, source: Samples, seed: int) -> Recipe:
         """The usual recipe of such samples, with what the caller said."""
@@ -250,8 +252,8 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
     operators.
 
     The model is ``encoder → depth × (operator, feed-forward network) → mean → linear``, trained by
-    AdamW on the cross-entropy; the weights of the best validation are kept, and probabilities are
-    :math:`\mathrm{softmax}(z / T)` with a temperature T fitted on validation.
+    AdamW on the cross-entropy; probabilities are :math:`\mathrm{softmax}(z / T)`, the temperature T
+    fitted on samples that were held out.
 
     Args:
         operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
@@ -262,9 +264,10 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
         dim, depth, heads: of the model; None: 32, 2 and 4, from 500 samples on 64, 3 and 4.
         epochs, batch_size: None: about 1,500 steps of up to 32 samples, in 5 to 100 epochs.
         lr: the peak of the learning rate, after a warm-up and before a cosine (None: 2e-3).
-        validation_fraction: the share of each class that is held out to choose the weights by; None
-            or 0 trains on all, to the last epoch.
-        patience: epochs without a better validation that end the training; None for no such end.
+        validation_fraction: the share of each class that is held out, to calibrate probabilities
+            and to choose the weights by; None or 0 trains on all.
+        patience: epochs without a lower validation loss that end the training. None: all epochs,
+            and the last weights unless 200 samples or more are held out.
         random_state: of the held-out samples, the weights and the order of batches. A number makes
             fits on a CPU equal.
         device: ``auto``, ``cpu`` or ``cuda``.
@@ -419,7 +422,10 @@ def _are_fields(y: Any) -> bool:
     """Whether ``y`` holds an array per sample; (N, 1) is a column of numbers."""
     if y is None or (hasattr(y, "ndim") and y.ndim < 3) or not hasattr(y, "__len__"):
         return False
-    return len(y) > 0 and (np.ndim(y[0]) > 1 or (isinstance(y, list) and hasattr(y[0], "shape")))
+    if not len(y):
+        return False
+    axes = np.ndim(y[0])
+    return axes > 1 or (axes == 1 and isinstance(y, list) and hasattr(y[0], "shape"))
 
 
 def _answers(y: Any, collection: Collection) -> Any:
