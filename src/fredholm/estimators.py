@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from .errors import require
 
@@ -225,7 +225,7 @@ class _Estimator(BaseEstimator):
         return models.save_pretrained(self.model_, path, **self.facts_, estimator=state)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> Any:
         """The estimator that :meth:`save` wrote; no code is executed.
 
         Raises:
@@ -306,7 +306,7 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
     def _task(self) -> str:
         return "classification"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> FredholmClassifier:
         """Train on samples ``X`` and their classes ``y``."""
         collection = self._collect(X, self.kind or recognise(X), fitting=True)
         if collection.kind == "fields":
@@ -364,7 +364,7 @@ class FredholmRegressor(RegressorMixin, _Estimator):
     def _task(self) -> str:
         return "regression"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> FredholmRegressor:
         """Train on samples ``X`` and their targets ``y``."""
         fields = _are_fields(y)
         kind = self.kind or ("fields" if fields else recognise(X))

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ..errors import OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection
+from .files.datasets import labels_of
 from .files.reading import Reading
 from .files.scaling import channel_scales, cloud_tensor, point_rows, series_rows, table_rows
 from .files.source import KINDS, LARGEST_SIDE, Source
@@ -22,8 +23,8 @@ from .kinds.dataset import LabelledDataset
 from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset
 from .kinds.sequences import padded
-from .kinds.texts import encode_rows
-from .splits import SPLIT_SEED, stratified
+from .kinds.texts import TextOptions, encode_rows
+from .splits import SPLIT_SEED, SPLITS, stratified
 from .vocabulary import Vocabulary
 
 _BY_AXES = {2: "rows", 3: "series", 4: "images"}
@@ -211,15 +212,31 @@ class Samples(Source):
         height, width = self.collection.samples.shape[2:]
         return min(LARGEST_SIDE, height), min(LARGEST_SIDE, width)
 
-    def _images(
-        self, split: str, chosen: np.ndarray, image_size: tuple[int, int]
+    def dataset(
+        self,
+        split: str,
+        *,
+        image_size: tuple[int, int] | None = None,
+        text: TextOptions | None = None,
     ) -> LabelledDataset:
+        if self.collection.kind != "images":
+            return super().dataset(split, image_size=image_size, text=text)
+        chosen = np.flatnonzero(self.parts == SPLITS.index(split))
         trained = self.collection.samples[self.training]
-        mean = trained.mean((0, 2, 3), dtype=np.float64).tolist()
-        std = channel_scales(trained, (0, 2, 3))
-        images = resized(torch.from_numpy(self.collection.samples[chosen]), image_size)
-        labels, task = self._labels(chosen), self.collection.task
-        return FloatImages(self.name, split, images, labels, self.classes, mean, std, task)
+        result = FloatImages(
+            self.name,
+            split,
+            resized(
+                torch.from_numpy(self.collection.samples[chosen]), image_size or self.image_size
+            ),
+            labels_of(self, chosen),
+            self.classes,
+            trained.mean((0, 2, 3), dtype=np.float64).tolist(),
+            channel_scales(trained, (0, 2, 3)),
+            self.collection.task,
+        )
+        result.units, result.source = self.units, self.facts()
+        return result
 
 
 def _held(collection: Collection, share: float, seed: int) -> np.ndarray:
