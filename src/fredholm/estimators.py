@@ -1,7 +1,7 @@
 """Models as scikit-learn has them: ``fit``, ``predict``, ``score``.
 
-Samples are in memory, and of any kind that a command line reads from files; the model, its default
-operator and its training are those of ``fredholm train`` on such files. Needs the extra ``train``.
+Samples are in memory, and of any kind that the command line reads from files; model and training are
+those of ``fredholm train`` on such files. Needs the extra ``train``.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ from .training.recipe import Recipe
 from .training.tasks import task_of
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}  # as Lightning calls them
+# What is learned in seconds to minutes on a CPU: all pairs of few points, sums over many.
+OPERATORS = {
+    "rows": "softmax",
+    "images": "softmax",
+    "texts": "softmax",
+    "series": "luna",
+    "clouds": "luna",
+    "fields": "luna",
+}
 EVALUATED = 256  # samples at a time where nothing is learned
 
 
@@ -164,8 +173,9 @@ class _Estimator(BaseEstimator):
         _set(recipe["training"], epochs=self.epochs)
         recipe["data"]["batch_size"] = min(recipe["data"]["batch_size"], len(source.training))
         recipe["schedule"]["warmup_epochs"] = recipe["training"]["epochs"] / 10
-        if self.operator not in (None, recipe["operator"]["name"]):
-            recipe["operator"] = {"name": self.operator, **SMALL.get(str(self.operator), {})}
+        name = OPERATORS[source.collection.kind] if self.operator is None else self.operator
+        if name != recipe["operator"]["name"]:
+            recipe["operator"] = {"name": name, **SMALL.get(str(name), {})}
         return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
 
     def _accelerator(self) -> str:
@@ -257,8 +267,7 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
 
     Args:
         operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
-            None: of rows ``softmax``, of other kinds ``itnet`` up to 256 points a sample and
-            ``luna`` beyond.
+            None: ``softmax`` of rows, images and texts, ``luna`` of series, clouds and fields.
         kind: ``rows``, ``series``, ``clouds``, ``images`` or ``texts``; None: recognised, see
             below.
         dim, depth, heads: of the model; None: 32, 2 and 4, from 500 samples on 64, 3 and 4.
@@ -279,7 +288,8 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
     ``kind="images"`` also (N, H, W). NaN in rows and series is what was not measured. ``y`` (N,)
     are numbers or words.
 
-    Cost: that of the operator, ``epochs`` times; O(times²) per series for ``itnet``.
+    Cost: that of the operator, ``epochs`` times: O(columns²) per row with ``softmax``, O(times) per
+        series with ``luna``.
 
     Attributes:
         classes_: (C,) the classes, sorted.

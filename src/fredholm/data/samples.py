@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ def _matrices(result: Collection, parts: Sequence[Any]) -> list[np.ndarray]:
     return arrays
 
 
-def _check_finite(result: Collection, arrays: Sequence[np.ndarray], *, missing: bool) -> None:
+def _check_finite(result: Collection, arrays: Iterable[np.ndarray], *, missing: bool) -> None:
     for number, array in enumerate(arrays):
         if not (~np.isinf(array) if missing else np.isfinite(array)).all():
             raise OptionError(f"{result.where(number)}: has a value that is no finite number")
