@@ -1,7 +1,7 @@
 """Models as scikit-learn has them: ``fit``, ``predict``, ``score``.
 
-Samples are in memory, and of any kind that the command line reads from files; model and training are
-those of ``fredholm train`` on such files. Needs the extra ``train``.
+Samples are in memory, and of any kind that the command line reads from files; model and training
+are those of ``fredholm train`` on such files. Needs the extra ``train``.
 """
 
 from __future__ import annotations
