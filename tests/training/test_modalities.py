@@ -96,7 +96,7 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
         predict(tmp_path / "run", [tmp_path / "nothing"])
     np.savez(tmp_path / "media.npz", inputs=np.ones((2, 16, 16)))
     answers = predict(tmp_path / "run", [tmp_path / "media.npz"])
-    assert np.array(answers[0]["field"]).shape == (1, 16, 16)
+    assert np.array(answers[0]["values"]).shape == (1, 16, 16)
 
 
 def test_graphs_from_their_recipe(tmp_path):

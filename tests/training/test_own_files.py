@@ -121,7 +121,7 @@ def test_a_path_is_trained_on_evaluated_and_asked(trained, name):
         assert len(answers[0]["classes"]) == 5
         assert set(answers[0]["classes"]) <= {"up", "down"}
     else:
-        shape = np.array(answers[0]["field"]).shape
+        shape = np.array(answers[0]["values"]).shape
         assert shape == {"fields": (1, 4, 4), "scattered": (7, 1)}[kind]
 
 
@@ -149,7 +149,7 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
     points = predict(trained / "runs" / "steps.npz", [trained / "steps.npz"])
     assert len(write_predictions(points, tmp_path / "s.csv").read_text().splitlines()) == 1 + 16 * 5
     field = predict(trained / "runs" / "fields.npz", [trained / "fields.npz"])
-    assert np.load(write_predictions(field, tmp_path / "f.npz"))["field"].shape == (12, 1, 4, 4)
+    assert np.load(write_predictions(field, tmp_path / "f.npz"))["values"].shape == (12, 1, 4, 4)
     with pytest.raises(OptionError, match=r"fields are arrays: needs \.npz or \.json"):
         write_predictions(field, tmp_path / "f.csv")
     with pytest.raises(OptionError, match=r"out: received 'a.txt'"):

@@ -141,7 +141,7 @@ def _answer(result: dict[str, Any]) -> str:
         return f"{result['value']:.6g}"
     if "classes" in result:
         return " ".join(result["classes"])
-    sizes, field = [], result["field"]
+    sizes, field = [], result["values"]
     while isinstance(field, list):
         sizes.append(len(field))
         field = field[0]

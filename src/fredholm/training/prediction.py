@@ -43,7 +43,7 @@ def predict(
     Of a classification each row has ``class``, its ``probability`` and all ``probabilities``, by
     the temperature that was fitted on validation (``calibration.json`` in the run); of a regression
     ``value``, in the units of the training file; with a class at every point ``classes`` and
-    ``probabilities``; of fields ``field``. ``file``, and ``row`` or ``id``, say which sample it is.
+    ``probabilities``; of fields ``values``. ``file``, and ``row`` or ``id``, say which sample.
 
     Args:
         run: a run's folder.
@@ -120,8 +120,8 @@ def _field(
     """(K, h, w) on a grid, (points, K) on points, as the training file has them."""
     values = output * torch.tensor(facts["scale"])
     if len(shape) == 1:
-        return {"field": values[: shape[0]].tolist()}
-    return {"field": values.mT.reshape(-1, *shape).tolist()}
+        return {"values": values[: shape[0]].tolist()}
+    return {"values": values.mT.reshape(-1, *shape).tolist()}
 
 
 _ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -148,7 +148,7 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise OptionError(f"out: received {path.name!r}; needs {', '.join(SUFFIXES)}")
-    if path.suffix.lower() == ".csv" and rows and "field" in rows[0]:
+    if path.suffix.lower() == ".csv" and rows and "values" in rows[0]:
         raise OptionError(f"out: received {path.name!r}; fields are arrays: needs .npz or .json")
     with storing(path), replacing(path) as temporary:
         if path.suffix.lower() == ".json":
