@@ -426,6 +426,13 @@ def linearize(
         list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")
     ] = None,
     untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="The last tokens on which a decoder keeps softmax (default: 64); 0 for none.",
+            min=0,
+        ),
+    ] = None,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
@@ -462,6 +469,7 @@ def linearize(
         "options": layers.read_options(option),
         "layers": layer,
         "tied": not untied,
+        "window": "auto" if window is None else window,
         "keep_refused": keep_refused,
     }
     given = {

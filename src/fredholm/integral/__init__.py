@@ -4,27 +4,18 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from .attention import (
-    FEATURE_MAPS,
-    AttentionKernel,
-    FeatureAttentionKernel,
-    FeatureMap,
-    build_feature_map,
-    is_per_head,
-    is_pointwise,
-    key_features,
-    query_features,
-    register_feature_map,
-)
+from .attention import AttentionKernel, FeatureAttentionKernel
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
     CausalTransition,
     Expanded,
     HiddenReadout,
+    JointFeatures,
     JointScores,
     LagFeatures,
     LagTaps,
+    OwnExchange,
     OwnForm,
     Pooled,
     Separable,
@@ -34,17 +25,38 @@ from .capabilities import (
     StateScan,
     TokenGraphWeights,
     WeightedValue,
+    Windowed,
     has_trait,
 )
-from .contract import Kernel, check_dropout, identity, own_parameter
+from .contract import (
+    Kernel,
+    answering,
+    check_dropout,
+    check_inference,
+    identity,
+    own_parameter,
+    prepared,
+)
 from .conversion import as_operator, convertible, refuse, register_converter
+from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
-from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
+from .feature_map import (
+    FEATURE_MAPS,
+    FeatureMap,
+    build_feature_map,
+    is_per_head,
+    is_pointwise,
+    key_features,
+    query_features,
+    register_feature_map,
+)
+from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
+from .memo import inference
 from .multihead import MultiheadAdapter
-from .operator import CausalState, IntegralOperator
+from .operator import IntegralOperator
 from .problem import (
     Facts,
     Layout,
@@ -52,6 +64,7 @@ from .problem import (
     Problem,
     grid_displacements,
     head_width,
+    heads_apart,
     merge_heads,
     split_heads,
 )
@@ -65,6 +78,7 @@ from .registry import (
     register_operator,
 )
 from .rotary import Rotary
+from .state import CausalState, State, load_state
 from .strategy import (
     EXACT,
     FFT,
@@ -77,6 +91,7 @@ from .strategy import (
     register_strategy,
 )
 from .window import Window
+from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
 __all__ = [
     "EXACT",
@@ -88,6 +103,7 @@ __all__ = [
     "CausalState",
     "CausalTransition",
     "Exact",
+    "Exchange",
     "Expanded",
     "ExponentialMap",
     "Facts",
@@ -98,9 +114,11 @@ __all__ = [
     "HiddenKernel",
     "HiddenReadout",
     "IntegralOperator",
+    "JointFeatures",
     "JointScores",
     "Kernel",
     "KeyForm",
+    "KeyRing",
     "LagFeatures",
     "LagTaps",
     "LatticeKernel",
@@ -110,6 +128,7 @@ __all__ = [
     "Memory",
     "MonteCarlo",
     "MultiheadAdapter",
+    "OwnExchange",
     "OwnForm",
     "PairKernel",
     "Plan",
@@ -125,6 +144,7 @@ __all__ = [
     "SoftmaxScores",
     "SplitHidden",
     "Stabilised",
+    "State",
     "StateScan",
     "Strategy",
     "TokenGraphWeights",
@@ -132,29 +152,43 @@ __all__ = [
     "WeightedKernel",
     "WeightedValue",
     "Window",
+    "Windowed",
     "add_proposal",
+    "answering",
     "as_operator",
     "auxiliary_loss",
+    "before_this",
     "build_feature_map",
     "check_dropout",
+    "check_inference",
+    "check_window",
     "choose",
     "convertible",
     "create_operator",
+    "first_gain",
+    "fold_ring",
     "grid_displacements",
     "has_trait",
     "head_width",
+    "heads_apart",
     "identity",
     "import_file",
+    "inference",
     "is_per_head",
     "is_pointwise",
     "key_features",
     "list_operators",
+    "load_state",
+    "mass_rows",
     "merge_heads",
+    "near_pairs",
     "operator_factory",
     "operator_options",
     "orthogonal_draws",
     "own_parameter",
+    "prepared",
     "query_features",
+    "query_parts",
     "read_grid",
     "read_strategy",
     "refuse",
@@ -163,6 +197,9 @@ __all__ = [
     "register_operator",
     "register_strategy",
     "split_heads",
+    "sums",
+    "visible_from",
+    "window_density",
     "with_offset",
     "write_points",
 ]

@@ -1,7 +1,5 @@
 """What attention kernels share: maps to queries, keys and values, stored as three layers or as one;
-and where the weight is an inner product of features, the feature map.
-
-Longer than others, because these are read together: what a feature map is and what attends with it.
+and where the weight is an inner product of features, what attends with them.
 """
 
 from __future__ import annotations
@@ -12,24 +10,35 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..errors import OptionError, suggest
-from ..ops.backend import full_precision
+from ..domain import Domain, default_line
+from ..errors import DomainError, OptionError
 from ..ops.linear_attention import at_scale, linear_density
-from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
-from .capabilities import Stabilised
-from .contract import Part
-from .forms import WeightBlocks
-from .problem import Problem, head_width, split_heads
+from .capabilities import JointFeatures, Windowed
+from .contract import Part, answering, prepared
+from .feature_map import (
+    FeatureMap,
+    build_feature_map,
+    is_pointwise,
+    key_features,
+    query_features,
+)
+from .forms import WeightBlocks, WindowChunks, WindowMoment
+from .problem import Layout, Problem, head_width, split_heads
 from .projections import Projections, projected_widths
+from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
-FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
-"""Functions, and classes derived from :class:`FeatureMap`, by name."""
-
-register_feature_map = FEATURE_MAPS.register
+# What :meth:`FeatureAttentionKernel.together` does at once.
+PARTS = (
+    "_heads",
+    "key_features",
+    "query_features",
+    "stable_key_features",
+    "stable_query_features",
+    "values",
+)
 
 
 class AttentionKernel(WeightedKernel):
@@ -110,6 +119,8 @@ class AttentionKernel(WeightedKernel):
         packed.
         """
         u = u.squeeze(1)
+        if self.packed is None and answering(self):
+            return self._side_by_side(u)
         if self.packed is None:
             return self._project(u, 0), self._project(u, 1), self._project(u, 2)
         weight, bias = weight_and_bias(self.packed)
@@ -121,6 +132,28 @@ class AttentionKernel(WeightedKernel):
             split_heads(key, self.heads),
             split_heads(value, self.heads),
         )
+
+    def _side_by_side(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by the weights of the three maps in one matrix, kept between calls."""
+        weight, bias = prepared(self, "side by side", self._joined)
+        flat = F.linear(u, weight, bias)
+        groups = self.groups * self.width
+        sizes = [self.heads * self.width, groups, flat.shape[-1] - self.heads * self.width - groups]
+        query, key, value = flat.split(sizes, -1)
+        return (
+            split_heads(query, self.heads),
+            self._share(split_heads(key, self.groups)),
+            self._share(split_heads(value, self.groups)),
+        )
+
+    def _joined(self) -> tuple[Tensor, Tensor | None]:
+        """The three maps' weights above one another, and their biases, without that of values."""
+        maps = [self._map(part) for part in range(3)]
+        if all(bias is None for _, bias in maps[:2]):
+            return torch.cat([weight for weight, _ in maps]), None
+        zeros = [weight.new_zeros(weight.shape[0]) for weight, _ in maps]
+        biases = [z if b is None else b for z, (_, b) in zip(zeros, maps)]
+        return torch.cat([weight for weight, _ in maps]), torch.cat([*biases[:2], zeros[2]])
 
     def _share(self, u: Tensor) -> Tensor:
         return u if self.groups == self.heads else u.repeat_interleave(self.heads // self.groups, 1)
@@ -155,67 +188,20 @@ def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
 # --- where the weight is an inner product of features ---------------------------------------------
 
 
-class FeatureMap(nn.Module):
-    r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a
-    function.
-
-    Every inner product of features is a positive semi-definite kernel. Features come in float32 at
-    least, autocast or not.
-
-    Args:
-        width: e, features of a query or a key.
-        heads: H, for maps with parameters of each head's own.
-
-    Attributes:
-        features: r.
-        positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
-        pointwise: φ of a point is a function of that point alone, so that points may come in
-            pieces.
-        per_head: heads may have maps of their own; False where all share one, which is then also
-            one for keys that several heads share.
-    """
-
-    positive = True
-    pointwise = True
-    per_head = True
-
-    def __init__(self, width: int, heads: int = 1, *, features: int):
-        super().__init__()
-        if features < 1:
-            raise OptionError(f"a feature map has at least one feature, got {features}")
-        self.width, self.heads, self.features = width, heads, features
-
-    def features_of(self, x: Tensor) -> Tensor:
-        """φ of x in float32 or float64, outside autocast."""
-        raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
-
-    def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        with full_precision(x):
-            return self.features_of(x.to(torch.promote_types(x.dtype, torch.float32)))
-
-    def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        """Features of queries for a normalised attention, up to a factor of each."""
-        return self(x)
-
-    def of_keys(
-        self,
-        x: Float[Tensor, "b h n e"],
-        valid: Bool[Tensor, "#b n"] | None = None,
-        least: Tensor | None = None,
-    ) -> tuple[Float[Tensor, "b h n r"], Tensor | None]:
-        """Features of keys for a normalised attention, divided by e^c, and c (B, H), or None where
-        nothing was divided; see :class:`.ExponentialMap`.
-        """
-        return self(x), None
-
-    def extra_repr(self) -> str:
-        return f"width={self.width}, heads={self.heads}, features={self.features}"
-
-
-class FeatureAttentionKernel(AttentionKernel, Stabilised):
+class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
+
+    With a ``window`` the past is split in two, one measure :math:`\mu = \mu_{near} + \mu_{far}`:
+    softmax's kernel on the last w points, features on all before, over one Z,
+
+    .. math:: K_h(x, y; u)\,Z_h(x) = V_h \begin{cases}
+        e^{Q_h u(x)\cdot K_h u(y) / \sqrt e} & y \text{ near} \\
+        e^{g_h}\,\phi(Q_h u(x))\cdot\phi(K_h u(y)) & y \text{ before} \end{cases}
+
+    The gain g is learned, one number per head: within its own quotient a map may have any factor,
+    beside softmax's exponentials it counts.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
@@ -228,15 +214,26 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         normalised: divide by Z; without it the values' layer must have no bias, whose response
             would not be constant.
         floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`.
+        window: w, points back to which softmax sees, the query's own included; domains are then
+            causal. None for features alone.
 
-    Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h).
+    Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h). A window adds
+    O(N·w·d_h), and O(w·d_h).
 
     Raises:
-        OptionError: an unknown feature map; no positive floor; a value bias without normalisation.
+        OptionError: an unknown feature map; no positive floor; a value bias without normalisation;
+            a window without normalisation, or with features that may be negative.
     """
 
-    forms = (*SEPARABLE, WeightBlocks)
+    forms = (WindowChunks, WindowMoment, *SEPARABLE, WeightBlocks)
     feature_map, key_map = Part(), Part()
+
+    _joint = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass that changes one of the parts is asked for each by itself."""
+        super().__init_subclass__(**options)
+        cls._joint = all(getattr(cls, n) is getattr(FeatureAttentionKernel, n) for n in PARTS)
 
     def __init__(
         self,
@@ -248,6 +245,7 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         tied: bool = True,
         normalised: bool = True,
         floor: float = 1e-6,
+        window: int | None = None,
         bias: bool = True,
         projections: Projections | None = None,
     ):
@@ -263,6 +261,12 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         )
         self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
         self.floor = floor if normalised else None
+        check_window(window, self.feature_map, self.floor)
+        self.window = window
+        gain = None
+        if window is not None:
+            gain = first_gain(self.feature_map, self._key_map, self.width, heads)
+        self.gain = None if gain is None else nn.Parameter(gain)
 
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
@@ -271,6 +275,10 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
+
+    @property
+    def _key_map(self) -> Any:
+        return self.feature_map if self.key_map is None else self.key_map
 
     @property
     def pointwise(self) -> bool:
@@ -284,7 +292,7 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         return self.feature_map(self._heads(ux, 0))
 
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
-        return (self.feature_map if self.key_map is None else self.key_map)(self._heads(uy, 1))
+        return self._key_map(self._heads(uy, 1))
 
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         """:meth:`query_features` up to a factor of each query, which the denominator takes away."""
@@ -300,10 +308,73 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
         """:meth:`key_features` divided by e^c, and c, (B, H), or None where nothing was divided."""
         if self.floor is None:
             return self.key_features(y, uy), None
+        return key_features(self._key_map, self._heads(uy, 1), valid, least)
+
+    # --- with a window ----------------------------------------------------------------------------
+
+    def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:
+        return self._heads(ux, 0) * self.width**-0.5
+
+    def near_keys(self, y: Tensor, uy: Tensor) -> Tensor:
+        return self._heads(uy, 1)
+
+    def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
+        assert self.gain is not None
+        return query_parts(self.feature_map, self._heads(ux, 0), self.gain)
+
+    def far_keys(
+        self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return key_features(self._key_map, keys, valid, least)
+
+    def check(self, layout: Layout) -> None:
+        if self.window is not None and not layout.causal:
+            raise DomainError(
+                f"{type(self).__name__} with window={self.window} looks back; give it a domain "
+                "with causal=True, or leave window out"
+            )
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return default_line(n, causal=self.window is not None, device=device, dtype=dtype)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def _window_weights(self, problem: Problem, window: int) -> Tensor:
+        p, quadrature = problem, problem.quadrature
+        keys = self.near_keys(p.y, p.uy)
+        near = near_pairs(quadrature.visible(), window, keys.shape[2], keys.device)
+        return window_density(
+            self.near_queries(p.x, p.ux) @ keys.mT,
+            self.far_queries(p.x, p.ux),
+            self.far_keys(keys, quadrature.valid),
+            quadrature.weights(),
+            near,
+        )
+
+    def together(
+        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        if not self._joint:
+            key, shift = self.stable_key_features(x, u, valid, least)
+            return self.stable_query_features(x, u), key, shift, self.values(x, u)
+        queries, keys, values = self._all_heads(u)
+        if self.floor is None:
+            query, shift = self.feature_map(queries), None
+            key = self._key_map(keys)
+            return query, key, shift, values
         feature_map = self.feature_map if self.key_map is None else self.key_map
-        return key_features(feature_map, self._heads(uy, 1), valid, least)
+        one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
+        if one and queries.shape[2] == 1 and queries.shape[1] == keys.shape[1]:
+            # as two points of one call: a map costs a step more calls than arithmetic
+            query, key = feature_map(torch.cat([queries, keys], 2)).split(1, 2)
+            return query, key, None, values
+        query = query_features(self.feature_map, queries)
+        key, shift = key_features(feature_map, keys, valid, least)
+        return query, key, shift, values
 
     def weights(self, problem: Problem) -> Tensor:
+        if self.window is not None:
+            return self._window_weights(problem, self.window)
         query = self.stable_query_features(problem.x, problem.ux)
         key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
         weights = problem.quadrature.weights()
@@ -311,78 +382,3 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
             size = key.detach().amax(-1)[:, :, None]
             query = at_scale(query, torch.where(weights > 0, size, 0.0).amax(-1))
         return linear_density(query, key, weights, self.floor)
-
-
-def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true
-    of named functions.
-    """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map.pointwise
-    # a function that is at hand was registered when its module was imported
-    return any(feature_map is known for known in FEATURE_MAPS.registered())
-
-
-def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether heads may have maps of their own: what a :class:`FeatureMap` says, false of named
-    functions.
-    """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map.per_head and feature_map.heads > 1
-    return not any(feature_map is known for known in FEATURE_MAPS.registered())
-
-
-def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Features of queries for a normalised attention: exponentials without their largest exponent,
-    others as they are.
-    """
-    return feature_map.of_queries(x) if isinstance(feature_map, FeatureMap) else feature_map(x)
-
-
-def key_features(
-    feature_map: Callable[[Tensor], Tensor],
-    x: Tensor,
-    valid: Tensor | None = None,
-    least: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Features of keys for a normalised attention, and the exponent they were divided by, see
-    :meth:`FeatureMap.of_keys`.
-    """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map.of_keys(x, valid, least)
-    return feature_map(x), None
-
-
-def build_feature_map(
-    feature_map: str | Callable[[Tensor], Tensor], width: int, heads: int, **options
-) -> Callable[[Tensor], Tensor]:
-    """A map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the given function or
-    module itself.
-
-    Raises:
-        OptionError: an unknown name; options for a map that has none; a module for another width or
-            number of heads.
-
-    Example:
-        >>> build_feature_map("performer", 8, 2, features=16).features
-        16
-    """
-    if isinstance(feature_map, FeatureMap):
-        have, need = (feature_map.width, feature_map.heads), (width, heads)
-        if have[0] != width or have[1] not in (1, heads):
-            raise OptionError(
-                f"{type(feature_map).__name__} is for {have[1]} heads of width {have[0]}, needs "
-                f"{need[1]} of {need[0]}"
-            )
-    chosen = feature_map
-    if isinstance(feature_map, str):
-        if feature_map not in FEATURE_MAPS:
-            known = suggest(feature_map, FEATURE_MAPS)
-            raise OptionError(f"unknown feature map {feature_map!r}{known}, or pass a function")
-        chosen = FEATURE_MAPS[feature_map]
-    if isinstance(chosen, type):
-        return chosen(width, heads, **options)
-    if options:
-        names = ", ".join(sorted(options))
-        raise OptionError(f"feature map {feature_map!r} has no options, got {names}")
-    return chosen  # type: ignore[return-value]

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..domain import Domain
+from ..parallel import Shards
 from .problem import Layout, Point, Problem
 
 
@@ -142,6 +144,53 @@ class Stabilised(Separable):
         """
 
 
+class JointFeatures(Stabilised):
+    """Where queries and keys are the same points, one matrix product may give everything."""
+
+    @abstractmethod
+    def together(
+        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """What ``stable_query_features``, ``stable_key_features`` (two) and ``values`` give."""
+
+
+class Windowed(Stabilised):
+    r"""Softmax's weight on the last points of an order, an inner product of features on all before,
+    over one normaliser.
+
+    Attributes:
+        window: points back to which softmax sees, the query's own included; None for features
+            alone.
+    """
+
+    window: int | None
+
+    @abstractmethod
+    def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:
+        """Queries (B, H, Nq, e), softmax's scale in them."""
+
+    @abstractmethod
+    def near_keys(self, y: Tensor, uy: Tensor) -> Tensor:
+        """Keys (B, H, Nk, e)."""
+
+    @abstractmethod
+    def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
+        """φ over e^a, and a (B, H, Nq), or None where nothing was divided; in the measure of
+        softmax's exponentials.
+        """
+
+    @abstractmethod
+    def far_keys(
+        self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """ψ of :meth:`near_keys` over e^c, and c, see :meth:`Stabilised.stable_key_features`."""
+
+
+def window_of(kernel: object) -> int | None:
+    """A kernel's window; None where there is none."""
+    return kernel.window if isinstance(kernel, Windowed) else None
+
+
 class Banked(Separable):
     """The features are a bank of scalar networks at projections, which a GPU evaluates where they
     are used and does not keep.
@@ -211,6 +260,22 @@ class OwnForm(ABC):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
+class OwnExchange(OwnForm):
+    """The kernel evaluates its response at one rank's points of a sharded domain too."""
+
+    @abstractmethod
+    def passes(self, layout: Layout) -> bool:
+        """Whether :meth:`evaluate_part` is defined for these static facts."""
+
+    @abstractmethod
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        """∫ K u dμ + offset at this rank's points, (B, H, Nq, d_out)."""
+
+    @abstractmethod
+    def sends(self, domain: Domain, batch: int) -> int:
+        """How many numbers :meth:`evaluate_part` sends for ``batch`` samples."""
+
+
 class LagTaps(ABC):
     r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
     steps.
@@ -276,10 +341,13 @@ CAPABILITIES: tuple[type, ...] = (
     Separable,
     Banked,
     Stabilised,
+    JointFeatures,
+    Windowed,
     Expanded,
     Pooled,
     TokenGraphWeights,
     OwnForm,
+    OwnExchange,
     LagTaps,
     LagFeatures,
     StateScan,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..data import Vocabulary
 from ..errors import CheckpointError, DataError, OptionError, StorageError
 from ..files import storing, write_json
+from ..integral import inference
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
 from .build import build_dataset
@@ -145,8 +146,9 @@ def evaluate(
     recipe = place.load_recipe()
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader))
-    numbers = task_of(dataset).summary(pairs, dataset.classes)
+    with inference(model):
+        pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader))
+        numbers = task_of(dataset).summary(pairs, dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,

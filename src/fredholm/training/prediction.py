@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import OptionError
 from ..files import replacing, storing
+from ..integral import inference
 from .calibration import temperature_of
 from .evaluation import load_run
 from .tasks import create_task
@@ -71,16 +72,16 @@ def predict(
         )
     samples = read_unlabelled(files, facts, model.config.encoder)
     temperature, rows, said = temperature_of(place.calibration), [], time.monotonic()
-    for start in range(0, len(samples), batch_size):
-        chosen = list(range(start, min(start + batch_size, len(samples))))
-        with torch.inference_mode():
+    with torch.inference_mode(), inference(model):
+        for start in range(0, len(samples), batch_size):
+            chosen = list(range(start, min(start + batch_size, len(samples))))
             outputs = model(samples.batch(chosen)).float()
-        for i, output in zip(chosen, outputs, strict=True):
-            shape = samples.shape(i) if samples.shape else ()
-            rows.append(samples.places[i] | answer(output, facts, temperature, shape))
-        if report is not None and time.monotonic() - said > EVERY:
-            said = time.monotonic()
-            report(f"predicted {len(rows):,} of {len(samples):,}")
+            for i, output in zip(chosen, outputs, strict=True):
+                shape = samples.shape(i) if samples.shape else ()
+                rows.append(samples.places[i] | answer(output, facts, temperature, shape))
+            if report is not None and time.monotonic() - said > EVERY:
+                said = time.monotonic()
+                report(f"predicted {len(rows):,} of {len(samples):,}")
     return rows
 
 

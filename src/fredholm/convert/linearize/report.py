@@ -50,7 +50,7 @@ class ConversionReport:
 
     Attributes:
         source: class of the model.
-        to, options, tied: the map.
+        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
@@ -75,6 +75,7 @@ class ConversionReport:
     epochs: dict[str, int] = field(default_factory=dict)
     minutes: dict[str, float] = field(default_factory=dict)
     speed: list[dict[str, float]] = field(default_factory=list)
+    window: int | None = None
     format: int = FORMAT
 
     @classmethod
@@ -100,6 +101,7 @@ class ConversionReport:
             refused=dict(replaced.refused),
             parameters=_count(result.values()),
             new_parameters=_count(replaced.new_parameters().values()),
+            window=replaced.window,
         )
 
     def measured(self, when: str, divergences: dict[str, float]) -> None:
@@ -153,6 +155,8 @@ class ConversionReport:
             f"{self.source} → {self.to}: {len(self.layers)} attention layers converted, "
             f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
         ]
+        if self.window is not None:
+            lines.append(f"causal layers keep softmax on the last {self.window} tokens")
         lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:

@@ -6,7 +6,7 @@ from ..contract import Form, Memory, choose, with_offset
 from .dense import Dense
 from .fused import Fused
 from .hidden import HiddenBlocks
-from .keys import KeyForm
+from .keys import KeyForm, KeyRing
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
 from .own import OwnResponse
 from .quadratic import Quadratic
@@ -15,6 +15,7 @@ from .separable import Chunks, RunningMoment, SeparableForm, Sums
 from .taps import TapConvolution
 from .transition import Transition
 from .weights import WeightBlocks
+from .windowed import WindowChunks, WindowMoment
 
 __all__ = [
     "AnchorKeys",
@@ -25,6 +26,7 @@ __all__ = [
     "Fused",
     "HiddenBlocks",
     "KeyForm",
+    "KeyRing",
     "LatticeKeys",
     "Memory",
     "MonteCarlo",
@@ -38,6 +40,8 @@ __all__ = [
     "TapConvolution",
     "Transition",
     "WeightBlocks",
+    "WindowChunks",
+    "WindowMoment",
     "choose",
     "with_offset",
 ]

@@ -9,14 +9,19 @@ from .chunked import (
     linear_attention,
     linear_attention_step,
     linear_attention_stretch,
+    moment_of,
+    over_new_factor,
     wants_pieces,
 )
 from .naive import linear_attention_naive, linear_density
 from .running import advance_moment
+from .windowed import Far, advance_window, vanishing
 
 __all__ = [
+    "Far",
     "Moment",
     "advance_moment",
+    "advance_window",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",
@@ -26,5 +31,8 @@ __all__ = [
     "linear_attention_step",
     "linear_attention_stretch",
     "linear_density",
+    "moment_of",
+    "over_new_factor",
+    "vanishing",
     "wants_pieces",
 ]

@@ -61,6 +61,7 @@ def linearize(
     metric: str | None = None,
     options: dict[str, Any] | None = None,
     tied: bool = True,
+    window: int | str | None = "auto",
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
@@ -95,7 +96,7 @@ def linearize(
             :class:`fredholm.training.tasks.Task`.
         metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of
             regressions ``"spearman"``.
-        options, tied, layers, inputs, keep_refused, probe: see
+        options, tied, window, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
         distil, tune: the two stages.
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
@@ -146,11 +147,13 @@ def linearize(
         to,
         options=options,
         tied=tied,
+        window=window,
         layers=layers,
         inputs=inputs,
         keep_refused=keep_refused,
         probe=probe,
     )
+    settings["window"] = replaced.window  # what "auto" came to
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if splits is not None:
