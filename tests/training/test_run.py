@@ -19,7 +19,7 @@ from fredholm.training import evaluate, load_run, predict, train
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
-from fredholm.training.learner import warmup_cosine
+from fredholm.training.schedules import warmup_cosine
 from fredholm.training.leases import read_holder
 from fredholm.training.metrics import summarise
 from fredholm.training.module import Classifier

@@ -12,6 +12,7 @@ from ...convert.linearize import Replaced
 from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
 from ..learner import Descent, Learner, Loader
+from ..schedules import Schedule
 from ..metrics import Metric
 from ..tasks import Task
 
@@ -68,7 +69,9 @@ class Stage(Learner):
     scores = ("val_loss", "val_metric")
 
     def __init__(self, replaced: Replaced, loader: Loader, options: Any, seed: int):
-        descent = Descent(options.lr, options.weight_decay, warmup=options.warmup)
+        descent = Descent(
+            options.lr, options.weight_decay, schedule=Schedule(warmup=options.warmup)
+        )
         super().__init__(replaced.model, loader, descent, seed)
         self.replaced, self.options = replaced, options
 
