@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import lightning.pytorch as pl
@@ -58,7 +58,7 @@ class Descent:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     name: str = "adamw"
-    schedule: Schedule = Schedule()
+    schedule: Schedule = field(default_factory=Schedule)
 
     def optimizer(self, parameters: list[Any]) -> torch.optim.Optimizer:
         """The optimiser of ``parameters``, or of groups of them."""

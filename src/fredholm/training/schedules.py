@@ -62,8 +62,10 @@ class Schedule:
         would leave none.
 
         Example:
-            >>> Schedule(warmup=2.0, of=10).warmup_of(50, 5), Schedule(warmup_steps=80).warmup_of(50, 5)
-            (10, 25)
+            >>> Schedule(warmup=2.0, of=10).warmup_of(50, 5)
+            10
+            >>> Schedule(warmup_steps=80).warmup_of(50, 5)
+            25
         """
         if self.warmup_steps is None and self.of is not None:
             return round(steps * self.warmup / self.of)
@@ -109,7 +111,9 @@ class Schedule:
         plateau = ReduceLROnPlateau(
             optimizer, direction(self.metric), self.factor, self.patience, min_lr=least
         )
-        result: list[dict[str, Any]] = [{"scheduler": plateau, "monitor": self.metric}]
+        # The Learner steps it, by the same metric: where that is missing, it says so.
+        monitored = {"scheduler": plateau, "monitor": self.metric, "strict": False}
+        result: list[dict[str, Any]] = [monitored]
         if warmup > 1:
             # Unlike LambdaLR it multiplies the rate, and leaves it alone after its last step.
             rising = LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1)

@@ -12,8 +12,8 @@ from ...convert.linearize import Replaced
 from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
 from ..learner import Descent, Learner, Loader
-from ..schedules import Schedule
 from ..metrics import Metric
+from ..schedules import Schedule
 from ..tasks import Task
 
 
