@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .families.softmax.operator import SoftmaxAttention as SoftmaxAttention
     from .integral import IntegralOperator as IntegralOperator
     from .integral import create_operator as create_operator
+    from .integral import inference as inference
     from .integral import list_operators as list_operators
     from .integral import register_operator as register_operator
     from .models import create_model as create_model
@@ -39,6 +40,7 @@ _PLACES = {
     "as_operator": "convert",
     "create_model": "models",
     "create_operator": "operators",
+    "inference": "integral",
     "linearize": "training",
     "list_models": "models",
     "list_operators": "operators",

@@ -20,6 +20,7 @@ from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
 from .errors import DomainError, ShapeError, suggest
+from .parallel.shards import Shards, agreed, checked_sizes, even_sizes
 from .quadrature import Quadrature, reciprocal
 from .validation import check_forward, check_shapes, check_values, positive
 
@@ -59,6 +60,8 @@ class Domain:
             ``counting``: mass 1 a point; ``spacing``: the distance to the neighbours, never
             renormalised; ``weighted``: masses as given; ``probability``: masses as given,
             renormalised over what a query sees.
+        shards: where these are one rank's points of a domain over several processes, who has which;
+            see :meth:`shard`. ``pairs`` then has this rank's queries and all keys.
 
     Example:
         >>> domain = Domain.grid(2, 3)
@@ -73,6 +76,7 @@ class Domain:
     causal: bool = False
     shape: tuple[int, ...] | None = None
     kind: str = "uniform"
+    shards: Shards | None = None
 
     # --- construction -----------------------------------------------------------------------------
 
@@ -267,6 +271,8 @@ class Domain:
         """
         if balance is not None and min(balance) < 0:
             raise DomainError(f"the masses of balance are not negative, got {tuple(balance)}")
+        a.refuse_shards("join")
+        b.refuse_shards("join")
         if a.dim != b.dim:
             raise DomainError(
                 f"join needs one space, got positions of dimension {a.dim} and {b.dim}"
@@ -317,6 +323,8 @@ class Domain:
         """
         if not domains:
             raise DomainError("collate needs at least one domain, got none")
+        for d in domains:
+            d.refuse_shards("collate")
         kinds, orders = {d.kind for d in domains}, {d.causal for d in domains}
         if len(kinds) > 1 or len(orders) > 1 or any(d.batch for d in domains):
             raise DomainError(
@@ -365,6 +373,109 @@ class Domain:
         )
         return cls(positions, masses, valid, pairs, causal, shape, measure)
 
+    # --- in shards --------------------------------------------------------------------------------
+
+    def shard(
+        self, mesh: Any, *, dimension: str | None = None, sizes: Sequence[int] | None = None
+    ) -> Domain:
+        """This rank's part of a domain that every rank has whole: the r-th stretch of its points.
+
+        An operator is called with the part and with the features of its points,
+        ``op(u[:, part], domain.shard(mesh))``, by every rank, and answers at those points what the
+        whole would. O(1) numbers are sent.
+
+        Args:
+            mesh: a torch ``DeviceMesh``.
+            dimension: the name of the mesh's dimension to shard over, where it has several.
+            sizes: points of each rank, 0 allowed; by default as even as they can be.
+
+        Raises:
+            DomainError: no process group, no such mesh or dimension, more ranks than points, sizes
+                that do not add up, or another domain on another rank.
+        """
+        self.refuse_shards("shard")
+        shards = Shards.over(mesh, dimension)
+        if sizes is None:
+            parts = even_sizes(self.size, shards.count)
+        else:
+            parts = checked_sizes(sizes, self.size, shards.count)
+        values = [self.positions, self.measure]
+        same = {**self._common(), "points": self.size, "sizes": parts, "shape": self.shape}
+        same["checksum"] = tuple(round(float(x.detach().double().nansum()), 6) for x in values)
+        agreed({"same": same}, shards)
+        shards = replace(shards, sizes=parts, shape=self.shape)
+        part = slice(shards.start, shards.start + shards.size)
+        return replace(
+            self,
+            positions=self.positions[..., part, :],
+            measure=self.measure[..., part],
+            valid=None if self.valid is None else self.valid[:, part],
+            pairs=None if self.pairs is None else self.pairs[..., part, :],
+            shape=None,
+            shards=shards,
+        )
+
+    @classmethod
+    def from_shard(
+        cls,
+        part: Domain,
+        mesh: Any,
+        *,
+        dimension: str | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> Domain:
+        """The part of a rank that has no more than its own points: the whole is the union of all
+        ranks' parts, in their order.
+
+        Args:
+            part: this rank's points; ``pairs``, if any, with its queries and all keys. A rank
+                without points gives ``domain[:0]``.
+            mesh, dimension: see :meth:`shard`.
+            shape: extents of the regular grid that the whole is, in row-major order.
+
+        Raises:
+            DomainError: as :meth:`shard`; parts of different kinds; masses of ``timestamps``, whose
+                first cell needs the rank before: make them of the whole, or give masses.
+        """
+        part.refuse_shards("from_shard")
+        if part.kind == "spacing" and part.shape is None:
+            raise DomainError(
+                "the first cell of a part reaches back to a point of the rank before, which "
+                "timestamps of the part alone do not have; shard the whole domain, or give masses: "
+                "Domain.points(..., measure=masses)"
+            )
+        shards = Shards.over(mesh, dimension)
+        facts = {"same": {**part._common(), "shape": shape}, "points": part.size}
+        sizes = tuple(other["points"] for other in agreed(facts, shards))
+        if sum(sizes) < shards.count:
+            even_sizes(sum(sizes), shards.count)
+        if part.pairs is not None and part.pairs.shape[-2:] != (part.size, sum(sizes)):
+            raise ShapeError(
+                f"pairs of a part must have shape (..., {part.size}, {sum(sizes)}), its queries "
+                f"and all keys; got {tuple(part.pairs.shape)}"
+            )
+        return replace(part, shape=None, shards=replace(shards, sizes=sizes, shape=shape))
+
+    def _common(self) -> dict[str, Any]:
+        """What the parts of one domain have in common."""
+        return {
+            "dimension": self.dim,
+            "dtype": str(self.positions.dtype),
+            "batch": self.batch,
+            "measure": self.kind,
+            "causal": self.causal,
+            "padding": self.valid is not None,
+            "pairs": None if self.pairs is None else tuple(self.pairs.shape[:-2]),
+        }
+
+    def refuse_shards(self, what: str) -> None:
+        """DomainError where ``what`` needs the whole domain and this is one rank's part of it."""
+        if self.shards is not None:
+            raise DomainError(
+                f"{what} needs a whole domain; this one is a part, {self.size} of "
+                f"{self.shards.total} points, on rank {self.shards.rank} of {self.shards.count}"
+            )
+
     # --- facts ------------------------------------------------------------------------------------
 
     @property
@@ -410,6 +521,8 @@ class Domain:
         facts.append(f"{self.kind} measure")
         present = {"causal": self.causal, "padding": self.valid, "pairs": self.pairs}
         facts += [name for name, x in present.items() if x is not None and x is not False]
+        if self.shards is not None:
+            facts.append(f"rank {self.shards.rank} of {self.shards.count}")
         dtype = str(self.positions.dtype).removeprefix("torch.")
         return f"Domain({', '.join([*facts, dtype, str(self.positions.device)])})"
 
@@ -460,6 +573,7 @@ class Domain:
             raise DomainError(
                 f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}"
             )
+        self.refuse_shards("a slice")
         positions = self.positions[..., index, :]
         return replace(
             self,
@@ -510,6 +624,8 @@ class Domain:
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """
+        if self.shards is not None:
+            self.refuse_shards("quadrature()")
         if query_domain is None:
             return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype))
         if not isinstance(query_domain, Domain):
@@ -554,12 +670,13 @@ class Domain:
         return tuple(d.positions[..., 0].detach().reshape(-1, d.size) for d in (query_domain, self))  # type: ignore
 
     def _density(
-        self, dtype: torch.dtype, queries: int
+        self, dtype: torch.dtype, queries: int, keys: int | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         if self.pairs is None:
             return None, None, None
-        if self.pairs.shape[-2:] != (queries, self.size):
-            need = f"(..., {queries}, {self.size})"
+        keys = self.size if keys is None else keys
+        if self.pairs.shape[-2:] != (queries, keys):
+            need = f"(..., {queries}, {keys})"
             raise ShapeError(
                 f"pairs must have shape {need} for these queries, got {tuple(self.pairs.shape)}"
             )

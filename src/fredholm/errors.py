@@ -46,6 +46,10 @@ class BackendError(FredholmError, RuntimeError):
     """A requested backend cannot run on this machine."""
 
 
+class InferenceError(FredholmError, RuntimeError):
+    """A model is trained, or its weights change, where it was said that it only answers."""
+
+
 class DerivativeError(FredholmError, NotImplementedError):
     """A derivative was asked for that an op does not have."""
 

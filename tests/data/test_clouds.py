@@ -13,7 +13,7 @@ from fredholm import data
 from fredholm.data import CloudAugment, PointDataset, clients
 from fredholm.data.catalogue import kicad
 from fredholm.data.catalogue.kicad_wrl import parse_vrml
-from fredholm.data.catalogue.official_clouds_off import parse_off
+from fredholm.data.files.off import parse_off
 from fredholm.data.meshes import sample_surface
 from fredholm.errors import DataError, OptionError, ShapeError
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
-from fredholm.errors import OptionError, RecipeError, ShapeError
+from fredholm.errors import DataError, RecipeError, ShapeError
 from fredholm.training import evaluate, explain, load_recipe, predict, train
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.tasks import create_task, relative_error, task_of
@@ -91,8 +92,11 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
     page = explain(tmp_path / "run").read_text()
     assert f">{coarse['loss']:.2%}<" in page, "the relative error stands where an accuracy would"
     assert {"training", "profile", "maps"} <= sections(page)
-    with pytest.raises(OptionError, match="pictures and lines of text only"):
+    with pytest.raises(DataError, match="nothing: no such file or folder"):
         predict(tmp_path / "run", [tmp_path / "nothing"])
+    np.savez(tmp_path / "media.npz", inputs=np.ones((2, 16, 16)))
+    answers = predict(tmp_path / "run", [tmp_path / "media.npz"])
+    assert np.array(answers[0]["values"]).shape == (1, 16, 16)
 
 
 def test_graphs_from_their_recipe(tmp_path):

@@ -17,6 +17,7 @@ from torch import nn
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.training import evaluate, load_run, predict, train
 from fredholm.training.build import build_dataset, build_model
+from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.schedules import warmup_cosine
@@ -140,7 +141,8 @@ def test_predict_reads_image_files_as_training_does(finished, tmp_path):
     )
     small, large = predict(folder, [tmp_path / "small.png", tmp_path / "large.png"])
     with torch.no_grad():
-        expected = model(dataset[0][0][None]).softmax(-1)[0]
+        logits = model(dataset[0][0][None])[0]
+    expected = (logits / temperature_of(place.calibration)).softmax(-1)
     assert list(small["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-4)
     assert small["class"] == dataset.classes[int(expected.argmax())]
     assert sum(large["probabilities"].values()) == pytest.approx(1, abs=1e-5)

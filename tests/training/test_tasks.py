@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
+from fredholm.training.build import build_dataset
 from fredholm.training.tasks import IGNORED, create_task
 
 from ..tolerances import assert_close
@@ -63,8 +65,12 @@ def test_copy_memory_from_its_recipe(tmp_path):
     assert result.parameters == 15526
     assert 0 <= result.metrics["val_accuracy"] <= 1
     assert evaluate(tmp_path / "run")["n"] == 8 * 25
-    with pytest.raises(OptionError, match="reads sequences of copy-memory"):
+    with pytest.raises(OptionError, match="files: received none"):
         predict(tmp_path / "run", [])
+    inputs, _ = build_dataset(recipe, "test").batch([0, 1])
+    np.savez(tmp_path / "new.npz", X=inputs.numpy())
+    answers = predict(tmp_path / "run", [tmp_path / "new.npz"])
+    assert [len(row["classes"]) for row in answers] == [25, 25]
 
 
 def test_adding_from_its_recipe(tmp_path):

@@ -17,6 +17,7 @@ from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.families.continuous.monitors import trajectory
 from fredholm.training import evaluate, explain, load_recipe, load_run, predict, train
 from fredholm.training.build import build_dataset
+from fredholm.training.calibration import temperature_of
 from fredholm.training.monitors import StepMonitor
 from tests.data.fixtures import write_reviews
 
@@ -81,7 +82,7 @@ def test_evaluate_and_predict_agree(finished, tmp_path):
     _, run, _ = finished
     report = evaluate(run)
     assert report["n"] == sum(map(sum, report["confusion"]))
-    model, _ = load_run(run)
+    model, place = load_run(run)
     text = "A great film ."
     file = tmp_path / "texts.txt"
     file.write_text(f"\n{text}\nan unheard word, and far too many of them\n", encoding="utf-8")
@@ -91,7 +92,7 @@ def test_evaluate_and_predict_agree(finished, tmp_path):
     words = model.extra["vocabulary"]["words"].split()
     numbers = torch.tensor([[2 + words.index(word) for word in ("a", "great", "film", ".")]])
     with torch.no_grad():
-        expected = model(numbers).softmax(-1)[0]
+        expected = (model(numbers)[0] / temperature_of(place.calibration)).softmax(-1)
     assert list(first["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
 
 

@@ -10,6 +10,20 @@ from typing import Annotated
 import typer
 
 from . import layers, show
+from .reading import (
+    ChannelsFlag,
+    GroupFlag,
+    IdFlag,
+    KindFlag,
+    LabelFlag,
+    SplitFlag,
+    TaskFlag,
+    TextFlag,
+    TimeFlag,
+    as_command,
+    as_overrides,
+    reading,
+)
 
 app = typer.Typer(
     name="fredholm",
@@ -22,7 +36,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(
-    help="Data sets: list them, fetch one, say where it lies.", no_args_is_help=True
+    help="Data sets: list them, fetch one, say where it lies; describe your own.",
+    no_args_is_help=True,
 )
 app.add_typer(data_app, name="data")
 
@@ -60,9 +75,17 @@ def _root(
     pass
 
 
-@app.command(epilog="fredholm train digits operator=softmax training.epochs=5 --name softmax-5")
+@app.command(
+    epilog="fredholm train digits operator=softmax training.epochs=5 --name softmax-5\n\nfredholm "
+    "train mydata/ --label outcome"
+)
 def train(
-    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in recipe's name, a YAML file, or samples of yours: ./data.csv, mydata/"
+        ),
+    ],
     overrides: Overrides = None,
     name: Annotated[
         str | None, typer.Option(help="The run's name (default: the recipe's).")
@@ -75,11 +98,31 @@ def train(
         bool, typer.Option("--overwrite", help="Delete the run of this name first.")
     ] = False,
     trust_code: TrustFlag = False,
+    kind: KindFlag = None,
+    label: LabelFlag = None,
+    time: TimeFlag = None,
+    id_: IdFlag = None,
+    group: GroupFlag = None,
+    text: TextFlag = None,
+    channels: ChannelsFlag = None,
+    task: TaskFlag = None,
+    split: SplitFlag = None,
 ) -> None:
-    """Train a model from a recipe into RUNS/NAME."""
+    """Train a model from a recipe, or on files of yours, into RUNS/NAME."""
     from .. import training
 
-    chosen = [*(overrides or []), *([f"name={name}"] if name else [])]
+    said = reading(
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=task,
+        split=split,
+    )
+    chosen = [*as_overrides(said), *(overrides or []), *([f"name={name}"] if name else [])]
     show.trusted_code(recipe, trust_code)
     loaded = training.load_recipe(recipe, chosen, trust_code=trust_code)
     result = training.train(
@@ -141,21 +184,37 @@ def evaluate(
     show.evaluation(result, json)
 
 
-@app.command(epilog="fredholm predict runs/digits seven.png")
+@app.command(
+    epilog="fredholm predict runs/digits seven.png\n\nfredholm predict runs/mydata new.csv --out "
+    "answers.csv\n\ncat new.csv | fredholm predict runs/mydata - --json"
+)
 def predict(
     run: RunArgument,
     files: Annotated[
         list[Path],
-        typer.Argument(help="Image files, or text files of one text a line.", metavar="FILE..."),
+        typer.Argument(
+            help="Files or folders like those that the run was trained on; - is standard input.",
+            metavar="FILE...",
+        ),
     ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write .csv, .json or .npz instead of printing.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples at a time.", min=1)] = 64,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Classify image files, or lines of text files, with a run's model."""
+    """Say what a run's model makes of new samples: classes, numbers or fields."""
     from .. import training
 
     show.trusted_code(run, trust_code)
-    show.predictions(training.predict(run, list(files), trust_code=trust_code), json)
+    rows = training.predict(
+        run, list(files), batch_size=batch_size, trust_code=trust_code, report=show.note
+    )
+    if out is None:
+        show.predictions(rows, json)
+    else:
+        typer.echo(f"{len(rows):,} predictions: {training.write_predictions(rows, out)}")
 
 
 @app.command(epilog='fredholm generate runs/itnet-kjv --prompt "And God said" --length 100')
@@ -460,3 +519,34 @@ def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -
     from .. import data
 
     typer.echo(data.dataset_path(name))
+
+
+@data_app.command("describe", epilog="fredholm data describe mydata/ --label outcome")
+def data_describe(
+    path: Annotated[Path, typer.Argument(help="A file or folder of yours.")],
+    kind: KindFlag = None,
+    label: LabelFlag = None,
+    time: TimeFlag = None,
+    id_: IdFlag = None,
+    group: GroupFlag = None,
+    text: TextFlag = None,
+    channels: ChannelsFlag = None,
+    task: TaskFlag = None,
+    split: SplitFlag = None,
+    json: JsonFlag = False,
+) -> None:
+    """Say what a file or folder of yours holds and how it would be read; train nothing."""
+    from ..training import own_files
+
+    said = reading(
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=task,
+        split=split,
+    )
+    show.description(own_files.describe(path, said), as_command(path, said), json)

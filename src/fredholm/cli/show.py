@@ -123,12 +123,77 @@ def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
-    """One line a file: its class and probability."""
+    """One line a sample: where it is, and what it is."""
     if as_json:
         typer.echo(json_module.dumps(results))
         return
     for result in results:
-        typer.echo(f"{result['file']}: {result['class']} ({result['probability']:.3f})")
+        place = result["file"] + "".join(
+            f", {key} {result[key]}" for key in ("row", "series", "sample", "id") if key in result
+        )
+        typer.echo(f"{place}: {_answer(result)}")
+
+
+def _answer(result: dict[str, Any]) -> str:
+    if "class" in result:
+        return f"{result['class']} ({result['probability']:.3f})"
+    if "value" in result:
+        return f"{result['value']:.6g}"
+    if "classes" in result:
+        return " ".join(result["classes"])
+    sizes, field = [], result["values"]
+    while isinstance(field, list):
+        sizes.append(len(field))
+        field = field[0]
+    return f"a field of {' × '.join(map(str, sizes))} numbers (--out FILE.npz writes it)"
+
+
+def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
+    """What a user's files hold, and the command that trains on them."""
+    if as_json:
+        typer.echo(json_module.dumps(facts))
+        return
+    typer.echo(
+        f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {facts['task']}"
+    )
+    for what, found in facts["taken"].items():
+        typer.echo(f"  {what + ':':<14}{found}")
+    for line in _numbers_of(facts):
+        typer.echo(f"  {line}")
+    split = facts["split"]
+    counts = ", ".join(f"{split[part]:,} {part}" for part in ("train", "val", "test"))
+    typer.echo(f"  {'split:':<14}{counts} ({split['rule']})")
+    typer.echo(f"  {'model:':<14}{facts['model']}, {facts['epochs']} epochs")
+    for sample in facts["first"]:
+        where = sample["where"].removeprefix(facts["path"]).lstrip("/, ")
+        typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}")
+    for remark in facts["remarks"]:
+        typer.echo(f"  note: {remark}")
+    typer.echo(f"next: {command}")
+
+
+def _numbers_of(facts: dict[str, Any]) -> list[str]:
+    """Balance, sizes, gaps and rates, as far as there are any."""
+    lines = []
+    if "classes" in facts:
+        shown = list(facts["classes"].items())
+        text = ", ".join(f"{name} {count:,}" for name, count in shown[:12])
+        more = f", … ({len(shown)} classes)" if len(shown) > 12 else ""
+        lines.append(f"{'classes:':<14}{text}{more}")
+    for key, unit in (("points", "points"), ("words", "words")):
+        if key in facts:
+            r = facts[key]
+            size = f"{r['least']:,} to {r['most']:,} {unit}, half at most {r['median']:,}"
+            lines.append(f"{'length:':<14}{size}")
+    if "target" in facts:
+        r = facts["target"]
+        lines.append(f"{'target:':<14}{r['least']:.4g} to {r['most']:.4g}, mean {r['mean']:.4g}")
+    if "rate" in facts:
+        gap = f", longest gap {facts['longest_gap']:g}" if "longest_gap" in facts else ""
+        lines.append(f"{'rate:':<14}{facts['rate']}{gap}")
+    if facts.get("missing"):
+        lines.append(f"{'missing:':<14}{facts['missing']:.1%} of the cells")
+    return lines
 
 
 def conversion(report: Any, folder: Path) -> None:

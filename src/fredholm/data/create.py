@@ -60,7 +60,7 @@ def create_dataset(
         root: where fetched data sets lie (default $FREDHOLM_DATA, else ~/.cache/fredholm/data).
         path: a folder of yours instead, in the data set's official layout: idx files (raw or gzip),
             the CIFAR-10 *binary* version, or ``train/<class>/*.png`` with ``val/`` and/or ``test/``
-            for ``image-folder``.
+            for ``image-folder``; of ``files``, any file or folder.
         image_size: height and width to resize to; needed for ``image-folder``.
         val_fraction: share of the training images held out as ``val``.
         download: fetch the data set when it is not there.
@@ -90,7 +90,7 @@ def create_dataset(
     if val_fraction is not None:
         check_fraction(val_fraction)
     folder = None if path is None else Path(path).expanduser().absolute()
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not folder.is_dir() and entry.kind_at is None:
         raise DataError(f"path: {folder} is not a folder; needs the folder of {name}'s files")
     if folder is not None and not entry.reads_files:
         raise OptionError(f"path: {name} comes without files and reads no folder; leave path out")
@@ -105,11 +105,15 @@ def create_dataset(
         "masked": masked,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    asked = entry.kind.request(name, given)
     own = _own_options(entry, options or {})
     for key, what in entry.needs.items():
         if key not in given and (key != "path" or folder is None):
             raise OptionError(f"{name}: {key} is missing; needs {what}: {key}={_EXAMPLES[key]}")
+    kind = entry.kind
+    if entry.kind_at is not None and folder is not None:
+        share = entry.val_fraction if val_fraction is None else val_fraction
+        kind = entry.kind_at(folder, own, share)
+    asked = kind.request(name, given)
     request = Request(entry, split, data_root(root), folder, val_fraction, options=own, **asked)
     dataset = entry.read(request)
     if not len(dataset):

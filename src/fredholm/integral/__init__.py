@@ -22,9 +22,11 @@ from .capabilities import (
     CausalTransition,
     Expanded,
     HiddenReadout,
+    JointFeatures,
     JointScores,
     LagFeatures,
     LagTaps,
+    OwnExchange,
     OwnForm,
     Pooled,
     Separable,
@@ -36,15 +38,25 @@ from .capabilities import (
     WeightedValue,
     has_trait,
 )
-from .contract import Kernel, check_dropout, identity, own_parameter
+from .contract import (
+    Kernel,
+    answering,
+    check_dropout,
+    check_inference,
+    identity,
+    own_parameter,
+    prepared,
+)
 from .conversion import as_operator, convertible, refuse, register_converter
+from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
-from .forms import Anchors, Form, KeyForm, Memory, MonteCarlo, choose, with_offset
+from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, read_grid, write_points
+from .memo import inference
 from .multihead import MultiheadAdapter
-from .operator import CausalState, IntegralOperator
+from .operator import IntegralOperator
 from .problem import (
     Facts,
     Layout,
@@ -52,6 +64,7 @@ from .problem import (
     Problem,
     grid_displacements,
     head_width,
+    heads_apart,
     merge_heads,
     split_heads,
 )
@@ -65,6 +78,7 @@ from .registry import (
     register_operator,
 )
 from .rotary import Rotary
+from .state import CausalState, State, load_state
 from .strategy import (
     EXACT,
     FFT,
@@ -88,6 +102,7 @@ __all__ = [
     "CausalState",
     "CausalTransition",
     "Exact",
+    "Exchange",
     "Expanded",
     "ExponentialMap",
     "Facts",
@@ -98,9 +113,11 @@ __all__ = [
     "HiddenKernel",
     "HiddenReadout",
     "IntegralOperator",
+    "JointFeatures",
     "JointScores",
     "Kernel",
     "KeyForm",
+    "KeyRing",
     "LagFeatures",
     "LagTaps",
     "LatticeKernel",
@@ -110,6 +127,7 @@ __all__ = [
     "Memory",
     "MonteCarlo",
     "MultiheadAdapter",
+    "OwnExchange",
     "OwnForm",
     "PairKernel",
     "Plan",
@@ -125,6 +143,7 @@ __all__ = [
     "SoftmaxScores",
     "SplitHidden",
     "Stabilised",
+    "State",
     "StateScan",
     "Strategy",
     "TokenGraphWeights",
@@ -133,27 +152,36 @@ __all__ = [
     "WeightedValue",
     "Window",
     "add_proposal",
+    "answering",
     "as_operator",
     "auxiliary_loss",
+    "before_this",
     "build_feature_map",
     "check_dropout",
+    "check_inference",
     "choose",
     "convertible",
     "create_operator",
+    "fold_ring",
     "grid_displacements",
     "has_trait",
     "head_width",
+    "heads_apart",
     "identity",
     "import_file",
+    "inference",
     "is_per_head",
     "is_pointwise",
     "key_features",
     "list_operators",
+    "load_state",
+    "mass_rows",
     "merge_heads",
     "operator_factory",
     "operator_options",
     "orthogonal_draws",
     "own_parameter",
+    "prepared",
     "query_features",
     "read_grid",
     "read_strategy",
@@ -163,6 +191,8 @@ __all__ = [
     "register_operator",
     "register_strategy",
     "split_heads",
+    "sums",
+    "visible_from",
     "with_offset",
     "write_points",
 ]

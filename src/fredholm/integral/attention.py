@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, suggest
-from ..ops.backend import full_precision
+from ..ops.backend import at_least_single, cast, full_precision
 from ..ops.linear_attention import at_scale, linear_density
 from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
-from .capabilities import Stabilised
-from .contract import Part
+from .capabilities import JointFeatures
+from .contract import Part, answering, prepared
 from .forms import WeightBlocks
 from .problem import Problem, head_width, split_heads
 from .projections import Projections, projected_widths
@@ -30,6 +30,16 @@ FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 """Functions, and classes derived from :class:`FeatureMap`, by name."""
 
 register_feature_map = FEATURE_MAPS.register
+
+# What :meth:`FeatureAttentionKernel.together` does at once.
+PARTS = (
+    "_heads",
+    "key_features",
+    "query_features",
+    "stable_key_features",
+    "stable_query_features",
+    "values",
+)
 
 
 class AttentionKernel(WeightedKernel):
@@ -110,6 +120,8 @@ class AttentionKernel(WeightedKernel):
         packed.
         """
         u = u.squeeze(1)
+        if self.packed is None and answering(self):
+            return self._side_by_side(u)
         if self.packed is None:
             return self._project(u, 0), self._project(u, 1), self._project(u, 2)
         weight, bias = weight_and_bias(self.packed)
@@ -121,6 +133,28 @@ class AttentionKernel(WeightedKernel):
             split_heads(key, self.heads),
             split_heads(value, self.heads),
         )
+
+    def _side_by_side(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by the weights of the three maps in one matrix, kept between calls."""
+        weight, bias = prepared(self, "side by side", self._joined)
+        flat = F.linear(u, weight, bias)
+        groups = self.groups * self.width
+        sizes = [self.heads * self.width, groups, flat.shape[-1] - self.heads * self.width - groups]
+        query, key, value = flat.split(sizes, -1)
+        return (
+            split_heads(query, self.heads),
+            self._share(split_heads(key, self.groups)),
+            self._share(split_heads(value, self.groups)),
+        )
+
+    def _joined(self) -> tuple[Tensor, Tensor | None]:
+        """The three maps' weights above one another, and their biases, without that of values."""
+        maps = [self._map(part) for part in range(3)]
+        if all(bias is None for _, bias in maps[:2]):
+            return torch.cat([weight for weight, _ in maps]), None
+        zeros = [weight.new_zeros(weight.shape[0]) for weight, _ in maps]
+        biases = [z if b is None else b for z, (_, b) in zip(zeros, maps)]
+        return torch.cat([weight for weight, _ in maps]), torch.cat([*biases[:2], zeros[2]])
 
     def _share(self, u: Tensor) -> Tensor:
         return u if self.groups == self.heads else u.repeat_interleave(self.heads // self.groups, 1)
@@ -191,7 +225,7 @@ class FeatureMap(nn.Module):
 
     def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
         with full_precision(x):
-            return self.features_of(x.to(torch.promote_types(x.dtype, torch.float32)))
+            return self.features_of(cast(x, at_least_single(x.dtype)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
         """Features of queries for a normalised attention, up to a factor of each."""
@@ -208,11 +242,17 @@ class FeatureMap(nn.Module):
         """
         return self(x), None
 
+    @property
+    def alike(self) -> bool:
+        """Whether :meth:`of_queries` and :meth:`of_keys` are the map itself, point by point."""
+        plain = (FeatureMap.of_queries, FeatureMap.of_keys)
+        return self.pointwise and (type(self).of_queries, type(self).of_keys) == plain
+
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, features={self.features}"
 
 
-class FeatureAttentionKernel(AttentionKernel, Stabilised):
+class FeatureAttentionKernel(AttentionKernel, JointFeatures):
     r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
@@ -237,6 +277,13 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
 
     forms = (*SEPARABLE, WeightBlocks)
     feature_map, key_map = Part(), Part()
+
+    _joint = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass that changes one of the parts is asked for each by itself."""
+        super().__init_subclass__(**options)
+        cls._joint = all(getattr(cls, n) is getattr(FeatureAttentionKernel, n) for n in PARTS)
 
     def __init__(
         self,
@@ -302,6 +349,27 @@ class FeatureAttentionKernel(AttentionKernel, Stabilised):
             return self.key_features(y, uy), None
         feature_map = self.feature_map if self.key_map is None else self.key_map
         return key_features(feature_map, self._heads(uy, 1), valid, least)
+
+    def together(
+        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        if not self._joint:
+            key, shift = self.stable_key_features(x, u, valid, least)
+            return self.stable_query_features(x, u), key, shift, self.values(x, u)
+        queries, keys, values = self._all_heads(u)
+        if self.floor is None:
+            query, shift = self.feature_map(queries), None
+            key = (self.feature_map if self.key_map is None else self.key_map)(keys)
+            return query, key, shift, values
+        feature_map = self.feature_map if self.key_map is None else self.key_map
+        one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
+        if one and queries.shape[2] == 1 and queries.shape[1] == keys.shape[1]:
+            # as two points of one call: a map costs a step more calls than arithmetic
+            query, key = feature_map(torch.cat([queries, keys], 2)).split(1, 2)
+            return query, key, None, values
+        query = query_features(self.feature_map, queries)
+        key, shift = key_features(feature_map, keys, valid, least)
+        return query, key, shift, values
 
     def weights(self, problem: Problem) -> Tensor:
         query = self.stable_query_features(problem.x, problem.ux)

@@ -68,6 +68,8 @@ class PairKernel(Kernel):
 
     forms = (*SEPARABLE, *RECURRENT, Dense, *SAMPLED)
 
+    pairwise = True
+
     @abstractmethod
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
         """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..domain import Domain
+from ..parallel import Shards
 from .problem import Layout, Point, Problem
 
 
@@ -142,6 +144,16 @@ class Stabilised(Separable):
         """
 
 
+class JointFeatures(Stabilised):
+    """Where queries and keys are the same points, one matrix product may give everything."""
+
+    @abstractmethod
+    def together(
+        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """What ``stable_query_features``, ``stable_key_features`` (two) and ``values`` give."""
+
+
 class Banked(Separable):
     """The features are a bank of scalar networks at projections, which a GPU evaluates where they
     are used and does not keep.
@@ -211,6 +223,22 @@ class OwnForm(ABC):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
+class OwnExchange(OwnForm):
+    """The kernel evaluates its response at one rank's points of a sharded domain too."""
+
+    @abstractmethod
+    def passes(self, layout: Layout) -> bool:
+        """Whether :meth:`evaluate_part` is defined for these static facts."""
+
+    @abstractmethod
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        """∫ K u dμ + offset at this rank's points, (B, H, Nq, d_out)."""
+
+    @abstractmethod
+    def sends(self, domain: Domain, batch: int) -> int:
+        """How many numbers :meth:`evaluate_part` sends for ``batch`` samples."""
+
+
 class LagTaps(ABC):
     r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
     steps.
@@ -276,10 +304,12 @@ CAPABILITIES: tuple[type, ...] = (
     Separable,
     Banked,
     Stabilised,
+    JointFeatures,
     Expanded,
     Pooled,
     TokenGraphWeights,
     OwnForm,
+    OwnExchange,
     LagTaps,
     LagFeatures,
     StateScan,

@@ -5,8 +5,8 @@ is a plain loop over the kernel's list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,11 +15,18 @@ from torch import Tensor, nn
 from ..arguments import Checked
 from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
-from ..ops.backend import describe_backend
+from ..ops.backend import describe_backend, transforms
+from ..parallel import Shards
 from ..quadrature import Quadrature
 from .capabilities import lacking
+from .exchange import Exchange
 from .problem import Facts, Layout, Problem
 from .strategy import Plan, Strategy
+
+if TYPE_CHECKING:
+    from .memo import Memo
+
+Value = TypeVar("Value")
 
 Memory = dict[str, Tensor]
 """What a causal form keeps of the points before: tensors with the batch on dimension 0."""
@@ -51,6 +58,9 @@ class Kernel(nn.Module, metaclass=Checked):
     Attributes:
         whole: every head reads all of u instead of its own slice.
         reads_query: the kernel depends on u(x), so that queries on another domain need features.
+        pairwise: K(x, y) depends on these two ends alone, so that keys may come in blocks.
+        rowwise: what a query receives follows from its own view of the keys, also where the problem
+            has no other queries.
         sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
         forms: the algorithms that may integrate the kernel, best first; see
             :class:`fredholm.integral.forms.Form`. A subclass inherits its base's.
@@ -62,6 +72,8 @@ class Kernel(nn.Module, metaclass=Checked):
     whole = False
     reads_query = True
     sums = False
+    pairwise = False
+    rowwise = False
     forms: ClassVar[tuple[type[Form], ...]] = ()
 
     def __init__(self, heads: int, d_in: int, d_out: int | None = None):
@@ -199,6 +211,26 @@ class Form:
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
         raise NotImplementedError(f"{type(self).__name__} must define respond(kernel, problem)")
 
+    # --- a problem in shards ----------------------------------------------------------------------
+
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        """:meth:`respond` at the points of one rank of a sharded domain, (B, H, Nq, d_out), from
+        those points and what passes between the ranks. A form that does not define it is refused
+        there.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define exchange")
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        """What :meth:`exchange` sends for ``batch`` samples; ``crossed``: queries live on another
+        domain.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define sent")
+
+    @classmethod
+    def exchanges(cls) -> bool:
+        """Whether the form integrates over a sharded domain."""
+        return cls.exchange is not Form.exchange
+
     # --- a causal domain, point by point ----------------------------------------------------------
 
     def start(self, kernel: Kernel, u: Tensor) -> Memory:
@@ -254,6 +286,8 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         'fused attention'
     """
     stepping = facts.layout.stepping
+    if facts.layout.sharded:
+        return _choose_sharded(strategy, kernel, facts)
     if isinstance(strategy, str):
         for kind in kernel.forms:
             if kind.steps if stepping else kind.responds:
@@ -271,6 +305,30 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
                 return _on_backend(form, kernel)
             reasons.append(why)
     raise _refusal(strategy, kernel, reasons, stepping)
+
+
+def _choose_sharded(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
+    """:func:`choose` among the forms that integrate over a sharded domain."""
+    reasons = []
+    for kind in kernel.forms:
+        if isinstance(strategy, str):
+            form = kind(kind.default)
+            if not kind.responds or not form.preferred(kernel, facts):
+                continue
+        elif isinstance(strategy, kind.word) and kind.responds:
+            form = kind(strategy)
+        else:
+            continue
+        why = form.refuses(kernel, facts)
+        if why is None and kind.exchanges():
+            return form if isinstance(strategy, str) else _on_backend(form, kernel)
+        reasons.append(f"{kind.name} has no exchange between ranks" if why is None else why)
+    word = strategy if isinstance(strategy, str) else type(strategy).__name__
+    why = f": {'; '.join(reasons)}" if reasons else ""
+    raise StrategyError(
+        f"{word} cannot integrate {type(kernel).__name__} over a sharded domain{why}; give each "
+        "process the whole domain, or take another strategy"
+    )
 
 
 def _on_backend(form: Form, kernel: Kernel) -> Form:
@@ -348,3 +406,51 @@ def own_parameter(x: Tensor) -> nn.Parameter:
 def identity(heads: int, dim: int) -> Tensor:
     """One identity matrix a head, (H, dim, dim)."""
     return torch.eye(dim).repeat(heads, 1, 1)
+
+
+# --- what weights alone decide --------------------------------------------------------------------
+
+MEMOS: dict[nn.Module, Memo] = {}  # of the modules inside :class:`.inference`
+
+
+def prepared(
+    module: nn.Module, name: Any, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
+) -> Value:
+    """``make()``, which depends on the weights of ``module``, ``name`` and the tensors ``of``, and
+    nothing else; inside :class:`.inference` it is called once.
+
+    Args:
+        module: whose parameters, buffers and submodules it reads.
+        name: a word, and with it every option that it depends on: dtypes, sizes, switches.
+        make: returns a tensor or a tuple of tensors that nobody writes to.
+        of: positions, or what was prepared from them.
+
+    Example:
+        >>> from fredholm import inference
+        >>> layer = nn.Linear(1, 1)
+        >>> with inference(layer):
+        ...     first, second = (prepared(layer, "twice", lambda: 2 * layer.weight) for _ in "ab")
+        >>> first is second
+        True
+    """
+    if torch.compiler.is_compiling() or not MEMOS:  # traced code computes it where it is used
+        return make()
+    memo = MEMOS.get(module)
+    if memo is None or transforms():
+        return make()
+    return memo.get(name, make, of)
+
+
+def answering(module: nn.Module) -> bool:
+    """Whether a module is inside :class:`.inference`, where :func:`prepared` keeps things."""
+    if torch.compiler.is_compiling() or not MEMOS:
+        return False
+    return module in MEMOS and not transforms()
+
+
+def check_inference(module: nn.Module) -> None:
+    """InferenceError where a module inside :class:`.inference` is trained."""
+    if MEMOS and not torch.compiler.is_compiling():
+        memo = MEMOS.get(module)
+        if memo is not None:
+            memo.check()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.backend import result_dtype
+from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .contract import Kernel, Part
-from .forms import Form, Memory, choose
+from .contract import Kernel, Part, check_inference
+from .exchange import fill_empty, part_numbers, part_quadrature
+from .forms import Form, choose
 from .problem import (
     Call,
     Facts,
@@ -37,30 +39,10 @@ from .problem import (
     split_heads,
 )
 from .sharing import Sharing
+from .state import CausalState, load_state
 from .strategy import Plan, Strategy, read_strategy
 
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
-
-
-@dataclass(frozen=True, eq=False)
-class CausalState:
-    """What a causal operator remembers of a prefix.
-
-    Attributes:
-        domain: all points, those to come included.
-        quadrature: their weights.
-        seen: how many points came.
-        keys: the form's memory of them, tensors with the batch on dimension 0.
-        form: the algorithm that the state began with and keeps.
-        batch: how many sequences it is about.
-    """
-
-    domain: Domain
-    quadrature: Quadrature
-    seen: int
-    keys: Memory
-    form: Form
-    batch: int
 
 
 class IntegralOperator(nn.Module, metaclass=Checked):
@@ -170,11 +152,25 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
         call = self._call(u, domain, query, query_domain)
+        if call.domain.shards is not None:
+            return self._sharded(call)
         facts = Facts.of(call.layout, call.target.positions, u, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
         problem, query, valid = self._read(call)
         response = form.respond(self.kernel, problem).to(result_dtype(u))
         return self._finish(response, query, valid)
+
+    def _sharded(self, call: Call) -> Tensor:
+        """:meth:`forward` at the points of one rank, by the form's exchange."""
+        queries = call.target.size
+        call = fill_empty(call)
+        domain = call.domain
+        assert domain.shards is not None
+        facts = Facts.of(call.layout, call.target.positions, call.u, self.kernel.training)
+        form = choose(self._strategy, self.kernel, facts)
+        problem, query, valid = self._read(call, part_quadrature(domain, call.query_domain))
+        response = form.exchange(self.kernel, problem, domain.shards).to(result_dtype(call.u))
+        return self._finish(response, query, valid)[:, :queries]
 
     def dense(
         self,
@@ -261,7 +257,12 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        return form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        plan = form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        if domain.shards is None:
+            return plan
+        sent = form.sent(self.kernel, domain, domain.batch or 1, layout.cross)
+        numbers = sent.numbers + part_numbers(domain, query_domain)
+        return replace(plan, exchange=sent.words, numbers=numbers)
 
     @property
     def strategy(self) -> Strategy | str:
@@ -281,6 +282,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         masks of all points to come.
         """
         check_domains(domain=domain)
+        domain.refuse_shards("init_state")
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
         if domain.batch not in (None, batch):
@@ -291,6 +293,18 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         facts = Facts.of(layout, domain.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
         return CausalState(domain, domain.quadrature(), 0, {}, form, batch)
+
+    def load_state(self, path: str | Path) -> CausalState:
+        """The state that :meth:`CausalState.save` wrote, also in another process: of this operator,
+        or of one built alike with the same weights.
+
+        Raises:
+            CheckpointError: a file that is missing or of something else, or a state of another
+                algorithm.
+        """
+        parameter = next(self.parameters(), None)
+        device = torch.device("cpu") if parameter is None else parameter.device
+        return load_state(path, lambda domain, batch: self.init_state(batch, domain), device)
 
     def step(
         self, u_t: Float[Tensor, "b d"], state: CausalState
@@ -347,11 +361,13 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         u = clean(u, valid)
         heads = self._split(u)
         x = batched(clean(domain.positions[..., part, :], valid), 2)
-        x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
+        if x.dtype != u.dtype or x.device != u.device:
+            x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
         memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
         response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
-        out = self._finish(response.to(result_dtype(u)), u, valid)
-        return out, replace(state, seen=t + n, keys=memory)
+        out = self._finish(cast(response, result_dtype(u)), u, valid)
+        after = CausalState(domain, state.quadrature, t + n, memory, state.form, state.batch)
+        return out, after
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -360,6 +376,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
         Traced code keeps the parameters that it was traced with.
         """
+        check_inference(self)
         if self.sharing is not None and not torch.compiler.is_compiling():
             self.sharing.follow()
 
@@ -457,7 +474,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             need = f"(B, {queries}, {self.dim})"
             raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
 
-    def _read(self, call: Call) -> tuple[Problem, Tensor | None, Tensor | None]:
+    def _read(
+        self, call: Call, quadrature: Quadrature | None = None
+    ) -> tuple[Problem, Tensor | None, Tensor | None]:
         """The integral in tensors, padding cleaned and heads split; the queries' features or None,
         and which of the queries are real.
         """
@@ -475,12 +494,14 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
             else:
                 ux = self._split(query)
+        if quadrature is None:
+            quadrature = domain.quadrature(call.query_domain)
         problem = Problem(
             x=x,
             y=y,
             ux=ux,
             uy=uy,
-            quadrature=domain.quadrature(call.query_domain).to(u.dtype),
+            quadrature=quadrature.to(u.dtype),
             layout=call.layout,
             real=target.valid,
         )

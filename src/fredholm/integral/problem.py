@@ -31,6 +31,9 @@ class Layout:
         measure: the measure's name, as in :class:`fredholm.Domain`.
         fixed: positions are shared by the batch and need no gradient.
         stepping: one point at a time.
+        sharded: keys and queries are one rank's part of a domain over several processes.
+        whole_grid: of a sharded domain whose points queries and keys both are, the regular grid at
+            fixed positions that they are part of, or None.
     """
 
     keys: tuple[int, ...] | None = None
@@ -43,6 +46,8 @@ class Layout:
     measure: str = "uniform"
     fixed: bool = True
     stepping: bool = False
+    sharded: bool = False
+    whole_grid: tuple[int, ...] | None = None
 
     @classmethod
     def of(
@@ -65,6 +70,7 @@ class Layout:
         cls, domain: Domain, query_domain: Domain | None, given: bool, stepping: bool
     ) -> Layout:
         target = domain if query_domain is None else query_domain
+        shards = domain.shards
         fixed = domain.positions.dim() == 2 and not followed(domain.positions)
         return cls(
             keys=domain.shape,
@@ -77,6 +83,8 @@ class Layout:
             measure=domain.kind,
             fixed=fixed,
             stepping=stepping,
+            sharded=shards is not None,
+            whole_grid=shards.shape if shards is not None and fixed and target is domain else None,
         )
 
     @property
@@ -282,6 +290,17 @@ def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
     """(B, H, N, c) to (B, N, H·c)."""
     return u.transpose(1, 2).flatten(2)
+
+
+def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Tensor:
+    """A matrix per head on one point's features, (B, H, o): one product per head of all samples at
+    once. As ``weight @ u[..., None]`` a CPU takes twenty times as long.
+
+    Example:
+        >>> heads_apart(torch.ones(1, 2, 3), torch.ones(2, 4, 3)).shape
+        torch.Size([1, 2, 4])
+    """
+    return torch.bmm(u.transpose(0, 1), weight.mT).transpose(0, 1)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

@@ -153,16 +153,24 @@ class Plan:
         reason: why this form.
         backend: on a GPU, whether Triton kernels or PyTorch's operations run, and why; otherwise
             empty.
+        exchange: on a sharded domain, what passes between the ranks; otherwise empty.
+        numbers: how many numbers this rank sends for it in a forward of one sample, or of the
+            domain's batch; see :class:`fredholm.parallel.Traffic`.
     """
 
     strategy: str
     path: str
     reason: str
     backend: str = ""
+    exchange: str = ""
+    numbers: int = 0
 
     def __str__(self) -> str:
         line = f"{self.strategy} by {self.path}: {self.reason}"
-        return f"{line}; backend: {self.backend}" if self.backend else line
+        line = f"{line}; backend: {self.backend}" if self.backend else line
+        if not self.exchange:
+            return line
+        return f"{line}; between ranks: {self.exchange}, {self.numbers} numbers sent by this one"
 
 
 STRATEGIES: Registry[type[Strategy]] = Registry("strategy")

@@ -15,6 +15,7 @@ from ..configuration import Configuration, check_counts, check_known
 from ..domain import Domain
 from ..encoders import Encoder
 from ..errors import OptionError
+from ..parallel import Shards, largest, summed
 from ..registry import Registered, Registry
 
 # --- the read-out ---------------------------------------------------------------------------------
@@ -33,7 +34,8 @@ def read_out(
             point that stands first, a class token or the node in question; ``last``: the last
             point that is not padding; ``every``: all of them.
 
-    A sample without a point gives zeros.
+    A sample without a point gives zeros. Of a sharded domain every rank gets the answer for the
+    whole, from one sum over the ranks of D + 1 numbers per sample or fewer; ``every`` stays local.
 
     Example:
         >>> u = torch.tensor([[[1.0], [3.0], [9.0]]])
@@ -43,6 +45,8 @@ def read_out(
     """
     if pool == "every":
         return features
+    if domain.shards is not None:
+        return _over_shards(features, domain, pool, domain.shards)
     if pool in ("cls", "first"):
         return features[:, 0]
     if pool == "last":
@@ -51,16 +55,41 @@ def read_out(
     return masked_mean(features, mass, domain.valid)
 
 
-def masked_mean(features: Tensor, mass: Tensor, valid: Tensor | None) -> Tensor:
-    """The mean over points by their masses (N,) or (B, N), padding left out; at least float32."""
+def masked_mean(
+    features: Tensor, mass: Tensor, valid: Tensor | None, shards: Shards | None = None
+) -> Tensor:
+    """The mean over points by their masses (N,) or (B, N), padding left out; at least float32. Of
+    points in ``shards``: over all ranks', the same on each.
+    """
     dtype = torch.promote_types(features.dtype, torch.float32)
     mass = (mass if mass.dim() == 2 else mass[None]).to(dtype)[..., None]
     values = features.to(dtype)
     if valid is not None:
         mass = torch.where(valid[..., None], mass, 0.0)
         values = torch.where(valid[..., None], values, 0.0)
-    total = mass.sum(1).clamp(min=torch.finfo(dtype).tiny)
-    return ((mass * values).sum(1) / total).to(features.dtype)
+    total, sums = mass.sum(1), (mass * values).sum(1)
+    if shards is not None:
+        total = total.expand(len(sums), -1)
+        sums, total = summed(torch.cat([sums, total], -1), shards).split([sums.shape[-1], 1], -1)
+    return (sums / total.clamp(min=torch.finfo(dtype).tiny)).to(features.dtype)
+
+
+def _over_shards(features: Tensor, domain: Domain, pool: str, shards: Shards) -> Tensor:
+    """:func:`read_out` of one rank's points, for all ranks alike."""
+    valid = domain.valid
+    if pool in ("mean", "points"):
+        mass = domain.measure if pool == "mean" else torch.ones_like(domain.measure)
+        return masked_mean(features, mass, valid, shards)
+    place = torch.arange(shards.start, shards.start + shards.size, device=features.device)
+    place = place.expand(len(features), -1)
+    if pool == "last":
+        real = place if valid is None else torch.where(valid, place, -1)
+        last = real.amax(1) if shards.size else place.new_full((len(features),), -1)
+        wanted = largest(last, shards)
+    else:
+        wanted = place.new_zeros(len(features))
+    mine = (place == wanted[:, None])[..., None]
+    return summed(torch.where(mine, features, 0.0).sum(1), shards)
 
 
 def _last(features: Tensor, valid: Tensor | None) -> Tensor:

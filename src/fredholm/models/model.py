@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..encoders import Inputs
 from ..errors import OptionError
+from ..integral import State, load_state
 from .bodies.body import Seen
 from .config import ModelConfig
 from .decay import weight_decay_groups
@@ -20,7 +22,7 @@ from .pretrained import PretrainedMixin
 
 
 @dataclass(frozen=True, eq=False)
-class TextState:
+class TextState(State):
     """What a text model remembers of a text so far: how many tokens came, the line they lie on, and
     the state of every layer.
     """
@@ -69,11 +71,18 @@ class Model(nn.Module, PretrainedMixin):
 
     def forward(self, inputs: Tensor | Inputs, **options: Any) -> Float[Tensor, "b *n outputs"]:
         """``options`` go to the body, such as the ``steps`` of a continuous one."""
-        features, domain = self.features(inputs, **options)
-        answer = read_out(features, domain, self.pool)
+        return self.answer(*self.encoder(inputs), **options)
+
+    def answer(self, u: Tensor, domain: Domain, **options: Any) -> Float[Tensor, "b *n outputs"]:
+        """What :meth:`forward` does behind the encoder, from its features (B, N, D) and their
+        domain. On one rank's part of a sharded domain, from the features of that rank's points:
+        the same answer on every rank, or, where ``config.pool`` is ``every``, those at its points.
+        """
+        features, domain = self.body(u, domain, **options)
+        result = read_out(features, domain, self.pool)
         if self.views > 1:
-            answer = answer.unflatten(0, (-1, self.views))
-        return self.head(answer, self.encoder)
+            result = result.unflatten(0, (-1, self.views))
+        return self.head(result, self.encoder)
 
     def features(self, inputs: Tensor | Inputs, **options: Any) -> tuple[Tensor, Domain]:
         """The body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a sample
@@ -105,6 +114,17 @@ class Model(nn.Module, PretrainedMixin):
             )
         line = self.encoder.line(length)
         return TextState(0, line, self.body.init_state(batch, line))
+
+    def load_state(self, path: str | Path) -> TextState:
+        """The state that ``state.save(path)`` wrote, also in another process: of this model, or of
+        one built alike with the same weights.
+
+        Raises:
+            CheckpointError: a file that is missing or of something else, or a state of other
+                layers or algorithms.
+        """
+        device = next(self.parameters()).device
+        return load_state(path, lambda line, batch: self.init_state(line.size, batch), device)
 
     def prefill(
         self, numbers: Int[Tensor, "b n"], state: TextState

@@ -37,6 +37,9 @@ BACKENDS = ("auto", "torch", "triton")
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
 INSTALLED = find_spec("triton") is not None
 UNCHANGED = nullcontext()
+ORDINARY = (Tensor, torch.nn.Parameter)
+MACHINES = ("cpu", "cuda")
+SUMMED = (torch.float32, torch.float64)
 
 
 def check_backend(name: str) -> str:
@@ -156,15 +159,19 @@ def _capability(index: int) -> tuple[int, int]:
 # --- derivatives that no fast implementation has --------------------------------------------------
 
 
-def guarded_call(name: str, op: Op, plain: Op | None) -> Op:
+def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None) -> Op:
     """The function that calls a custom op, or its plain form where a transform of ``torch.func`` or
-    forward mode differentiates; ``vmap`` alone calls the op once for each element.
+    forward mode differentiates; ``vmap`` alone calls the op once for each element. Where nothing
+    but the op's values is wanted, its implementation ``forward`` is called at once: torch's
+    dispatcher takes as long as small problems do.
 
     Raises:
         DerivativeError: when called there without a plain form.
     """
 
     def call(*arguments: Any) -> Any:
+        if forward is not None and _plainly_called(arguments):
+            return forward(*arguments)
         if not transforms() or not any(map(_differentiated, spread(arguments))):
             return op(*arguments)
         if plain is not None:
@@ -177,6 +184,25 @@ def guarded_call(name: str, op: Op, plain: Op | None) -> Op:
         )
 
     return call
+
+
+def _plainly_called(arguments: Sequence[Any]) -> bool:
+    """Whether a call is about values alone: nothing records, traces, transforms or counts it, and
+    its tensors are ordinary ones with memory of their own.
+    """
+    if torch.compiler.is_compiling() or transforms():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    recorded = torch.is_grad_enabled()
+    for x in spread(arguments):
+        if not isinstance(x, Tensor):
+            continue
+        if type(x) not in ORDINARY or x.device.type not in MACHINES:
+            return False
+        if recorded and x.requires_grad:
+            return False
+    return True
 
 
 def transforms() -> bool:
@@ -236,6 +262,21 @@ def spread(arguments: Sequence[Any]) -> list[Any]:
 
 
 # --- precision ------------------------------------------------------------------------------------
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """float32 for the half precisions, else the dtype itself: those that sums are made in.
+
+    Example:
+        >>> at_least_single(torch.bfloat16), at_least_single(torch.float64)
+        (torch.float32, torch.float64)
+    """
+    return dtype if dtype in SUMMED else torch.promote_types(dtype, torch.float32)
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``, without a call where nothing changes."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def full_precision(like: Tensor) -> AbstractContextManager:

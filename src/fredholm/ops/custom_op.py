@@ -83,7 +83,7 @@ def custom_op(
             lambda *arguments, out_shape=None, **_: formula(*arguments)
         )
 
-    return guarded_call(full_name, op, plain)
+    return guarded_call(full_name, op, plain, forward)
 
 
 def differentiable_op(

@@ -35,7 +35,7 @@ def data_arguments(recipe: Recipe) -> dict[str, Any]:
     given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)
     if "image_size" in given:
         given["image_size"] = tuple(given["image_size"])
-    return given | {"options": recipe.data.options}
+    return given | {"options": recipe.data.options | recipe.data.reading}
 
 
 class Batches:

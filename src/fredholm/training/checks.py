@@ -153,7 +153,11 @@ def _data_problems(recipe: Recipe):
         for key, what in entry.needs.items():
             if getattr(recipe.data, key) is None:
                 yield f"data.{key}: missing; {entry.name} needs {what}"
-        yield from _kind_problems(recipe, entry.kind)
+        if entry.kind_at is None:  # else the files tell it, when they are read
+            yield from _kind_problems(recipe, entry.kind)
+            for key, value in recipe.data.reading.items():
+                what = f"{entry.name} says it itself, remove it"
+                yield f"data.{key}: received {value!r}; {what}"
 
 
 def _kind_problems(recipe: Recipe, kind: Kind):

@@ -1,4 +1,4 @@
-"""What a trained run does on a split, and on the user's own images or texts."""
+"""What a trained run does on a split."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Vocabulary
-from ..data.kinds.kind import KINDS, saved_kind
-from ..errors import CheckpointError, OptionError, StorageError
+from ..errors import CheckpointError, DataError, OptionError, StorageError
 from ..files import storing, write_json
+from ..integral import inference
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
 from .build import build_dataset
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe
-from .tasks import create_task, task_of
+from .tasks import task_of
 
 SPLITS = ("train", "val", "test")
 
@@ -94,7 +94,21 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
     recipe = place.load_recipe()
     if changes:
         recipe = load_recipe(recipe.to_dict(), changes)
-    return build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
+    result = build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
+    _check_unchanged(model, result)
+    return result
+
+
+def _check_unchanged(model: Any, dataset: Any) -> None:
+    """Refuse files of the user's that have changed since the training: they would be divided anew,
+    and what was trained on could be tested on.
+    """
+    before, now = model.extra.get("source"), dataset.source
+    if before is not None and now is not None and before["files"] != now["files"]:
+        raise DataError(
+            f"{now['path']}: has changed since the run was trained on it, so its splits are others"
+            "; restore the files, or train again"
+        )
 
 
 def evaluate(
@@ -120,6 +134,7 @@ def evaluate(
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         OptionError: an unknown split, or an override that does not fit.
         CheckpointError: no run or no model there.
+        DataError: the user's own files have changed since the training.
     """
     from .. import data
 
@@ -131,7 +146,9 @@ def evaluate(
     recipe = place.load_recipe()
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    numbers = task_of(dataset).summary(_outputs(model, loader), dataset.classes)
+    with inference(model):
+        pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader))
+        numbers = task_of(dataset).summary(pairs, dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
@@ -203,47 +220,3 @@ def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
         with torch.inference_mode():
             outputs = model(inputs.to(device)).float().cpu()
         yield outputs, labels.cpu()
-
-
-def predict(
-    run: str | Path, files: list[str | Path], *, trust_code: bool = False
-) -> list[dict[str, Any]]:
-    """The class of each image file, or of each line of a text file, with its probability and those
-    of all classes.
-
-    A picture is converted to the model's channels, resized to its input size and normalised as in
-    training. A line of text is read with the vocabulary saved with the model; ``truncated`` says
-    whether its end was lost. Empty lines are passed over. ``trust_code``: see :func:`load_run`.
-
-    Raises:
-        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
-        DataError: a file is missing, no image, no UTF-8, or without a line of text.
-        CheckpointError: no run or no model there.
-    """
-    model, _ = load_run(run, trust_code=trust_code)
-    facts = model.extra
-    kind = saved_kind(facts)
-    if kind.files is None:
-        readable = " and ".join(each.files for each in KINDS.values() if each.files)
-        raise OptionError(
-            f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {readable} only"
-        )
-    task = create_task(facts.get("task", "classification"))
-    if not task.classifies:
-        raise OptionError(
-            f"predict: the run asks for {task.name}; it names classes only (tokens: `fredholm "
-            "generate`)"
-        )
-    result, inputs = kind.read([Path(file) for file in files], facts, model.config.encoder)
-    with torch.inference_mode():
-        probabilities = model(inputs).float().softmax(-1)
-    best, predicted = probabilities.max(-1)
-    return [
-        {
-            **what,
-            "class": facts["classes"][int(predicted[i])],
-            "probability": float(best[i]),
-            "probabilities": dict(zip(facts["classes"], probabilities[i].tolist())),
-        }
-        for i, what in enumerate(result)
-    ]

@@ -3,8 +3,8 @@
 ``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config,
 classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a
 continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once finished),
-``evaluation.json``. ``lock.json`` names the process that trains there, see
-:mod:`fredholm.training.leases`.
+``calibration.json`` (the temperature of its probabilities), ``evaluation.json``. ``lock.json``
+names the process that trains there, see :mod:`fredholm.training.leases`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class RunFolder:
         self.monitors = self.root / "monitors.csv"
         self.tensorboard = self.root / "tensorboard"
         self.evaluation = self.root / "evaluation.json"
+        self.calibration = self.root / "calibration.json"
         self.result = self.root / "result.json"
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data import Vocabulary
 from ..data.vocabulary import PADDING, UNKNOWN
 from ..errors import OptionError
+from ..integral import inference
 from .evaluation import load_run
 from .tasks import Tokens
 
@@ -116,16 +117,17 @@ def continuation(
     """
     state = model.init_state(len(numbers) + length - 1)
     logits = torch.empty(0)
-    for number in numbers:
-        logits, state = model.step(torch.tensor([number]), state)
     added: list[int] = []
     total = 0.0
-    for place in range(length):
-        chosen = pick(logits[0].double(), temperature, top_k, generator)
-        total += float(known(logits[0].double()).log_softmax(-1)[chosen])
-        added.append(chosen)
-        if place < length - 1:
-            logits, state = model.step(torch.tensor([chosen]), state)
+    with inference(model):
+        for number in numbers:
+            logits, state = model.step(torch.tensor([number]), state)
+        for place in range(length):
+            chosen = pick(logits[0].double(), temperature, top_k, generator)
+            total += float(known(logits[0].double()).log_softmax(-1)[chosen])
+            added.append(chosen)
+            if place < length - 1:
+                logits, state = model.step(torch.tensor([chosen]), state)
     return added, total
 
 

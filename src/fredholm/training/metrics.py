@@ -109,6 +109,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         "n": count,
         **(two_classes(confusion) | _area(logits, labels) if size == 2 else {}),
         "accuracy": int(hits.sum()) / count,
+        "balanced_accuracy": float((confusion.diag() / totals)[totals > 0].mean()),
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
         "per_class": {

@@ -162,6 +162,8 @@ def _data(recipe: Recipe, trust_code: bool) -> tuple[Any, Any, dict[str, int], b
         return train, val, {"train": len(train), "val": len(val)}, True
     except DataError:
         entry, given = get_entry(recipe.data.name), data_arguments(recipe)
+        if entry.kind_at is not None:  # the user's own files have no stand-in
+            raise
         share = given.pop("val_fraction", entry.val_fraction)
         given.pop("path", None)
         train = stand_in(entry.name, recipe.data.batch_size, **given)

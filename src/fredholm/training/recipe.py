@@ -14,6 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from .recipe_text import Word
 from .schedules import direction
 
+# Keys of the section data that say what the user's own files hold.
+READING = ("kind", "label", "time", "id", "group", "text", "channels", "task", "split")
+
 
 def _pair(value: Any) -> Any:
     """One number for a square image, two for height and width."""
@@ -79,10 +82,24 @@ class Data(Section):
     the vocabulary occurs ``min_count`` times; ``masked``, a share of the tokens, asks for hidden
     tokens instead of a text's class. ``options`` are the data set's own, such as ``delay`` of
     copy-memory.
+
+    Without a ``name`` the samples are the user's own, at ``path``. What is not said of them is
+    found out: their ``kind``, the columns or arrays of ``label``, ``time``, ``id``, ``group``,
+    ``text`` and ``channels``, the ``task`` and the rule of the ``split``; see
+    :class:`fredholm.data.files.Reading`.
     """
 
-    name: str
+    name: str = "files"
     path: str | None = None
+    kind: str | None = None
+    label: str | None = None
+    time: str | None = None
+    id: str | None = None
+    group: str | None = None
+    text: str | None = None
+    channels: Annotated[list[str], BeforeValidator(_listed)] | None = None
+    task: str | None = None
+    split: str | None = None
     image_size: Size | None = None
     batch_size: Positive = 64
     eval_batch_size: Positive = 256
@@ -96,6 +113,12 @@ class Data(Section):
     min_count: Positive | None = None
     masked: Annotated[float, Field(gt=0, lt=1)] | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What is said of the user's own files."""
+        said = {key: getattr(self, key) for key in READING}
+        return {key: value for key, value in said.items() if value is not None}
 
 
 class Model(Section):

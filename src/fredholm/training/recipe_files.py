@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
 from ..models.migrate import explain_key, migrate_recipe, nearest, old_keys
+from .own_files import complete, names_files
 from .recipe import Recipe
 from .recipe_text import check_values, parse, read_text
 
@@ -117,7 +118,8 @@ def load_recipe(
     trust_code: bool = False,
 ) -> Recipe:
     """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check
-    all of it.
+    all of it. A path of samples stands for the recipe that reads them, whose model, where none is
+    named, is the usual one of their kind.
 
     Files named by ``import`` are resolved against the recipe's own folder and imported, so that the
     operators they register can be named. A recipe that is named as a file is the user's own and its
@@ -141,7 +143,7 @@ def load_recipe(
     from .checks import check, import_files, settle_words
 
     raw, folder, own = _read(source)
-    recipe = _validate(apply_overrides(raw, list(overrides)))
+    recipe = _validate(complete(apply_overrides(raw, list(overrides))))
     recipe.imports = import_files(recipe.imports, folder, trust_code or own)
     settle_words(recipe)
     check(recipe)
@@ -171,6 +173,8 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bo
     """
     if isinstance(source, dict):
         return dict(source), Path.cwd(), True
+    if names_files(source):
+        return {"data": {"path": str(source)}}, Path.cwd(), True
     path = find_recipe(source)
     raw = parse(read_text(path), str(path))
     if not isinstance(raw, dict):

@@ -18,6 +18,7 @@ from ..errors import OptionError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
 from .build import build_dataset, build_loaders, build_mixer, build_model
+from .calibration import calibrate
 from .checkpoints import list_checkpoints
 from .failures import TrainingFailed
 from .fit import Fit, Goal, Limits, fit
@@ -45,7 +46,8 @@ def train(
     On a CPU a resumed run ends with the same bits as one that was never stopped: the optimizer's
     state, the averaged weights and the loader's place are in the checkpoint, and all random numbers
     of a step follow from (seed, epoch, batch). The weights with the best validation are kept in
-    ``folder/model``, in the format of ``save_pretrained``.
+    ``folder/model``, in the format of ``save_pretrained``; the temperature that calibrates their
+    probabilities on validation is in ``folder/calibration.json``.
 
     Args:
         recipe: what to train, from :func:`load_recipe`.
@@ -87,7 +89,10 @@ def train(
             say(line)
     with _owned(place, recipe, resume, overwrite, say):
         try:
-            return _run(recipe, place, data, loaders, model, resume, report)
+            result = _run(recipe, place, data, loaders, model, resume, report)
+            if not _joins():
+                calibrate(place, task_of(data[0]), loaders[1])
+            return result
         except OSError as error:
             reason = error if isinstance(error, StorageError) else storage_error(error, place.root)
             saved = list_checkpoints(place.checkpoints)

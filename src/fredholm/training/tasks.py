@@ -263,12 +263,14 @@ class Regression(Numbers):
 
 @register_task("field")
 class Field(Numbers):
-    """Numbers at every point of a grid, by relative L2 error."""
+    """Numbers at every point, NaN where there is none, by relative L2 error."""
 
     measure = "relative L2 error"
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
-        return _alike(self, outputs, labels.flatten(2).mT)
+        outputs, labels = _alike(self, outputs, labels.flatten(2).mT)
+        here = ~labels.isnan()  # a sample with fewer points than its batch
+        return torch.where(here, outputs, 0.0), torch.where(here, labels, 0.0)
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return relative_error(outputs, labels).mean()

@@ -15,12 +15,11 @@ import torch
 
 from ...errors import DataError, OptionError
 from ..boxes import find_annotations
-from ..kinds.images import FolderDataset, check_picture
+from ..files.columns import PICTURES
+from ..files.folders import files_below, look_at
+from ..kinds.images import FolderDataset
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-
-LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,13 @@ def check_layout(root: Path) -> tuple[str, ...]:
     for folder in (part / name for part in parts for name in names):
         if not any(_is_picture(path) for path in folder.rglob("*")):
             raise DataError(
-                f"{folder}: holds no picture; needs files ending in {', '.join(sorted(SUFFIXES))}"
+                f"{folder}: holds no picture; needs files ending in {', '.join(sorted(PICTURES))}"
             )
     return tuple(names)
 
 
 def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    return path.suffix.lower() in PICTURES and path.is_file()
 
 
 def _instead(root: Path) -> str:
@@ -122,16 +121,14 @@ def scan(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]
     """The pictures of a split folder and their class numbers, in a fixed order.
 
     Raises:
-        DataError: a picture that cannot be read, or of a single pixel, among ``LOOKED_AT`` spread
-            evenly over the folder; the others are looked at when they are read.
+        DataError: as :func:`fredholm.data.files.folders.look_at`.
     """
     files, labels = [], []
     for number, name in enumerate(classes):
-        mine = sorted(path for path in (folder / name).rglob("*") if _is_picture(path))
+        mine = files_below(folder / name, PICTURES)
         files += mine
         labels += [number] * len(mine)
-    for file in files[:: -(-len(files) // LOOKED_AT)]:
-        check_picture(file)
+    look_at(files)
     return files, labels
 
 

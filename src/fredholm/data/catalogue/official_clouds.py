@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError, require
 from ..counter import permutation
+from ..files.off import parse_off
 from ..formats import read_bytes
 from ..kinds.points import POINTS, PointDataset
 from ..meshes import sample_surface, unit_ball
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
-from .official_clouds_off import parse_off
 
 STORED = 2048
 SCAN_CLASSES = (

@@ -4,9 +4,9 @@ any other from a user's folder.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,13 +16,12 @@ from ...errors import DataError, OptionError
 from ..clients import PIP
 from ..counter import uniform
 from ..create import source_folder
-from ..formats import read_bytes
+from ..files.reading import Reading
+from ..files.ts import read_ts
 from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package, PinnedFile
 from ..splits import SPLITS, stratified
-
-STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 
 
 @dataclass(frozen=True)
@@ -50,77 +49,6 @@ class TimeSeriesOptions:
             raise OptionError(f"drop: received {self.drop!r}; needs a share in [0, 1)")
         if self.scale not in ("file", "series"):
             raise OptionError(f"scale: received {self.scale!r}; needs 'file' or 'series'")
-
-
-def read_ts(path: Path) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
-    """Series (N, C), each series' class, and the classes that the header lists (none where it lists
-    none).
-
-    A series is a line: dimensions divided by colons, the class last. A dimension is numbers divided
-    by commas, ``?`` where one is missing (NaN here); stamped values ``(time,value)`` are read where
-    all dimensions have the same times, which are dropped.
-
-    Raises:
-        DataError: a missing file, no @data, a line without a class, or values that are no numbers.
-    """
-    try:
-        lines = read_bytes(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
-        ) from error
-    classes: tuple[str, ...] = ()
-    start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)
-    if start is None:
-        raise DataError(f"{path}: has no line @data; it is truncated or no .ts file")
-    for line in lines[:start]:
-        words = line.split()
-        if words[:1] and words[0].lower() == "@classlabel":
-            if words[1:2] != ["true"]:
-                raise DataError(
-                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
-                    "needs labelled ones"
-                )
-            classes = tuple(words[2:])
-    series, labels = [], []
-    for number, line in enumerate(lines[start + 1 :], start + 2):
-        if line.strip():
-            *dimensions, label = line.strip().split(":")
-            if not dimensions or (classes and label.strip() not in classes):
-                raise DataError(
-                    f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes "
-                    f"{', '.join(classes)}"
-                )
-            series.append(_series(dimensions, f"{path}: line {number}"))
-            labels.append(label.strip())
-    if not series:
-        raise DataError(f"{path}: holds no series; it is truncated")
-    if len({s.shape[1] for s in series}) > 1:
-        raise DataError(
-            f"{path}: series of {sorted({s.shape[1] for s in series})} dimensions; needs one "
-            "number of them"
-        )
-    return series, labels, classes
-
-
-def _series(dimensions: list[str], where: str) -> Float[Tensor, "n c"]:
-    columns = []
-    for text in dimensions:
-        cells = [cell for _, cell in STAMPED.findall(text)] if "(" in text else text.split(",")
-        try:
-            columns.append(
-                torch.tensor(
-                    [torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells]
-                )
-            )
-        except ValueError as error:
-            raise DataError(f"{where}: {error}; needs numbers divided by commas") from error
-    if len({len(column) for column in columns}) > 1 or not len(columns[0]):
-        raise DataError(
-            f"{where}: dimensions of {[len(c) for c in columns]} samples; needs one length, at "
-            "least 1"
-        )
-    return torch.stack(columns, 1)
 
 
 def observed(
@@ -193,7 +121,17 @@ def create(request: Request) -> SequenceDataset:
         timed=options.timed,
     )
     result.spacing = 1.0 if options.timed else float(options.every)
+    result.source = _source(options, *mean_and_deviation(torch.cat(train)))
     return result
+
+
+def _source(options: TimeSeriesOptions, mean: Tensor, std: Tensor) -> dict[str, Any]:
+    """How a run reads further series: at the rate and scale of these."""
+    scale = "sample" if options.scale == "series" else "file"
+    reading = Reading(kind="series", task="classification", scale=scale)
+    scaling = {"mean": mean.tolist(), "std": std.tolist(), "step": 1.0, "timed": options.timed}
+    scaling |= {"every": options.every}
+    return {"reading": reading.to_dict(), "scaling": scaling, "files": ""}
 
 
 def find(folder: Path, part: str) -> Path:

@@ -38,6 +38,10 @@ class LabelledDataset(Dataset):
         measures: names of those by which this data set is judged, the chief one first; none
             where accuracy or loss is all.
         notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
+        said: how a user's files were read, told before a training.
+        units: of a regression, (shift, scale): a target is shift + scale · label.
+        source: how a user's files were read and divided, saved with a model so that further files
+            are read alike; None of a data set of the catalogue.
         per_sample: attributes that have a row for each sample.
     """
 
@@ -46,6 +50,9 @@ class LabelledDataset(Dataset):
     counted: str | None = None
     measures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    units: tuple[float, float] = (0.0, 1.0)
+    source: Mapping[str, Any] | None = None
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
     def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
@@ -97,7 +104,16 @@ class LabelledDataset(Dataset):
     def describe(self) -> dict[str, Any]:
         """What is saved with a model, so that it can be used without its data."""
         facts = {"dataset": self.name, "kind": self.kind.name, "task": self.task}
-        return facts | {"classes": list(self.classes)}
+        facts |= {"classes": list(self.classes)}
+        facts |= {"units": list(self.units)} if self.units != (0.0, 1.0) else {}
+        return facts | ({} if self.source is None else {"source": dict(self.source)})
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """Outputs of a model, or labels, of a regression as the files have them."""
+        if self.task != "regression" or self.units == (0.0, 1.0):
+            return values
+        shift, scale = self.units
+        return values.double() * scale + shift
 
     def example(self) -> Any:
         """A batch of one sample of full length, with no gap in it."""
@@ -105,7 +121,7 @@ class LabelledDataset(Dataset):
 
     def remarks(self) -> list[str]:
         """What is said before a training."""
-        return list(self.notes)
+        return [*self.said, *self.notes]
 
     def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any] | None:
         """A random change of the training samples, drawn from (seed, epoch, index) as

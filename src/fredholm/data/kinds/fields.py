@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, ShapeError
 from .dataset import LabelledDataset, Transform
 from .images import prepare_pictures
-from .kind import Kind, Page, register_kind
+from .kind import Cloud, Kind, Page, register_kind
 
 
 class Fields(Kind):
@@ -103,6 +104,96 @@ class FieldDataset(LabelledDataset):
     def encoder(self) -> dict[str, Any]:
         return {**super().encoder(), "channels": self.channels}
 
+    def describe(self) -> dict[str, Any]:
+        scales = {"shift": self.shift, "input_scale": self.input_scale, "scale": self.scale}
+        return super().describe() | {name: v.flatten().tolist() for name, v in scales.items()}
+
     def __repr__(self) -> str:
         size = "x".join(map(str, self.fields.shape[1:]))
         return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {size})"
+
+
+# --- on points ------------------------------------------------------------------------------------
+
+
+class PointFields(Kind):
+    """Fields on points (N, points, d + C), coordinates first, NaN where a sample has fewer."""
+
+    name, one, many, encoder = "field on points", "field", "fields", "points"
+    assumed = False
+    legend = " Where its points are."
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        points = inputs.detach().float().cpu().numpy()
+        return inputs, [Cloud(cloud) for cloud in points]
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} points"
+
+
+POINT_FIELDS = register_kind(PointFields())
+
+
+class PointFieldDataset(LabelledDataset):
+    """Fields on points of their own: a batch is (B, P, d + C) coordinates and inputs, and (B, K, P)
+    answers, NaN where a sample has fewer points.
+
+    Args:
+        name, split: what this is.
+        inputs: (P, d + C) of each sample, coordinates first.
+        answers: (P, K) of each.
+        classes: names of the K answered fields.
+        coordinates: d.
+        scale: of each answered field, by which it is divided.
+
+    Example:
+        >>> places, u = torch.rand(5, 2), torch.rand(5, 1)
+        >>> data = PointFieldDataset("tiny", "train", [places], [u], ("u",), coordinates=2)
+        >>> [part.shape for part in data.batch([0])]
+        [torch.Size([1, 5, 2]), torch.Size([1, 1, 5])]
+    """
+
+    kind = POINT_FIELDS
+    task = "field"
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        inputs: Sequence[Tensor],
+        answers: Sequence[Tensor],
+        classes: Sequence[str],
+        *,
+        coordinates: int,
+        scale: Sequence[float] = (1.0,),
+    ):
+        super().__init__(name, split, torch.arange(len(inputs)), classes)
+        self.fields, self.answers = list(inputs), list(answers)
+        self.coordinates, self.scale = coordinates, torch.tensor(scale)[:, None]
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+        chosen = torch.as_tensor(indices, dtype=torch.int64).tolist()
+        inputs, answers = (
+            pad_sequence([rows[i] for i in chosen], batch_first=True, padding_value=torch.nan)
+            for rows in (self.fields, self.answers)
+        )
+        return inputs, answers.mT
+
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Tensor, Tensor]:
+        inputs, answers = self.raw(indices)
+        return (inputs if transform is None else transform(inputs)), answers / self.scale
+
+    def encoder(self) -> dict[str, Any]:
+        sizes = {"channels": self.fields[0].shape[1], "position_dim": self.coordinates}
+        return {**super().encoder(), **sizes}
+
+    def head(self) -> dict[str, Any]:
+        return {"pool": "every"}
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"scale": self.scale.flatten().tolist()}
+
+    def __repr__(self) -> str:
+        return f"PointFieldDataset({self.name!r}, {self.split!r}, {len(self)} fields on points)"

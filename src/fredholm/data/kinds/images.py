@@ -82,7 +82,7 @@ class ImageDataset(LabelledDataset):
         self,
         name: str,
         split: str,
-        labels: Int[Tensor, " n"],
+        labels: Int[Tensor, " n"] | Float[Tensor, " n"],
         classes: Sequence[str],
         mean: Sequence[float],
         std: Sequence[float],
@@ -112,7 +112,7 @@ class ImageDataset(LabelledDataset):
 
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"]]:
+    ) -> tuple[Float[Tensor, "b c h w"], Tensor]:
         """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an
         augmentation).
         """
@@ -201,6 +201,7 @@ class FolderDataset(ImageDataset):
         threads: how many files are decoded at once (default: the machine's cores, at most 8).
         annotations: files of boxes by the pictures' names without suffix, see
             :mod:`fredholm.data.boxes`.
+        task: ``classification``, or ``regression``: the labels are numbers.
     """
 
     def __init__(
@@ -215,9 +216,12 @@ class FolderDataset(ImageDataset):
         image_size: tuple[int, int],
         threads: int | None = None,
         annotations: Mapping[str, Path] | None = None,
+        task: str = "classification",
     ):
         require("PIL", "train", "reading pictures")
-        super().__init__(name, split, labels.long(), classes, mean, std, (3, *image_size))
+        labels = labels.float() if task == "regression" else labels.long()
+        super().__init__(name, split, labels, classes, mean, std, (3, *image_size))
+        self.task = task
         if len(files) != len(labels):
             raise ShapeError(
                 f"files: received {len(files)}; needs one for each of {len(labels)} labels"
@@ -233,7 +237,7 @@ class FolderDataset(ImageDataset):
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
+    ) -> tuple[UInt8[Tensor, "b c h w"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads)

@@ -54,6 +54,8 @@ class PointDataset(LabelledDataset):
         labels, classes: class numbers and names.
         points: how many of a cloud a model reads; in training :class:`CloudAugment` draws others
             each time.
+        coordinates: how many of the channels, the first ones, are coordinates (default all).
+        task: ``classification``, or ``regression``: the labels are numbers.
 
     Raises:
         ShapeError: clouds or labels of another shape, or more points than are stored.
@@ -76,13 +78,18 @@ class PointDataset(LabelledDataset):
         labels: Tensor,
         classes: Sequence[str],
         points: int | None = None,
+        coordinates: int | None = None,
+        task: str = "classification",
     ):
-        super().__init__(name, split, labels.long(), classes)
+        regression = task == "regression"
+        super().__init__(name, split, labels.float() if regression else labels.long(), classes)
+        self.task, self.coordinates = task, coordinates
         points = clouds.shape[1] if points is None else points
         if clouds.dim() != 3 or len(labels) != len(clouds) or not 1 <= points <= clouds.shape[1]:
             got = f"clouds {tuple(clouds.shape)}, labels {tuple(labels.shape)}, points {points}"
             raise ShapeError(f"{name}: received {got}; needs (N, P, C), (N,) and 1 to P points")
-        check_labels(labels, classes)
+        if not regression:
+            check_labels(labels, classes)
         missing = clouds.isnan().any(-1)
         bad = missing[:, :points].all(1) | clouds.isinf().flatten(1).any(1)
         if bool(bad.any()):
@@ -107,7 +114,11 @@ class PointDataset(LabelledDataset):
         return clouds[:, : self.points], labels
 
     def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), "channels": self.channels}
+        fields = {**super().encoder(), "channels": self.channels}
+        return fields if self.coordinates is None else fields | {"position_dim": self.coordinates}
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"points": self.points}
 
     def augmentation(self, options: Mapping[str, Any]) -> CloudAugment:
         known = ("scale", "jitter", "rotate")

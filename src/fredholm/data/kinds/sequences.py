@@ -40,6 +40,22 @@ class Sequences(Kind):
 SEQUENCES = register_kind(Sequences())
 
 
+class Tables(Sequences):
+    """Rows of a table (N, columns, 1): a point a column, NaN where a cell is empty."""
+
+    name, one, many = "row", "row", "rows"
+    legend = " A point a column, each on its own scale."
+
+    def fits(self, inputs: Any) -> bool:
+        return False  # not to be told from a sequence; only their data set knows
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} columns"
+
+
+TABLES = register_kind(Tables())
+
+
 class SequenceDataset(LabelledDataset):
     """Sequences of numbers of one width: ``batch(indices)`` gives (B, N, C) floats as long as the
     longest, and what is asked.
@@ -90,13 +106,15 @@ class SequenceDataset(LabelledDataset):
         self.values, self.length, self.channels = values, *shape
         self.task, self.timed = task, timed
         self.spacing = 1.0  # steps of the full rate between two samples
+        self.pool: str | None = None  # of the head, where the data determine it
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         values = self.values(indices)
         if self.timed:
             self._check_times(values[..., 0], indices)
-        return values, self.labels[indices]
+        labels = self.labels[indices]
+        return values, labels[:, : values.shape[1]] if self.task == "steps" else labels
 
     def _check_times(self, times: Tensor, indices: Tensor) -> None:
         """Here, on the CPU, and not in a model, which may run on a device."""
@@ -112,6 +130,9 @@ class SequenceDataset(LabelledDataset):
         fields = {**super().encoder(), "length": self.length, "channels": self.channels}
         fields |= {"spacing": self.spacing} if self.spacing != 1 else {}
         return fields | ({"timed": True} if self.timed else {})
+
+    def head(self) -> dict[str, Any]:
+        return {} if self.pool is None else {"pool": self.pool}
 
     def example(self) -> Tensor:
         times = torch.arange(self.length)[:, None] if self.timed else torch.zeros(self.length, 0)

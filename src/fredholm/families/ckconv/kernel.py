@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import OptionError
-from ...integral import HiddenKernel, LagFeatures, Problem
+from ...integral import HiddenKernel, LagFeatures, Problem, prepared
+from ...integral.bases import RECURRENT
 from ...ops.backend import transforms
 from .grid_convolution.fft import HiddenConvolution
+from .lag_steps import LagSteps
 from .position_network import PositionNetwork, WeightNormLinear
 
 ORIGINS = ("start", "centre")
@@ -59,7 +61,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         (torch.Size([7, 32]), torch.Size([1, 3, 2, 32]))
     """
 
-    forms = (HiddenConvolution, *HiddenKernel.forms)
+    forms = (HiddenConvolution, *RECURRENT, LagSteps, *HiddenKernel.forms[len(RECURRENT) :])
 
     reads_query = False
 
@@ -118,6 +120,11 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
     def lag_features(self, displacements: Tensor) -> Tensor:
         """h at displacements (..., p): (..., w)."""
+        of = (displacements,)
+        return prepared(self, ("hidden", self.blur), lambda: self._smooth(displacements), of=of)
+
+    def _smooth(self, displacements: Tensor) -> Tensor:
+        """ψ's hidden features, blurred where the samples are finer than in training."""
         self._look(displacements)
         if self.blur is None:
             return self._features(displacements)
@@ -139,7 +146,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
     def readout(self) -> tuple[Tensor, Tensor | None]:
         layer, shape = self.readout_layer, (self.heads, self.d_out, self.d_in)
-        return layer.weight.unflatten(0, shape), layer.bias.unflatten(0, shape)
+        weight = prepared(self, "readout", lambda: layer.weight.unflatten(0, shape))
+        return weight, layer.bias.unflatten(0, shape)
 
     def offset(self, problem: Problem) -> Tensor | None:
         return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)

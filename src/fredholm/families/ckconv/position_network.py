@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError, suggest
-from ...integral import FourierFeatures
+from ...integral import FourierFeatures, prepared
 from ...ops.backend import full_precision
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -61,7 +61,8 @@ class WeightNormLinear(nn.Module):
         self.magnitude.copy_(weight.norm(dim=-1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+        weight = prepared(self, "weight", lambda: self.weight)
+        return F.linear(x, weight.to(x.dtype), self.bias.to(x.dtype))
 
 
 class PositionNetwork(nn.Module):

@@ -12,7 +12,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError
-from ...integral import IntegralOperator
+from ...integral import IntegralOperator, prepared
 from ...ops.scan import scan
 from .time_invariant import TimeInvariantKernel, check_rule, full, with_feedthrough
 
@@ -100,6 +100,9 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         self,
     ) -> tuple[Complex[Tensor, "h s"], Complex[Tensor, "h s"], Complex[Tensor, "h s i"]]:
         """log λ̄, λ̄ and B̄."""
+        return prepared(self, ("recurrence", self.discretization), self._recurrence)
+
+    def _recurrence(self) -> tuple[Tensor, Tensor, Tensor]:
         pole = torch.complex(-full(self.log_decay).exp(), full(self.frequency))
         b = torch.view_as_complex(full(self.input))
         if self.log_step is None:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...errors import ShapeError
-from ...integral import IntegralOperator, Point, Problem
+from ...integral import IntegralOperator, Point, Problem, prepared
 from ...integral.conversion import refuse, register_converter
 from ...ops.backend import full_precision
 from ...ops.scan import reorder, scan
@@ -107,7 +107,8 @@ class MambaKernel(TrajectoryKernel):
             step = F.softplus(
                 F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias))
             )
-        return step, -full(self.log_decay).exp(), inputs, outputs
+        poles = prepared(self, "poles", lambda: -full(self.log_decay).exp())
+        return step, poles, inputs, outputs
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
         x, gate = self.in_proj(u).chunk(2, -1)

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from ...domain import Domain, default_line
 from ...errors import OptionError, suggest
-from ...integral import CausalTransition, Layout, MatrixKernel, Point, Problem, StateScan
+from ...integral import (
+    CausalTransition,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    StateScan,
+    prepared,
+)
 from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder, scan
 from .time_invariant import check_sequence, full
@@ -163,7 +171,8 @@ class SelectiveKernel(TrajectoryKernel):
         step = full(self.step(self.squeeze(u)))
         inputs, outputs = full(self.input(u)), full(self.output(u))
         with full_precision(u):
-            step, poles = F.softplus(step), -self.log_decay.exp()
+            step = F.softplus(step)
+            poles = prepared(self, "poles", lambda: -self.log_decay.exp())
             decay, gain = gains(step, poles, inputs, self.discretization)
         return step, poles, decay, gain, outputs
 

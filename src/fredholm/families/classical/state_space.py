@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import OptionError
-from ...integral import IntegralOperator, Kernel
+from ...integral import IntegralOperator, Kernel, prepared
 from ...ops.scan import krylov, transition_scan
 from .continuous_time import ContinuousStateSpaceKernel
 from .time_invariant import (
@@ -92,6 +92,9 @@ class StateSpaceKernel(TimeInvariantKernel):
 
     def recurrence(self) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s i"]]:
         """Ā and B̄."""
+        return prepared(self, ("recurrence", self.discretization, self.step), self._recurrence)
+
+    def _recurrence(self) -> tuple[Tensor, Tensor]:
         if self.discretization is None:
             return full(self.state_matrix), full(self.input_matrix)
         a, b = full(self.state_matrix) * self.step, full(self.input_matrix) * self.step

@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...domain import Domain
 from ...errors import DomainError, OptionError
-from ...integral import CausalTransition, Layout, OwnForm, Point, Problem
+from ...integral import CausalTransition, Layout, OwnExchange, Point, Problem, before_this
 from ...ops.backend import full_precision
 from ...ops.tiles import root_of
+from ...parallel import Shards, summed
 from .centres import (
+    Sum,
     Tokens,
     advance_stream,
+    alone,
     centre_weights,
     rows_of_centres,
     shared_centres,
@@ -21,7 +25,7 @@ from .centres import (
 from .kernel import CONSTANTS, TokenGraphKernel
 
 
-class CentreKernel(TokenGraphKernel, OwnForm):
+class CentreKernel(TokenGraphKernel, OwnExchange):
     r"""Keys count by their likeness to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
@@ -50,6 +54,8 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         >>> CentreKernel(8, 2, steps=2).tied
         True
     """
+
+    rowwise = True
 
     def __init__(
         self,
@@ -87,12 +93,15 @@ class CentreKernel(TokenGraphKernel, OwnForm):
 
     def evaluate(self, problem: Problem) -> Tensor:
         """The response (B, H, Nq, d_out), or (B, H, 1, d_out) where all queries share it."""
+        return self._response(problem, alone)
+
+    def _response(self, problem: Problem, total: Sum) -> Tensor:
         u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
         shared = q.query_time is None and q.density is None
         value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
         with full_precision(u):
             out = (
-                self._shared(tokens, u, q.mass)
+                self._shared(tokens, u, q.mass, total)
                 if value is None
                 else self._apart(tokens, value, problem)
             )
@@ -102,22 +111,36 @@ class CentreKernel(TokenGraphKernel, OwnForm):
         """Where order or pairs give each query its centres."""
         return rows_of_centres(tokens, value, problem.quadrature)
 
-    def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor) -> Tensor:
+    def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor, total: Sum) -> Tensor:
         """All queries see all keys. Features are pooled before they become values: N·H·C·dim
         multiply-adds for N·dim².
         """
-        weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype))
+        weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype), total)
         # One product for all heads. Written as flatten, @, unflatten it is right here and wrong in
         # ONNX: where H = B, onnxscript's optimiser drops both reshapes and takes heads for samples.
-        pooled = torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype))
+        pooled = total(torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype)))
         out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
         bias = self._map(2)[1]
         if bias is not None:
-            out = out + weights.sum(-1, keepdim=True) * self._share(
+            out = out + total(weights.sum(-1, keepdim=True)) * self._share(
                 bias.view(1, self.groups, 1, self.d_out)
             )
         mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
         return out if mixture is None else mixture.mT @ out
+
+    # --- between the ranks of a sharded domain ----------------------------------------------------
+
+    def passes(self, layout: Layout) -> bool:
+        return not (layout.causal or layout.pairs)
+
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        """:meth:`evaluate` at one rank's points: each sum over points is one over ranks too."""
+        return self._response(problem, lambda x: summed(x, shards))
+
+    def sends(self, domain: Domain, batch: int) -> int:
+        bias = self._map(2)[1] is not None
+        each = 1 + self.steps * (self.width + 1) + self.d_in + bias
+        return batch * self.heads * self.centres * each
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -182,6 +205,29 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         if problem.quadrature.query_time is None:
             return super()._apart(tokens, value, problem)
         return streamed_centres(tokens, value, problem.quadrature)
+
+    def passes(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        if problem.quadrature.query_time is None:
+            return super().evaluate_part(problem, shards)
+        u, tokens = problem.uy, self._centred(problem.uy)
+        value = self._precise(self._with_bias(self._heads(u, 2)))
+
+        def running(x: Tensor) -> Tensor:
+            return x.cumsum(3) + before_this(x.sum(3, keepdim=True), shards)
+
+        with full_precision(u):
+            out = streamed_centres(tokens, value, problem.quadrature, running)
+            return (out * self._factor().to(out.dtype)).to(u.dtype)
+
+    def sends(self, domain: Domain, batch: int) -> int:
+        if not domain.causal:
+            return super().sends(domain, batch)
+        assert domain.shards is not None
+        each = (self.steps + 1) * (1 + self.width + self.d_out)
+        return (domain.shards.count - 1) * batch * self.heads * self.centres * each
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         shape = (u.shape[0], self.heads, self.centres, self.steps + 1)

@@ -11,6 +11,7 @@ Shapes: Q, K (B, H, N, e), V (B, H, N, d), energies (B, H, C, N) for C centres p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -101,18 +102,26 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
 # --- the fast forms -------------------------------------------------------------------------------
 
 
-def shared_centres(tokens: Tokens, mass: Tensor) -> tuple[Tensor, Tensor]:
+Sum = Callable[[Tensor], Tensor]
+
+
+def alone(x: Tensor) -> Tensor:
+    """The sum over ranks of a domain that one process has."""
+    return x
+
+
+def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> tuple[Tensor, Tensor]:
     """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and
-    centres (B, H, C, e). O(N).
+    centres (B, H, C, e). O(N). ``total`` adds up what sums over points become on each rank.
     """
     m = mass[:, None, None]
-    a = tokens.share(tokens.energy, (m * tokens.energy).sum(-1, keepdim=True), None)
-    centre = (m * a) @ tokens.query
+    a = tokens.share(tokens.energy, total((m * tokens.energy).sum(-1, keepdim=True)), None)
+    centre = total((m * a) @ tokens.query)
     for step in range(tokens.steps):
         if step:
-            centre = (m * a) @ tokens.query
+            centre = total((m * a) @ tokens.query)
         score = activated(centre @ tokens.key.mT, tokens.activation)
-        a = tokens.share(score, (m * score.abs()).sum(-1, keepdim=True), a)
+        a = tokens.share(score, total((m * score.abs()).sum(-1, keepdim=True)), a)
     return m * a, centre
 
 
@@ -161,7 +170,14 @@ def _seen(quadrature: Quadrature, x: Tensor) -> Tensor:
     return density[:, :, None] @ x
 
 
-def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
+def running_sum(x: Tensor) -> Tensor:
+    """The sums of x (B, H, C, N, ·) up to each point."""
+    return x.cumsum(3)
+
+
+def streamed_centres(
+    tokens: Tokens, value: Tensor, quadrature: Quadrature, running: Sum = running_sum
+) -> Tensor:
     """Causal response (B, H, N, d) where each key is scored once, at its own time: running sums,
     O(N).
     """
@@ -176,8 +192,8 @@ def streamed_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> T
     centre = tokens.query[:, :, None]
     for level in range(tokens.steps + 1):
         weighted = (q.mass[:, None, None] * score)[..., None]
-        total = scale * weighted.abs().cumsum(3)
-        pool = tokens.share(scale * (weighted * both).cumsum(3), total, pool)
+        total = scale * running(weighted.abs())
+        pool = tokens.share(scale * running(weighted * both), total, pool)
         if level < tokens.steps:
             centre = pool[..., :e]
             score = activated((centre * tokens.key[:, :, None]).sum(-1), tokens.activation)

@@ -8,13 +8,26 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...domain import Domain
 from ...errors import OptionError
-from ...integral import Exact, Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
+from ...integral import (
+    Exact,
+    Exchange,
+    Facts,
+    Form,
+    Kernel,
+    Memory,
+    Problem,
+    Strategy,
+    register_strategy,
+)
 from ...ops.backend import check_backend, full_precision
 from ...ops.tiles import root_of
+from ...parallel import Shards
 from ...quadrature import Quadrature
 from .graph import EDGE_PRODUCT, NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import row_factor
+from .sharded import hops_between, hops_sent
 
 NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
 
@@ -73,6 +86,14 @@ class OneHop(Form):
         )
         return gained(kernel, sum_of_hops(graph, value, 1), value)
 
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        options: Any = self.strategy
+        given = {"memory": options.memory, "backend": options.backend}
+        return gained(kernel, *hops_between(kernel, problem, shards, 1, **given))
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return hops_sent(kernel, domain, batch, 1)
+
     def step(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
@@ -100,6 +121,15 @@ class Hops(Form):
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend, half=True)
         return gained(kernel, sum_of_hops(graph, value, options.hops), value)
+
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        options: Any = self.strategy
+        given = {"backend": options.backend}
+        return gained(kernel, *hops_between(kernel, problem, shards, options.hops, **given))
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        options: Any = self.strategy
+        return hops_sent(kernel, domain, batch, options.hops)
 
 
 class HopRows(Form):
@@ -147,10 +177,12 @@ def step_hops(
     cache.
     """
     row, value, after = graph_row(kernel, u, quadrature, t, memory)
-    out = torch.zeros_like(value)
+    out = None
     for hop in range(hops):
-        after[f"hop{hop}"] = _append(memory, f"hop{hop}", value + out)
+        new = value if out is None else value + out
+        after[f"hop{hop}"] = _append(memory, f"hop{hop}", new)
         out = row @ after[f"hop{hop}"]
+    assert out is not None  # a walk has at least one hop
     return gained(kernel, out, u), after
 
 

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError, suggest
-from ...integral import AttentionKernel, Layout, Problem, Projections, TokenGraphWeights
+from ...integral import (
+    AttentionKernel,
+    Layout,
+    Problem,
+    Projections,
+    TokenGraphWeights,
+    prepared,
+)
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
 from .resolvent import Iterations, Substitution, WalkRows
@@ -110,13 +117,18 @@ class TokenGraphKernel(AttentionKernel):
 
     def decay(self) -> Tensor:
         """γ of each head, (H,)."""
+        return prepared(self, ("decay", self.gamma), self._decay)
+
+    def _decay(self) -> Tensor:
         if self.decay_logit is not None:
             return torch.sigmoid(self.decay_logit)
         return self._map(2)[0].new_full((self.heads,), self.gamma)
 
     def gain(self) -> Tensor:
         """Factor of the response beside the γ of its hops, :math:`\\gamma^{power - 1}`, (H,)."""
-        return self.decay() ** (self.power - 1)
+        return prepared(
+            self, ("gain", self.gamma, self.power), lambda: self.decay() ** (self.power - 1)
+        )
 
     def weights(self, problem: Problem) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define weights(problem)")

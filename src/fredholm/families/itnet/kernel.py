@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
-from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity
+from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity, prepared
 from ...integral.bases import SAMPLED
+from ...ops.backend import cast
 from ...ops.tiles import root_of
 from .hidden_first import ACTIVATIONS, hidden_pairs
 from .hidden_first.tiled import TiledColumns, TiledTable
@@ -196,7 +198,24 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return self.fourier(x)
 
     def _project(self, inputs: Tensor, group: str) -> Tensor:
-        return torch.matmul(inputs, self._weight(group).mT.to(inputs.dtype))
+        weight = cast(self._weight(group), inputs.dtype)
+        if weight.shape[0] == 1 and inputs.dim() > 2:
+            return F.linear(inputs, weight[0])
+        return torch.matmul(inputs, weight.mT)
+
+    def _of_positions(
+        self, group: str, x: Tensor, gamma: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        """W γ(x) of a group (1 | B, 1, N, w), which fixed positions decide; ``gamma`` where it is
+        known.
+        """
+
+        def make() -> Tensor:
+            known = self._gamma(x)[:, None] if gamma is None else gamma
+            return self._project(known.to(dtype), group)
+
+        # a single point is a step's, and the next step's is another
+        return make() if x.shape[1] == 1 else prepared(self, (group, dtype), make, of=(x,))
 
     def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
         """Key side of the hidden units: an additive bias, and the columns multiplied with the
@@ -204,14 +223,16 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
         The relative group's columns γ(y) come last: a second set of query columns meets them alone.
         """
+        relative = columns and "relative" in self.groups
+        gamma = self._gamma(y)[:, None] if relative else None
         terms: dict[str, Tensor] = {"key_bias": uy.new_zeros(1, 1, uy.shape[2], self.width)}
         if "key_position" in self.groups:
-            terms["key_bias"] = self._project(self._gamma(y)[:, None].to(uy.dtype), "key_position")
+            terms["key_bias"] = self._of_positions("key_position", y, gamma, uy.dtype)
         if "key" in self.groups:
             terms["key_bias"] = terms["key_bias"] + self._project(uy, "key")
         parts = [uy] if "product" in self.groups else []
-        if columns and "relative" in self.groups:
-            parts.append(_like(self._gamma(y)[:, None], uy))
+        if gamma is not None:
+            parts.append(_like(gamma, uy))
         if parts:
             terms["key"] = torch.cat(parts, -1)
         if columns and "distance" in self.groups:
@@ -233,8 +254,10 @@ class MLPKernel(HiddenKernel, SplitHidden):
         """
         terms: dict[str, Any] = {"activation": self.activation}
         bias = self.bias1[:, None].to(ux.dtype)
+        relative = columns and "relative" in self.groups
+        gamma = self._gamma(x)[:, None] if relative else None
         if "query_position" in self.groups:
-            bias = bias + self._project(self._gamma(x)[:, None].to(ux.dtype), "query_position")
+            bias = bias + self._of_positions("query_position", x, gamma, ux.dtype)
         if "query" in self.groups:
             bias = bias + self._project(ux, "query")
         # a bias without positions or features is the same at all queries; the op reads N from it
@@ -243,15 +266,16 @@ class MLPKernel(HiddenKernel, SplitHidden):
         # W_rel γ(x - y) by the addition theorems: two products with γ(y), no sine per pair. Two,
         # because W_c and W_s trade places between them.
         parts, scales = ([ux], [self._weight("product")]) if "product" in self.groups else ([], [])
-        if columns and "relative" in self.groups:
-            cos, sin = _like(self._gamma(x)[:, None], ux).chunk(2, -1)
+        if gamma is not None:
+            cos, sin = _like(gamma, ux).chunk(2, -1)
             of_cos, of_sin = self._weight("relative").chunk(2, -1)
             parts.append(torch.cat([cos, sin], -1))
             scales.append(torch.cat([of_cos, of_cos], -1))
             terms["query2"] = torch.cat([sin, -cos], -1)
-            terms["scale2"] = torch.cat([of_sin, of_sin], -1)
+            terms["scale2"] = prepared(self, "scale2", lambda: torch.cat([of_sin, of_sin], -1))
         if parts:
-            terms["query"], terms["scale"] = torch.cat(parts, -1), torch.cat(scales, -1)
+            terms["query"] = torch.cat(parts, -1)
+            terms["scale"] = prepared(self, ("scale", columns), lambda: torch.cat(scales, -1))
         if columns and "distance" in self.groups:
             terms["query_positions"] = x
             terms["distance_scale"] = self._weight("distance")[..., 0]
@@ -266,6 +290,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
         On a regular grid both groups of x - y are functions of one of D = O(N) displacements: the
         table replaces their columns, at one gather per pair instead of 2m multiply-adds.
         """
+        return prepared(self, "table", lambda: self._table(displacements), of=(displacements,))
+
+    def _table(self, displacements: Tensor) -> Tensor | None:
         total = None
         if "relative" in self.groups:
             total = self._project(self._gamma(displacements).to(self.weight1.dtype), "relative")

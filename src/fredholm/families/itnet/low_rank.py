@@ -45,11 +45,10 @@ class FactorNetwork(nn.Module):
         return ACTIVATIONS[self.activation].function(inner + self.bias1)
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
-        lead = "bhqk"[: u.dim() - 1]
-        product = torch.einsum(f"{lead}w,horw->{lead}or", self.units(gamma, u), self.weight2)
-        return product + self.bias2.view(
-            self.bias2.shape[0], *[1] * (u.dim() - 3), *self.bias2.shape[1:]
-        )
+        units, (heads, dim, rank, _) = self.units(gamma, u), self.weight2.shape
+        ones = [1] * (u.dim() - 4)
+        weight = self.weight2.view(heads, *ones, dim * rank, -1).mT
+        return (units @ weight + self.bias2.view(heads, *ones, 1, -1)).unflatten(-1, (dim, rank))
 
 
 class LowRankKernel(PairKernel, Pooled):

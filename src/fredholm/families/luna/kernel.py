@@ -17,10 +17,18 @@ from ...integral import (
     Layout,
     Problem,
     Projections,
+    answering,
+    prepared,
     register_feature_map,
 )
-from ...ops.backend import full_precision
-from ...ops.feature_map import Bank, scalar_bank, scalar_bank_naive
+from ...ops.backend import at_least_single, cast, full_precision
+from ...ops.feature_map import (
+    Bank,
+    piecewise_linear,
+    scalar_bank,
+    scalar_bank_naive,
+    segments,
+)
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
@@ -246,12 +254,15 @@ class LunaMap(FeatureMap):
 
     def scalars(self, x: Tensor) -> Tensor:
         """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = cast(x, at_least_single(x.dtype))
         with full_precision(x):
-            return self.weight.to(x.dtype) @ x.mT + self.bias.to(x.dtype)[..., None]
+            return cast(self.weight, x.dtype) @ x.mT + cast(self.bias, x.dtype)[..., None]
 
     def scaled_bank(self, dtype: torch.dtype) -> Bank:
         """ψ with all that multiplies a channel."""
+        return prepared(self, ("bank", dtype), lambda: self._scaled_bank(dtype))
+
+    def _scaled_bank(self, dtype: torch.dtype) -> Bank:
         scale = self._scale(dtype)  # not negative, so that it may act before the ReLU
         bank = Bank(*(part.to(dtype) for part in self.bank))
         by_channel = scale.view(bank.shift.shape[1:])
@@ -261,19 +272,26 @@ class LunaMap(FeatureMap):
 
     def features_of(self, x: Tensor) -> Tensor:
         b, h, n, _ = x.shape
-        u, sets, scale = self.scalars(x), self.weight.shape[0], self._scale(x.dtype)
+        u, sets = self.scalars(x), self.weight.shape[0]
         # A set of networks per head, or one for all: then heads are further rows of the same set.
         rows = (b, h) if sets > 1 else (b * h, 1)
-        u = u.reshape(*rows, self.directions * n)
-        y = scalar_bank(
-            u, self.scaled_bank(x.dtype), activation=self.activation, nonneg=self.nonneg
-        )
+        y = self._curves(u.reshape(*rows, self.directions * n))
         y = y.reshape(b, h, self.channels, self.directions, n)
         if self.cap is not None:
-            y = self._capped(y, scale)
+            y = self._capped(y, self._scale(x.dtype))
         if self.gate is not None:
             y = y * self._envelope(x, self.gate, self.gate_bias)
         return y.flatten(2, 3).mT
+
+    def _curves(self, u: Tensor) -> Tensor:
+        """ψ at scalars (R, S, T), (R, S, L, T)."""
+        if self.activation == "relu" and answering(self):
+            lines = prepared(
+                self, ("segments", u.dtype), lambda: segments(self.scaled_bank(u.dtype))
+            )
+            return piecewise_linear(u, *lines, self.nonneg)
+        bank = self.scaled_bank(u.dtype)
+        return scalar_bank(u, bank, activation=self.activation, nonneg=self.nonneg)
 
     def _scale(self, dtype: torch.dtype) -> Tensor:
         """What multiplies a channel but the envelope and the batch's cap, (L,)."""

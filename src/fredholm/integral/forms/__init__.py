@@ -6,7 +6,7 @@ from ..contract import Form, Memory, choose, with_offset
 from .dense import Dense
 from .fused import Fused
 from .hidden import HiddenBlocks
-from .keys import KeyForm
+from .keys import KeyForm, KeyRing
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
 from .own import OwnResponse
 from .quadratic import Quadratic
@@ -25,6 +25,7 @@ __all__ = [
     "Fused",
     "HiddenBlocks",
     "KeyForm",
+    "KeyRing",
     "LatticeKeys",
     "Memory",
     "MonteCarlo",

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from ...ops.dense import dense_apply
 from ..contract import Kernel, Memory
-from ..problem import Problem
+from ..problem import Facts, Problem
 from ..strategy import Exact
 from .blocks import by_query_blocks
-from .keys import KeyForm
+from .keys import KeyRing
 
 
-class Dense(KeyForm):
+class Dense(KeyRing):
     """The kernel's matrix against the quadrature, block by block of queries: O(N²·d²) time, memory
     of one block. For any kernel.
     """
@@ -21,6 +21,11 @@ class Dense(KeyForm):
     strategy: Exact
     name = "dense blocks"
     reason = "the kernel has no trait that would allow a faster form here"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if facts.layout.sharded and not kernel.pairwise:
+            return "its matrix is a functional of all pairs, which no rank has"
+        return super().refuses(kernel, facts)
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
         pair = kernel.d_in * kernel.d_out

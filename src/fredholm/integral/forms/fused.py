@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ...ops.attention import attention
+from ...domain import Domain
+from ...ops.attention import attention, attention_part, finished, joined
+from ...parallel import Shards
+from ...quadrature import Quadrature
 from ..capabilities import JointScores, SoftmaxScores, has_trait
 from ..contract import Kernel, Memory, with_offset
+from ..exchange import Exchange, Parts, ring
 from ..problem import Facts, Problem
 from ..strategy import Exact
-from .keys import KeyForm
+from .blocks import by_query_blocks
+from .keys import STEP, KeyForm, ring_of_keys
+
+NUMBERS_PER_PAIR = 4  # of one block of a ring: scores, weights and what their gradient keeps
 
 
 class Fused(KeyForm):
@@ -31,9 +39,31 @@ class Fused(KeyForm):
     def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
         return {"key": kernel.keys(y, uy), "value": kernel.values(y, uy)}
 
+    def _advance(
+        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        if not has_trait(kernel, JointScores):
+            return super()._advance(kernel, x, u, quadrature, memory)
+        query, key, value = kernel.project(x, u)
+        if memory:
+            key = torch.cat([memory["key"], key], -2)
+            value = torch.cat([memory["value"], value], -2)
+        out = attention(query, key, value, quadrature.to(u.dtype))
+        out = with_offset(out, kernel, Problem(x, x, u, u, quadrature, STEP))
+        return out, {"key": key, "value": value}
+
     def integrate(self, kernel: Any, problem: Problem, keys: Memory) -> Tensor:
         query = kernel.queries(problem.x, problem.ux)
         return attention(query, keys["key"], keys["value"], problem.quadrature)
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        def respond(p: Problem) -> Tensor:
+            return by_query_blocks(_part, kernel, p, NUMBERS_PER_PAIR, None)
+
+        return with_offset(finished(ring(problem, shards, respond, _join)), kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return ring_of_keys(kernel, domain, batch, crossed)
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         # where both ends are the same points, one matrix product projects them to all three
@@ -41,3 +71,12 @@ class Fused(KeyForm):
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
         return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
+
+
+def _part(kernel: Any, p: Problem) -> Tensor:
+    key, value = kernel.keys(p.y, p.uy), kernel.values(p.y, p.uy)
+    return attention_part(kernel.queries(p.x, p.ux), key, value, p.quadrature)
+
+
+def _join(a: Parts, b: Parts) -> Parts:
+    return (joined(a[0], b[0]),)

@@ -11,10 +11,10 @@ from ..contract import Kernel, Memory
 from ..problem import Problem
 from ..strategy import Exact
 from .blocks import by_query_blocks
-from .keys import KeyForm
+from .keys import KeyRing
 
 
-class HiddenBlocks(KeyForm):
+class HiddenBlocks(KeyRing):
     """The readout commutes with the integral, so that no kernel matrix is formed: O(N²·w·d) time,
     memory of one block.
     """

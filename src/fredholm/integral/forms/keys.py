@@ -5,9 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...domain import Domain
+from ...parallel import Shards
 from ...quadrature import Quadrature
 from ..contract import Form, Kernel, Memory, with_offset
+from ..exchange import Exchange, ring, ring_numbers
 from ..problem import Layout, Problem
+
+# queries are the last of the keys only: to a kernel, points of another domain
+STEP = Layout(cross=True, stepping=True)
 
 
 class KeyForm(Form):
@@ -53,7 +59,28 @@ class KeyForm(Form):
             u,
             memory.get("signal", u),
             quadrature.to(u.dtype),
-            # queries are the last of the keys only: to a kernel, points of another domain
-            Layout(cross=True, stepping=True),
+            STEP,
         )
         return with_offset(self.integrate(kernel, problem, memory), kernel, problem), memory
+
+
+class KeyRing(KeyForm):
+    """Base of key forms whose keys add up, so that those of one rank of a sharded domain may come
+    after another's.
+    """
+
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        def respond(p: Problem) -> Tensor:
+            return self.integrate(kernel, p, self.keys(kernel, p.y, p.uy))
+
+        return with_offset(ring(problem, shards, respond), kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return ring_of_keys(kernel, domain, batch, crossed)
+
+
+def ring_of_keys(kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+    """What a ring of positions, features and masses sends."""
+    width = kernel.d_in if kernel.whole else kernel.heads * kernel.d_in
+    numbers = ring_numbers(domain, width, batch, crossed)
+    return Exchange("a ring of the ranks' keys", numbers)

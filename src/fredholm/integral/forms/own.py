@@ -6,8 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..capabilities import OwnForm
+from ...domain import Domain
+from ...parallel import Shards
+from ..capabilities import OwnExchange, OwnForm
 from ..contract import Form, Kernel
+from ..exchange import Exchange
 from ..problem import Facts, Problem
 from ..strategy import Exact
 
@@ -21,8 +24,18 @@ class OwnResponse(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         if isinstance(kernel, OwnForm) and kernel.evaluates(facts.layout):
-            return None
+            if not facts.layout.sharded:
+                return None
+            if isinstance(kernel, OwnExchange) and kernel.passes(facts.layout):
+                return None
+            return "the kernel's own form needs all points in one process here"
         return "it has no evaluation of its own here (OwnForm)"
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        return kernel.evaluate_part(problem, shards)
+
+    def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return Exchange("the kernel's own statistics", kernel.sends(domain, batch))
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         return kernel.evaluate(problem)

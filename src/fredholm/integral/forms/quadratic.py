@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch.nn.functional as F
 from torch import Tensor
 
+from ...domain import Domain
+from ...ops.linear_attention import guarded, over_new_factor
+from ...parallel import Shards, largest
 from ...quadrature import Quadrature
 from ..capabilities import Separable
-from ..contract import Form, Kernel, Memory
+from ..contract import Form, Kernel, Memory, with_offset
+from ..exchange import Exchange, ring
 from ..problem import Facts, Problem
 from ..strategy import EXACT, Linear
-from .keys import KeyForm
+from .blocks import by_query_blocks
+from .keys import KeyForm, ring_of_keys
+from .separable import expanded, key_features, moment_size, query_features, refuses_shards
 
 
 class Quadratic(Form):
@@ -17,6 +26,7 @@ class Quadratic(Form):
 
     word = Linear
     name = "quadratic form"
+    strategy: Linear
     reason = (
         "pair masks, biases and an order across two domains act on pairs, so that no moment serves "
         "all queries"
@@ -28,8 +38,26 @@ class Quadratic(Form):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         layout = facts.layout
         if layout.pairs or (layout.causal and layout.cross):
-            return None
+            return refuses_shards(kernel, self.strategy) if layout.sharded else None
         return "one moment of the keys serves all queries"
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        shift = shared_exponent(kernel, problem, shards)
+
+        def respond(p: Problem) -> Tensor:
+            return by_query_blocks(
+                lambda kernel, part: _products(kernel, part, shift), kernel, p, 4, None
+            )
+
+        out = ring(problem, shards, respond)
+        if kernel.floor is not None:
+            out = out[..., :-1] / guarded(out[..., -1:], kernel.floor)
+        return with_offset(expanded(kernel, problem, out), kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        keys = ring_of_keys(kernel, domain, batch, crossed)
+        shift = moment_size(kernel, domain, batch).shift
+        return Exchange(keys.words, keys.numbers + shift)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         return _by_pairs(kernel).respond(kernel, problem)
@@ -49,3 +77,24 @@ def _by_pairs(kernel: Kernel) -> KeyForm:
     """The kernel's exact form over cached keys, which takes pairs of any kind."""
     kind = next(kind for kind in kernel.forms if issubclass(kind, KeyForm))
     return kind(EXACT)
+
+
+def shared_exponent(kernel: Any, problem: Problem, shards: Shards) -> Tensor | None:
+    """The exponent of the factor that all ranks' key features are divided by, or None."""
+    p = problem
+    shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)[1]
+    return None if shift is None else largest(shift, shards)
+
+
+def _products(kernel: Any, p: Problem, shift: Tensor | None) -> Tensor:
+    """Weighted inner products of features times values, and their own sum where there is a
+    denominator: (B, H, Nq, c + 1).
+    """
+    key, own = key_features(kernel, p.y, p.uy, None, shift)
+    if own is not None and shift is not None:
+        key = key * over_new_factor(own, shift).to(key.dtype)
+    value = kernel.values(p.y, p.uy)
+    value = value if kernel.floor is None else F.pad(value, (0, 1), value=1.0)
+    pairs = query_features(kernel, p.x, p.ux) @ key.mT
+    weights = p.quadrature.weights()
+    return (pairs * weights) @ value.to(pairs.dtype)

@@ -6,8 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..contract import Kernel, Memory
-from ..problem import Problem
+from ...domain import Domain
+from ...parallel import Shards
+from ..contract import Kernel, Memory, with_offset
+from ..exchange import Exchange, all_keys, gather_numbers
+from ..problem import Facts, Problem
 from ..strategy import Exact
 from .blocks import by_query_blocks
 from .keys import KeyForm
@@ -22,6 +25,20 @@ class WeightBlocks(KeyForm):
     strategy: Exact
     name = "weights by query block"
     reason = "a scalar weight times a value map"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        layout = facts.layout
+        if layout.sharded and layout.pairs and not kernel.rowwise:
+            return "its weights may be a functional of all pairs, which no rank has"
+        return super().refuses(kernel, facts)
+
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        rows = all_keys(problem, shards)
+        return with_offset(self.integrate(kernel, rows, {}), kernel, rows)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        width = kernel.d_in if kernel.whole else kernel.heads * kernel.d_in
+        return Exchange("all keys, gathered", gather_numbers(domain, width, batch, crossed))
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
         return by_query_blocks(_block, kernel, problem, NUMBERS_PER_PAIR, self.strategy.memory)

@@ -4,6 +4,6 @@ form, chunks.
 
 from .bank import scalar_bank
 from .naive import Bank, scalar_bank_naive
-from .piecewise import segments
+from .piecewise import piecewise_linear, segments
 
-__all__ = ["Bank", "scalar_bank", "scalar_bank_naive", "segments"]
+__all__ = ["Bank", "piecewise_linear", "scalar_bank", "scalar_bank_naive", "segments"]

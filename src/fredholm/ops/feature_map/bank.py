@@ -116,7 +116,7 @@ def forward(
         weight, bias, readout, shift = (x[s] for x in bank)
         for r, c in rectangles(rows, columns, _chunk(u, bank)):
             part = u[r, s, c]
-            hidden = weight[..., None] * part.reshape(-1) + bias[..., None]
+            hidden = torch.addcmul(bias[..., None], weight[..., None], part.reshape(-1))
             apply(hidden)
             y = torch.baddbmm(shift[..., None], readout, hidden)
             y = y.relu_() if nonneg else y

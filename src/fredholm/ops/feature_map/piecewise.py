@@ -23,6 +23,7 @@ from .naive import Bank
 CHUNK = 32_768
 ACCELERATOR_CHUNK = 4_194_304
 CELLS = 16  # grid cells per knot
+FEW = 4_096  # scalars
 PASSES = 12  # more knots than this in one cell: binary search
 
 
@@ -131,6 +132,19 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
             if nonneg:
                 y.clamp_(min=0.0)
     return out
+
+
+def piecewise_linear(
+    u: Float[Tensor, "r s t"],
+    knots: Float[Tensor, "s k"],
+    slope: Float[Tensor, "s l k1"],
+    intercept: Float[Tensor, "s l k1"],
+    nonneg: bool,
+) -> Float[Tensor, "r s l t"]:
+    """The functions that :func:`segments` describes, at many scalars; O(T·L)."""
+    if torch.is_grad_enabled() or u.numel() > FEW:
+        return piecewise_linear_op(u, knots, slope, intercept, nonneg)
+    return plain(u, knots, slope, intercept, nonneg)  # a call of an op costs more than this
 
 
 def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:

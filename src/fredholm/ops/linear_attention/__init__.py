@@ -9,6 +9,8 @@ from .chunked import (
     linear_attention,
     linear_attention_step,
     linear_attention_stretch,
+    moment_of,
+    over_new_factor,
     wants_pieces,
 )
 from .naive import linear_attention_naive, linear_density
@@ -26,5 +28,7 @@ __all__ = [
     "linear_attention_step",
     "linear_attention_stretch",
     "linear_density",
+    "moment_of",
+    "over_new_factor",
     "wants_pieces",
 ]

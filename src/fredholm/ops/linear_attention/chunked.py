@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...quadrature import Quadrature
-from ..backend import choose_backend, full_precision
+from ..backend import at_least_single, cast, choose_backend, full_precision
 from ..comparison import Form, Sampler
 from .limits import linear_attention_refusal
 from .sample import form_of, sample_given
@@ -219,13 +219,34 @@ def linear_attention_step(
     """One point in causal order: its response and the moment after it (None before the first
     point). O(r·c) time and memory.
     """
-    dtype = torch.promote_types(query.dtype, torch.float32)
+    scale = None if scale is None else scale[..., None]
+    point = query[..., None, :], key[..., None, :], value[..., None, :]
+    out, moment = linear_attention_point(*point, mass[:, None], scale, moment, floor=floor)
+    return out.squeeze(-2), moment
+
+
+def linear_attention_point(
+    query: Float[Tensor, "#b #h 1 r"],
+    key: Float[Tensor, "#b #h 1 r"],
+    value: Float[Tensor, "#b #h 1 c"],
+    mass: Float[Tensor, "#b 1"],
+    scale: Float[Tensor, "#b #h 1"] | None,
+    moment: Float[Tensor, "#b #h r _"] | None,
+    *,
+    floor: float | None,
+) -> tuple[Float[Tensor, "b h 1 c"], Float[Tensor, "#b #h r _"]]:
+    """:func:`linear_attention_step` with the point as a stretch of one: no view is made twice."""
+    dtype = at_least_single(query.dtype)
     with full_precision(query):
-        weighted = key.to(dtype) * mass.to(dtype)[:, None, None]
-        new = weighted[..., :, None] * _with_mass(value.to(dtype), floor)[..., None, :]
-        moment = new if moment is None else moment + new
-        out = (query.to(dtype)[..., None, :] @ moment).squeeze(-2)
-        return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
+        query, key, value = (cast(x, dtype) for x in (query, key, value))
+        weighted = (key * cast(mass.view(-1, 1, 1, 1), dtype)).mT
+        value = _with_mass(value, floor)
+        if moment is None:
+            moment = weighted * value
+        else:
+            moment = torch.addcmul(moment, weighted, value)
+        scale = None if scale is None else cast(scale[..., None], dtype)
+        return _divide(query @ moment, scale, floor), moment
 
 
 def linear_attention_stretch(
@@ -258,6 +279,19 @@ def linear_attention_stretch(
         key = key.to(dtype) * mass[:, None, :, None].to(dtype)
         out, moment = _prefix_sums(query, key, value, chunk, moment)
         return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
+
+
+def moment_of(
+    key: Float[Tensor, "#b #h n r"],
+    value: Float[Tensor, "#b #h n c"],
+    mass: Float[Tensor, "#b n"],
+    floor: float | None,
+) -> Float[Tensor, "#b #h r _"]:
+    """The moment of n points, as :func:`linear_attention_stretch` has it after them."""
+    dtype = torch.promote_types(key.dtype, torch.float32)
+    with full_precision(key):
+        weighted = key.to(dtype) * mass[:, None, :, None].to(dtype)
+        return weighted.mT @ _with_mass(value.to(dtype), floor)
 
 
 def check_order(quadrature: Quadrature) -> None:
@@ -293,12 +327,18 @@ def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
         >>> guarded(torch.tensor([2.0, 0.0, -3.0]), 0.5).tolist()
         [2.0, 0.5, -3.0]
     """
-    return torch.where(denominator.abs() < floor, floor, denominator)
+    small = denominator.abs() < floor
+    if isinstance(floor, Tensor):
+        return torch.where(small, floor, denominator)
+    return denominator.masked_fill(small, floor)
 
 
 def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
     out = out if scale is None else out * scale
-    return out if floor is None else out[..., :-1] / guarded(out[..., -1:], floor)
+    if floor is None:
+        return out
+    numerator, denominator = out.split((out.shape[-1] - 1, 1), -1)
+    return numerator / guarded(denominator, floor)
 
 
 def _prefix_sums(

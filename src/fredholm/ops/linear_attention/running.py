@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .chunked import at_scale, linear_attention_step, linear_attention_stretch, over_new_factor
+from .chunked import at_scale, linear_attention_point, linear_attention_stretch, over_new_factor
 
 
 def advance_moment(
@@ -54,8 +54,5 @@ def advance_moment(
         options = {"floor": floor, "chunk": chunk}
         out, moment = linear_attention_stretch(query, key, value, mass, scale, moment, **options)
     else:  # without chunks, whose padding would cost as much again
-        points = query[:, :, 0], key[:, :, 0], value[:, :, 0]
-        single = *points, mass[:, 0], None if scale is None else scale[..., 0], moment
-        out, moment = linear_attention_step(*single, floor=floor)
-        out = out[:, :, None]
+        out, moment = linear_attention_point(query, key, value, mass, scale, moment, floor=floor)
     return out, {"moment": moment, **after}

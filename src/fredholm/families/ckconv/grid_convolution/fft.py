@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....domain import Domain
 from ....errors import ShapeError
 from ....integral import (
     FFT,
+    Exchange,
     Facts,
     Form,
     Kernel,
     LagFeatures,
     Problem,
+    answering,
     grid_displacements,
+    prepared,
     with_offset,
 )
 from ....ops.backend import choose_backend, full_precision
+from ....parallel import Shards
 from .limits import spectrum_refusal
-from .registration import grid_convolution_op
+from .registration import convolve_with, grid_convolution_op, spectrum_of
+from .sharded import convolution_sent, convolve_part
+
+KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
 
 
 class HiddenConvolution(Form):
@@ -37,8 +46,9 @@ class HiddenConvolution(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         layout = facts.layout
-        ordered = layout.causal and layout.grid is not None and len(layout.grid) > 1
-        if layout.grid is None or layout.pairs or ordered:
+        grid = layout.whole_grid if layout.sharded else layout.grid
+        ordered = layout.causal and grid is not None and len(grid) > 1
+        if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
@@ -47,21 +57,71 @@ class HiddenConvolution(Form):
         q, grid = problem.quadrature, problem.layout.grid
         assert grid is not None
         causal = problem.layout.causal
-        displacements, _ = grid_displacements(problem.x[0], grid)
-        if causal:  # displacements to the past alone
-            displacements = displacements[grid[0] - 1 :]
+        x = problem.x
+        displacements = prepared(
+            kernel, ("lags", grid, causal), lambda: _lags(x[0], grid, causal), of=(x,)
+        )
         hidden = kernel.lag_features(displacements)
         readout, bias = kernel.readout()
-        if bias is not None:  # one more hidden unit, constant
-            hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1)
-            readout = torch.cat([readout, bias[..., None]], -1)
         signal = q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy
-        out = grid_convolution(
-            signal, hidden, readout, grid, causal=causal, backend=options.backend
-        )
+        kept = answering(kernel) and options.backend != "triton" and _small(readout, grid)
+        if kept and signal.numel():
+            dtype = _dtype(signal, hidden)
+
+            def make() -> Tensor:
+                with_bias = _with_bias(hidden, readout, bias)
+                return spectrum_of(with_bias[0].to(dtype), with_bias[1].to(dtype), grid, causal)
+
+            given = (hidden, readout) if bias is None else (hidden, readout, bias)
+            with full_precision(signal):
+                spectrum = prepared(kernel, ("spectrum", grid, causal, dtype), make, of=given)
+                out = convolve_with(signal.to(dtype), spectrum, grid, causal)
+        else:
+            hidden, readout = _with_bias(hidden, readout, bias)
+            out = grid_convolution(
+                signal, hidden, readout, grid, causal=causal, backend=options.backend
+            )
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         return with_offset(out, kernel, problem)
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        options: Any = self.strategy
+
+        def convolve(*tensors: Any) -> Tensor:
+            return grid_convolution(*tensors, backend=options.backend)
+
+        out = convolve_part(convolve, kernel, problem, shards)
+        scale = problem.quadrature.scale
+        if scale is not None:
+            out = out * scale[..., None].to(out.dtype)
+        return with_offset(out, kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return convolution_sent(kernel, domain, batch)
+
+
+def _lags(positions: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+    """Displacements of a grid, in causal order those to the past alone."""
+    displacements, _ = grid_displacements(positions, grid)
+    return displacements[grid[0] - 1 :] if causal else displacements
+
+
+def _with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The readout's bias as one more hidden unit, which is constant."""
+    if bias is None:
+        return hidden, readout
+    hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1)
+    return hidden, torch.cat([readout, bias[..., None]], -1)
+
+
+def _small(readout: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether the spectrum of the whole kernel may be kept."""
+    return readout[..., 0].numel() * prod(2 * n for n in grid) <= KEPT
+
+
+def _dtype(signal: Tensor, hidden: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
 
 
 def grid_convolution(
@@ -110,7 +170,7 @@ def grid_convolution(
         [1.0, 10.0, 102.0]
     """
     _check(signal, hidden, grid, causal)
-    dtype = torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
+    dtype = _dtype(signal, hidden)
     chosen = choose_backend(
         backend,
         "the convolution",

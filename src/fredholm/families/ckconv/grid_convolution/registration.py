@@ -103,6 +103,19 @@ def forward(
     return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
 
 
+def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+    """κ̂ of the whole kernel on a grid, for :func:`convolve_with`: numbers ≈ 2·H·d_out·d_in·N."""
+    sizes = _Grid(list(grid), causal)
+    return spectrum.kernel_spectrum(sizes.transform(hidden[None, None], sizes.lags), readout)
+
+
+def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+    """:func:`forward` with a spectrum of :func:`spectrum_of`: one product of spectra."""
+    sizes, heads = _Grid(list(grid), causal), signal.shape[1]
+    product = spectrum.apply(sizes.transform(signal, sizes.grid), kernel, heads)
+    return sizes.back(product, heads, sizes.grid, sizes.start)
+
+
 def empty_result(
     signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
 ) -> Tensor:

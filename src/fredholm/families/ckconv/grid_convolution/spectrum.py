@@ -29,12 +29,32 @@ def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
         return u.mul_(_channelwise(h, readout)[:, None])
     out = u if d_out == d_in else u.new_empty(heads * d_out, *u.shape[1:])
     for block in _blocks(readout, u):
-        crossed = torch.view_as_complex(
-            _times(_kernel(h, readout, block), _pairs(u, heads, block)).unflatten(-1, (-1, 2))
-        )
-        product = torch.add(crossed[:, :d_out], crossed[:, d_out:], alpha=1j)
-        out[..., block] = product.view(-1, heads * d_out, u.shape[1]).permute(1, 2, 0)
+        out[..., block] = _product(_kernel(h, readout, block), u, heads, block)
     return out
+
+
+def kernel_spectrum(h: Tensor, readout: Tensor) -> Tensor:
+    """κ̂ at all frequencies, for :func:`apply`: (H, F) where heads have one channel, else real parts
+    above imaginary parts, (F·H, 2·d_out, d_in).
+    """
+    if readout.shape[1] == readout.shape[2] == 1:
+        return _channelwise(h, readout)
+    return _kernel(h, readout, slice(None)).contiguous()
+
+
+def apply(u: Tensor, kernel: Tensor, heads: int) -> Tensor:
+    """κ̂ û as :func:`convolve` gives it, with the spectrum of :func:`kernel_spectrum`."""
+    if kernel.dim() == 2:
+        return u.mul_(kernel[:, None])
+    return _product(kernel, u, heads, slice(None))
+
+
+def _product(kernel: Tensor, u: Tensor, heads: int, block: slice) -> Tensor:
+    """κ̂ û of a block of frequencies, (H·d_out, B, f)."""
+    d_out = kernel.shape[1] // 2
+    crossed = torch.view_as_complex(_times(kernel, _pairs(u, heads, block)).unflatten(-1, (-1, 2)))
+    product = torch.add(crossed[:, :d_out], crossed[:, d_out:], alpha=1j)
+    return product.view(-1, heads * d_out, u.shape[1]).permute(1, 2, 0)
 
 
 def adjoint(

@@ -22,10 +22,11 @@ from ....integral import (
     Facts,
     Form,
     Kernel,
-    KeyForm,
+    KeyRing,
     Memory,
     Problem,
     grid_displacements,
+    prepared,
     with_offset,
 )
 from ....ops.backend import choose_backend
@@ -33,6 +34,7 @@ from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
 from .limits import operand_dtype, refusal
 from .registration import mlp_kernel_op
+from .row import fits, one_query
 from .sample import form_of, sample
 from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 
@@ -41,7 +43,7 @@ DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works throug
 DEFAULT_CUDA_BYTES = 256_000_000
 
 
-class TiledColumns(KeyForm):
+class TiledColumns(KeyRing):
     """On any points: the displacement term as columns appended to queries and keys.
 
     O(N²·w·(d + columns)) time, O(N) memory, forward and backward.
@@ -59,9 +61,14 @@ class TiledColumns(KeyForm):
         return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
 
     def integrate(self, kernel: Any, problem: Problem, keys: Memory) -> Tensor:
-        keys = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
-        terms = keys | kernel.query_terms(problem.x, problem.ux, columns=True)
-        return _tiled(kernel, problem, terms, self.strategy)
+        options: Any = self.strategy
+        terms = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
+        terms |= kernel.query_terms(problem.x, problem.ux, columns=True)
+        single = problem.ux.shape[2] == 1 and options.backend != "triton"
+        if single and options.memory is None and fits(keys, kernel.heads, kernel.width):
+            signal = problem.uy.expand(-1, kernel.heads, -1, -1)
+            return one_query(kernel, terms, signal, problem.quadrature)
+        return _tiled(kernel, problem, terms, options)
 
 
 class TiledTable(Form):
@@ -85,7 +92,9 @@ class TiledTable(Form):
         assert grid is not None
         terms = kernel.key_terms(p.y, p.uy, columns=False)
         terms |= kernel.query_terms(p.x, p.ux, columns=False)
-        displacements, index = grid_displacements(p.x[0], grid)
+        displacements, index = prepared(
+            kernel, ("displacements", grid), lambda: grid_displacements(p.x[0], grid), of=(p.x,)
+        )
         table = kernel.table(displacements)
         if table is not None:
             middle = displacements.shape[0] // 2  # the row of displacement 0

@@ -35,6 +35,7 @@ class Anchors:
     @classmethod
     def of(cls, domain: Domain, samples: int) -> Anchors:
         """k-means of a domain's positions; see :func:`fredholm.ops.anchors.spread_anchors`."""
+        domain.refuse_shards("Anchors.of")
         check_count(samples, domain.size)
         mass = domain.quadrature().mass
         positions = domain.positions if domain.positions.dim() == 3 else domain.positions[None]
@@ -64,7 +65,42 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
     Raises:
         DomainError: anchors of another domain.
     """
-    p, q, n = problem, problem.quadrature, problem.uy.shape[2]
+    p = problem
+    index, quadrature = anchor_keys(p, anchors, samples)
+    pick = index[:, None].expand(max(index.shape[0], p.uy.shape[0]), p.uy.shape[1], -1)[..., None]
+    return with_anchors(
+        p, index, quadrature, p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1]))
+    )
+
+
+def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Tensor) -> Problem:
+    """A problem over the anchors among its keys, whose features are ``uy``."""
+    p = problem
+    return Problem(
+        x=p.x,
+        y=p.y.expand(index.shape[0], -1, -1).gather(
+            1, index[..., None].expand(-1, -1, p.y.shape[-1])
+        ),
+        ux=p.ux,
+        uy=uy,
+        quadrature=quadrature,
+        layout=replace(
+            p.layout,
+            keys=None,
+            cross=True,
+            causal=False,
+            pairs=quadrature.density is not None,
+            padded=False,
+            sharded=False,
+        ),
+    )
+
+
+def anchor_keys(
+    problem: Problem, anchors: Anchors | None, samples: int
+) -> tuple[Tensor, Quadrature]:
+    """The anchors among a problem's keys, (1 | B, S), and what they count for each query."""
+    p, q, n = problem, problem.quadrature, problem.y.shape[1]
     if anchors is None:
         anchors = Anchors.among(p.y, q.mass, samples)
     if anchors.cluster.shape[-1] != n:
@@ -85,22 +121,7 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
         quadrature = Quadrature(torch.ones_like(member[:, 0]), q.scale, density=seen[:, None])
         time = torch.where(member > 0, q.key_time[..., None], torch.inf)
         index = torch.where((member > 0).any(1), time.argmin(1), index)
-    pick = index[:, None].expand(max(b, p.uy.shape[0]), p.uy.shape[1], -1)[..., None]
-    return Problem(
-        x=p.x,
-        y=p.y.expand(b, -1, -1).gather(1, index[..., None].expand(-1, -1, p.y.shape[-1])),
-        ux=p.ux,
-        uy=p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1])),
-        quadrature=quadrature,
-        layout=replace(
-            p.layout,
-            keys=None,
-            cross=True,
-            causal=False,
-            pairs=quadrature.density is not None,
-            padded=False,
-        ),
-    )
+    return index, quadrature
 
 
 def check_count(samples: int, points: int) -> None:

@@ -1,0 +1,62 @@
+"""Flags that say what a user's own files hold, common to the commands that read them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(
+        name, help=text, rich_help_panel="What your files hold (found out if left out)"
+    )
+
+
+KindFlag = Annotated[str | None, _flag("--kind", "series, rows, texts, images, clouds or fields.")]
+LabelFlag = Annotated[str | None, _flag("--label", "Column or array to be predicted.")]
+TimeFlag = Annotated[str | None, _flag("--time", "Column of times.")]
+IdFlag = Annotated[str | None, _flag("--id", "Column that tells the series apart.")]
+GroupFlag = Annotated[
+    str | None, _flag("--group", "Column whose values stay in one split, such as patients.")
+]
+TextFlag = Annotated[str | None, _flag("--text", "Column of texts, or of paths of pictures.")]
+ChannelsFlag = Annotated[
+    str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
+]
+TaskFlag = Annotated[str | None, _flag("--task", "classification, regression or steps.")]
+SplitFlag = Annotated[str | None, _flag("--split", "random, group or time.")]
+
+
+def reading(**given: str | None) -> dict[str, Any]:
+    """What was said, channels as a list."""
+    said: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if "channels" in said:
+        said["channels"] = [name.strip() for name in said["channels"].split(",")]
+    return said
+
+
+def as_command(path: Path, said: dict[str, Any]) -> str:
+    """The command that trains on a path so read.
+
+    Example:
+        >>> as_command(Path("walks.csv"), {"label": "gait", "channels": ["x", "y"]})
+        'fredholm train walks.csv --label gait --channels x,y'
+    """
+    flags = {k: ",".join(v) if isinstance(v, list) else v for k, v in said.items()}
+    place = path if path.is_absolute() or not path.is_dir() else f"{path}/"
+    words = [str(place), *(word for k, v in flags.items() for word in (f"--{k}", v))]
+    return shlex.join(["fredholm", "train", *words])
+
+
+def as_overrides(said: dict[str, Any]) -> list[str]:
+    """The same as changes to a recipe.
+
+    Example:
+        >>> as_overrides({"label": "no", "channels": ["x", "y"]})
+        ['data.label="no"', 'data.channels=["x", "y"]']
+    """
+    return [f"data.{key}={json.dumps(value)}" for key, value in said.items()]

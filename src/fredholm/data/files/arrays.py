@@ -1,0 +1,295 @@
+"""Arrays in ``.npz`` and ``.h5`` files: series, clouds, and fields on grids or on points."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError, require
+from .collection import Collection, in_order, looks_continuous
+from .fields import collect_fields
+from .named import (
+    ANSWERS,
+    CLOUDS,
+    GROUPS,
+    INPUTS,
+    LABELS,
+    LENGTHS,
+    PLACES,
+    TIMES,
+    collection_of,
+    find,
+    first_channel,
+    needed,
+)
+from .reading import Reading
+from .table import Coded
+from .tables import parts_of
+from .utf8 import check_unchanged
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; no pickled object is loaded.
+
+    Raises:
+        DataError: a missing or damaged file, or objects in it.
+        MissingExtraError: HDF5 without h5py.
+    """
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path)
+    h5py = require("h5py", "clouds", f"reading {path.name}")
+    try:
+        before = path.stat()
+        with h5py.File(path, "r") as file:
+            result = {n: np.asarray(v) for n, v in file.items() if isinstance(v, h5py.Dataset)}
+    except OSError as error:
+        raise DataError(f"{path}: no HDF5 file ({error}); it is missing or corrupt") from error
+    check_unchanged(path, before)
+    return result
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        before = path.stat()
+        with np.load(path, allow_pickle=False) as file:
+            result = {name: file[name] for name in file.files}
+    except (OSError, zipfile.BadZipFile, EOFError) as error:
+        raise DataError(f"{path}: no npz file ({error}); it is missing or corrupt") from error
+    except ValueError as error:
+        raise DataError(
+            f"{path}: holds Python objects, which are not loaded; save series of unequal length as "
+            "values (all points, channels) and lengths (series), or padded with NaN"
+        ) from error
+    check_unchanged(path, before)
+    return result
+
+
+def collect_arrays(
+    files: Sequence[Path], name: str, reading: Reading, labelled: bool = True
+) -> Collection:
+    """The samples of one or several files of the same arrays; those called train and test are the
+    splits.
+
+    Raises:
+        DataError: arrays that are missing or do not fit.
+    """
+    read = [read_arrays(file) for file in files]
+    for file, arrays in zip(files, read):
+        missing = [key for key in read[0] if key not in arrays and key.lower() not in LABELS]
+        if missing:
+            raise DataError(f"{file}: has no array {missing[0]!r}, which {files[0]} has")
+    kind = _kind(read[0], reading, files[0])
+    collected = [
+        _COLLECTORS[kind](file, arrays, reading.settled(kind=kind), labelled)
+        for file, arrays in zip(files, read)
+    ]
+    return _joined(files, name, collected)
+
+
+def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:
+    if reading.kind in ("series", "clouds", "fields"):
+        return reading.kind
+    if reading.kind is not None:
+        raise DataError(f"{path}: holds arrays; {reading.kind} are read from tables or folders")
+    inputs = find(arrays, INPUTS)
+    if find(arrays, PLACES) or ("outputs" in {key.lower() for key in arrays}):
+        return "fields"
+    if find(arrays, CLOUDS):
+        return "clouds"
+    answers = find(arrays, ANSWERS)
+    if inputs and answers and inputs != answers and _same_grid(arrays[inputs], arrays[answers]):
+        return "fields"
+    data = {key.lower() for key in arrays}
+    if {"data", "label"} <= data and arrays[find(arrays, ("data",)) or ""].shape[-1] == 3:
+        return "clouds"  # as ModelNet's and ScanObjectNN's files
+    return "series"
+
+
+def _same_grid(inputs: np.ndarray, answers: np.ndarray) -> bool:
+    return min(inputs.ndim, answers.ndim) >= 3 and inputs.shape[-2:] == answers.shape[-2:]
+
+
+# --- series and clouds ----------------------------------------------------------------------------
+
+
+def _series(
+    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
+) -> Collection:
+    """(N, time, channels) or (N, time), NaN where nothing was measured; or (points, channels) and
+    ``lengths``.
+    """
+    key = needed(arrays, INPUTS, first_channel(reading), path, "series")
+    samples = _ragged(path, arrays, key)
+    time = reading.time or find(arrays, TIMES)
+    times = None
+    if time is not None:
+        times = _times(path, arrays, time, samples)
+        samples = [sample[: len(t)] for sample, t in zip(samples, times)]
+    settled, labels, steps = _labels(path, arrays, reading, labelled, len(samples), samples)
+    taken = {"series": f"array {key!r}"} | ({"time": f"array {time!r}"} if time else {})
+    result = collection_of(
+        path, settled.settled(time=time, channels=(key,)), samples, labels, taken
+    )
+    result.times, result.steps = times, steps
+    result.groups = _groups(path, arrays, reading, len(samples))
+    result.order = None if times is None else np.array([t[0] for t in times])
+    result.channels = tuple(f"channel {i + 1}" for i in range(samples[0].shape[1]))
+    return result
+
+
+def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndarray]:
+    values, lengths = arrays[key], find(arrays, LENGTHS)
+    if not np.issubdtype(values.dtype, np.number):
+        raise DataError(f"{path}: the array {key!r} holds {values.dtype}; needs numbers")
+    if lengths is not None and values.ndim <= 2:
+        ends = np.cumsum(arrays[lengths])
+        if len(ends) == 0 or ends[-1] != len(values):
+            raise DataError(
+                f"{path}: {lengths!r} sum to {int(ends[-1]) if len(ends) else 0}; {key!r} has "
+                f"{len(values)} points"
+            )
+        flat = values.astype(np.float32).reshape(len(values), -1)
+        return np.split(flat, ends[:-1])
+    if values.ndim not in (2, 3):
+        raise DataError(f"{path}: {key!r} has shape {values.shape}; needs (N, time, channels)")
+    whole = values.astype(np.float32).reshape(*values.shape[:2], -1)
+    samples = []
+    for row, sample in enumerate(whole):
+        known = np.flatnonzero(~np.isnan(sample).all(1))
+        if not len(known):
+            raise DataError(f"{path}: sample {row} of {key!r} holds no number")
+        samples.append(sample[: known[-1] + 1])
+    return samples
+
+
+def _times(
+    path: Path, arrays: dict[str, np.ndarray], key: str, samples: list[np.ndarray]
+) -> list[np.ndarray]:
+    values, lengths = arrays[key].astype(np.float64), [len(sample) for sample in samples]
+    if values.ndim == 1 and find(arrays, LENGTHS):
+        result = np.split(values, np.cumsum(lengths)[:-1])
+    elif values.ndim == 1:
+        result = [values[:n] for n in lengths]
+    else:
+        result = [row[:n] for row, n in zip(values, lengths)]
+    for row, (times, n) in enumerate(zip(result, lengths)):
+        if len(times) != n or not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+            raise DataError(
+                f"{path}: {key!r} of sample {row} does not go forward, or is not as long as its "
+                f"{n} points; needs one later time a point"
+            )
+    return result
+
+
+def _clouds(
+    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
+) -> Collection:
+    """(N, points, 2 or more), coordinates first, NaN where a cloud has fewer; or all points and
+    ``lengths``.
+    """
+    key = needed(arrays, (*CLOUDS, *INPUTS), first_channel(reading), path, "clouds")
+    clouds = [c[~np.isnan(c).any(1)] for c in _ragged(path, arrays, key)]
+    settled, labels, _ = _labels(path, arrays, reading, labelled, len(clouds), None)
+    taken = {"clouds": f"array {key!r}"}
+    result = collection_of(path, settled.settled(channels=(key,)), clouds, labels, taken)
+    result.groups = _groups(path, arrays, reading, len(clouds))
+    result.channels = tuple("xyz"[: clouds[0].shape[1]]) + tuple(
+        f"channel {i + 1}" for i in range(3, clouds[0].shape[1])
+    )
+    return result
+
+
+def _groups(
+    path: Path, arrays: dict[str, np.ndarray], reading: Reading, count: int
+) -> np.ndarray | None:
+    if reading.group is None:
+        return None
+    values = arrays[needed(arrays, GROUPS, reading.group, path, "groups")]
+    if values.shape != (count,):
+        raise DataError(f"{path}: {reading.group!r} has shape {values.shape}; needs ({count},)")
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _labels(
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    reading: Reading,
+    labelled: bool,
+    count: int,
+    samples: list[np.ndarray] | None,
+) -> tuple[Reading, Any, list[np.ndarray] | None]:
+    """(the reading with label and task, labels, classes at every point)."""
+    split = reading.split or ("group" if reading.group else "random")
+    if not labelled:
+        return reading, None, None
+    key = needed(arrays, LABELS, reading.label, path, "labels")
+    values = arrays[key]
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    settled = reading.settled(label=key, split=split)
+    if samples is not None and values.ndim == 2 and len(values) == count:
+        return settled.settled(task="steps"), *_steps(values, samples)
+    if values.shape != (count,):
+        raise DataError(f"{path}: {key!r} has shape {arrays[key].shape}; needs ({count},)")
+    words = [_word(value) for value in values.tolist()]
+    known = [word for word in words if word not in ("nan", "")]
+    task = reading.task or ("regression" if looks_continuous(known) else "classification")
+    if task == "regression":
+        return settled.settled(task=task), values.astype(np.float64), None
+    return settled.settled(task=task), _coded(words), None
+
+
+def _word(value: Any) -> str:
+    """A class's name: 3.0 is 3, bytes are text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _coded(words: Sequence[str]) -> Coded:
+    names = [n for n in dict.fromkeys(words) if n not in ("nan", "")]
+    place = {name: i for i, name in enumerate(names)}
+    return in_order(Coded(np.array([place.get(word, -1) for word in words]), names))
+
+
+def _steps(values: np.ndarray, samples: list[np.ndarray]) -> tuple[Coded, list[np.ndarray]]:
+    rows = values.tolist()
+    whole = [[_word(v) for v in row[: len(s)]] for row, s in zip(rows, samples)]
+    coded = _coded([word for row in whole for word in row])
+    return coded, np.split(coded.codes, np.cumsum([len(row) for row in whole])[:-1])
+
+
+_COLLECTORS = {"series": _series, "clouds": _clouds, "fields": collect_fields}
+
+
+# --- several files --------------------------------------------------------------------------------
+
+
+def _joined(files: Sequence[Path], name: str, collected: list[Collection]) -> Collection:
+    first = collected[0]
+    first.parts = parts_of(files, [len(part) for part in collected])
+    if len(collected) > 1:
+        places = [part.where(i) for part in collected for i in range(len(part))]
+        first.where = places.__getitem__
+        for key in ("samples", "labels", "steps", "times", "coordinates", "groups", "order"):
+            values = [getattr(part, key) for part in collected]
+            setattr(first, key, None if values[0] is None else _concatenated(values))
+        if first.steps is not None and isinstance(first.labels, Coded):
+            ends = np.cumsum([len(s) for s in first.samples])[:-1]
+            first.steps = np.split(first.labels.codes, ends)
+    first.name = name
+    return first
+
+
+def _concatenated(values: list[Any]) -> Any:
+    if isinstance(values[0], list):
+        return [item for part in values for item in part]
+    if isinstance(values[0], Coded):
+        return _coded(
+            [part.names[code] if code >= 0 else "" for part in values for code in part.codes]
+        )
+    return np.concatenate(values)

@@ -1,0 +1,111 @@
+"""From a path to samples: what lies there, and who reads it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...errors import DataError
+from ..formats import sha256
+from .arrays import collect_arrays
+from .clouds import SUFFIXES as CLOUDS
+from .collection import Collection
+from .columns import PICTURES
+from .folders import collect_folders, files_below
+from .reading import Reading
+from .tables import collect_tables, part_of
+from .ts import collect_ts
+
+TABLES = frozenset({".csv", ".tsv", ".parquet"})
+ARRAYS = frozenset({".npz", ".h5", ".hdf5"})
+SERIES = frozenset({".ts"})
+FAMILIES = {
+    "tables": TABLES,
+    "arrays": ARRAYS,
+    ".ts files": SERIES,
+    "pictures": PICTURES,
+    "clouds": CLOUDS,
+}
+
+
+def collect(path: Path, reading: Reading, labelled: bool = True) -> Collection:
+    """The samples that lie at a path: a file, or a folder of one kind of files.
+
+    Raises:
+        DataError: nothing there, or files of several kinds.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    name = path.stem if path.is_file() else path.name
+    family, files = _files(path, reading)
+    if family in ("pictures", "clouds"):
+        suffixes = FAMILIES[family]
+        if path.is_file() and labelled:
+            raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
+        root = path if path.is_dir() else path.parent
+        result = collect_folders(root, name, reading, suffixes, labelled)
+    else:
+        result = _READERS[family](files, name, reading, labelled)
+    if not len(result):
+        raise DataError(f"{path}: holds no sample")
+    result.files = fingerprint(path, files)
+    return result
+
+
+_READERS: dict[str, Callable[..., Collection]] = {
+    "tables": collect_tables,
+    "arrays": collect_arrays,
+    ".ts files": collect_ts,
+}
+
+
+def family_of(path: Path) -> str | None:
+    """The family of files that a file belongs to."""
+    return next((name for name, known in FAMILIES.items() if path.suffix.lower() in known), None)
+
+
+def _files(path: Path, reading: Reading) -> tuple[str, list[Path]]:
+    """(family, files) of a path."""
+    if path.is_file():
+        family = family_of(path)
+        if family is None:
+            raise DataError(f"{path}: no file that can be read; needs {_readable()}")
+        return family, [path]
+    found = {name: files_below(path, known) for name, known in FAMILIES.items()}
+    found = {name: files for name, files in found.items() if files}
+    if not found:
+        raise DataError(f"{path}: holds no file that can be read; needs {_readable()}")
+    if set(found) == {"tables", "pictures"} and reading.kind in (None, "images"):
+        tables = [file for file in found["tables"] if file.parent == path]
+        if tables:  # a table of paths and labels
+            return "tables", _together(tables)
+    if len(found) > 1:
+        named = "; ".join(f"{len(v):,} {k} ({v[0].relative_to(path)})" for k, v in found.items())
+        raise DataError(
+            f"{path}: holds files of several kinds: {named}; give one file, or a folder of one kind"
+        )
+    family, files = next(iter(found.items()))
+    return family, files if family in ("pictures", "clouds") else _together(files)
+
+
+def _together(files: Sequence[Path]) -> list[Path]:
+    """Files in the order of their splits: training first, whose columns and classes count."""
+    return sorted(files, key=lambda file: ((part_of(file) or 0), str(file)))
+
+
+def _readable() -> str:
+    return ", ".join(sorted({suffix for known in FAMILIES.values() for suffix in known}))
+
+
+def fingerprint(path: Path, files: Sequence[Path]) -> str:
+    """What tells whether files have changed: the content of tables and arrays, of many small files
+    their names and sizes.
+    """
+    digest = hashlib.sha256()
+    whole = len(files) <= 8
+    for file in files:
+        name = file.name if path.is_file() else str(file.relative_to(path))
+        digest.update(name.encode())
+        digest.update((sha256(file) if whole else str(file.stat().st_size)).encode())
+    return digest.hexdigest()[:16]

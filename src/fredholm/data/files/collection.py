@@ -1,0 +1,208 @@
+"""Samples of a user's files, before they are split, scaled and handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from .reading import Reading
+from .table import Coded, is_number
+
+TRAIN, VAL, TEST = 0, 1, 2
+PART_NAMES = {
+    "train": TRAIN,
+    "training": TRAIN,
+    "val": VAL,
+    "valid": VAL,
+    "validation": VAL,
+    "dev": VAL,
+    "test": TEST,
+}
+
+
+@dataclass
+class Collection:
+    """What a reader gives.
+
+    Attributes:
+        name: of the user's file or folder.
+        reading: how it was read, settled.
+        samples: of series (n, channels) arrays, NaN where nothing was measured; of rows one array
+            (N, columns); texts; paths of pictures; clouds (points, channels); fields (N, C, …).
+        labels: classes as :class:`Coded`, numbers (N,), of fields the answers; None where there are
+            none.
+        steps: classes at every point of each series, as codes of ``labels.names``.
+        where: says of a sample's number in which file and row it is.
+        times: of irregular series, when each point was measured.
+        coordinates: of fields on points, where each point is.
+        parts: TRAIN, VAL or TEST of each sample, where the files say it.
+        groups: a number for each sample, equal ones are not divided.
+        order: when each sample was taken, for a split by time.
+        ids: how the files call each sample.
+        channels: names of what a model reads.
+        taken: what was taken for what, in words.
+        remarks: what is worth a warning.
+        files: bytes and names of what was read, by which a change is noticed.
+    """
+
+    name: str
+    reading: Reading
+    samples: Any
+    labels: Any
+    where: Callable[[int], str]
+    steps: list[np.ndarray] | None = None
+    times: list[np.ndarray] | None = None
+    coordinates: list[np.ndarray] | None = None
+    parts: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    order: np.ndarray | None = None
+    ids: list[str] | None = None
+    channels: tuple[str, ...] = ()
+    taken: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    files: str = ""
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def kind(self) -> str:
+        return self.reading.kind or ""
+
+    @property
+    def task(self) -> str:
+        return self.reading.task or "classification"
+
+
+def in_order(labels: Coded) -> Coded:
+    """The same classes, numbered in the order of their names: numbers by size, words by the
+    alphabet.
+
+    Example:
+        >>> in_order(Coded(np.array([0, 1, 0]), ["10", "9"]))
+        Coded(codes=array([1, 0, 1]), names=['9', '10'])
+    """
+    numbers = all(is_number(name) for name in labels.names)
+    order = sorted(labels.names, key=(lambda n: (float(n), n)) if numbers else str)
+    place = {name: i for i, name in enumerate(order)}
+    table = np.array([*(place[name] for name in labels.names), -1], np.int64)
+    return Coded(table[labels.codes], order)
+
+
+def numbers_of(labels: Coded) -> np.ndarray:
+    """Classes whose names are numbers, as those."""
+    values = np.array([*(float(name) for name in labels.names), np.nan])
+    return values[labels.codes]
+
+
+def looks_continuous(cells: Sequence[str]) -> bool:
+    """Whether cells of a label are measured numbers rather than names of classes: some are no
+    integers, or there are many different ones.
+
+    Example:
+        >>> looks_continuous(["0.5", "1"]), looks_continuous(["0", "1", "1"])
+        (True, False)
+    """
+    if not cells or not all(is_number(cell) for cell in cells):
+        return False
+    values = [float(cell) for cell in cells]
+    if any(value != round(value) for value in values):
+        return True
+    return len(set(values)) > max(20, len(values) / 10)
+
+
+# --- labels that nobody should train on -----------------------------------------------------------
+
+
+def check_labels(collection: Collection) -> None:
+    """Refuse labels from which nothing can be learned, before anything is trained.
+
+    Raises:
+        DataError: a sample without a label, a label that counts the rows, one class only, a class
+            of a single sample.
+    """
+    labels, name = collection.labels, collection.reading.label or "label"
+    if collection.kind == "fields" or collection.steps is not None:
+        return
+    numbers = isinstance(labels, np.ndarray)
+    values = labels if numbers else labels.codes
+    missing = ~np.isfinite(values) if numbers else values < 0
+    if missing.any():
+        row = int(missing.argmax())
+        raise DataError(
+            f"{collection.where(row)}, column {name!r}: has no label ({int(missing.sum()):,} of "
+            f"{len(values):,} samples have none); give it one, or leave those samples out"
+        )
+    if _counts_rows(labels, numbers):
+        raise DataError(
+            f"{collection.where(0)}, column {name!r}: the label is another one in every sample, as "
+            "a row number is; name the column of the label: label"
+        )
+    if numbers:
+        if len(values) > 1 and float(values.min()) == float(values.max()):
+            raise DataError(
+                f"{collection.where(0)}, column {name!r}: every sample has the label {values[0]:g}"
+                "; needs different ones"
+            )
+        return
+    counts = np.bincount(values, minlength=len(labels.names))
+    if len(labels.names) < 2:
+        raise DataError(
+            f"{collection.where(0)}, column {name!r}: every sample has the class "
+            f"{labels.names[0]!r}; needs two classes or more"
+        )
+    single = [labels.names[i] for i in np.flatnonzero(counts == 1)]
+    if single:
+        row = int((values == labels.names.index(single[0])).argmax())
+        more = f", and so have {len(single) - 1} others" if len(single) > 1 else ""
+        raise DataError(
+            f"{collection.where(row)}, column {name!r}: the class {single[0]!r} has one sample"
+            f"{more}; a class needs two or more, to train on and to test: add samples, or remove it"
+        )
+
+
+def _counts_rows(labels: Any, numbers: bool) -> bool:
+    if len(labels if numbers else labels.codes) < 5:
+        return False
+    if numbers:
+        return bool((np.diff(labels) == 1).all())
+    return len(labels.names) == len(labels.codes)
+
+
+def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
+    """Warnings of columns that tell the label by themselves.
+
+    A column leaks a class if, sorted by it, every class is one stretch, and a number if it is
+    (nearly) a linear function of it. Fewer than 20 samples tell nothing. O(n log n) per column.
+    """
+    labels, result = collection.labels, []
+    if labels is None or len(collection) < 20:
+        return result
+    name = collection.reading.label
+    for column, values in columns.items():
+        known = np.isfinite(values)
+        if known.sum() < 20 or np.ptp(values[known]) == 0:
+            continue
+        if isinstance(labels, np.ndarray):
+            told = abs(np.corrcoef(values[known], labels[known])[0, 1]) > 0.9999
+        else:
+            told = _separates(values[known], labels.codes[known])
+        if told:
+            result.append(
+                f"column {column!r} tells {name!r} by itself; if it is known only when {name!r} "
+                "is, leave it out (channels)"
+            )
+    return result
+
+
+def _separates(values: np.ndarray, codes: np.ndarray) -> bool:
+    order = np.lexsort((codes, values))
+    ordered, by = codes[order], values[order]
+    changes = ordered[1:] != ordered[:-1]
+    if (changes & (by[1:] == by[:-1])).any():  # equal values of different classes
+        return False
+    return int(changes.sum()) == len(np.unique(codes)) - 1

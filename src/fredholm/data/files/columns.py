@@ -1,0 +1,251 @@
+"""What the columns of a table are: guessed from its names and first rows, or as the user says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import DataError, suggest
+from .collection import looks_continuous
+from .reading import Reading
+from .table import Head, is_number
+
+LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
+IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
+TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "hours", "days")
+GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
+PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+SHOWN = 60
+WORDS = 20  # of a column, that become a column each
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The reading of a table, settled, and how its columns are to be read.
+
+    Attributes:
+        reading: what stands for what.
+        long: of series, a row a time; else a row a series.
+        roles: of the columns that are read, see :func:`.table.read_table`.
+        taken: what was taken for what, in words.
+        remarks: columns that are left out, and why.
+    """
+
+    reading: Reading
+    long: bool
+    roles: dict[str, str]
+    taken: dict[str, str]
+    remarks: list[str]
+
+
+def settle(head: Head, reading: Reading, labelled: bool = True) -> Columns:
+    """Recognise a table.
+
+    Raises:
+        DataError: a column that is named and not there, or no column for what must be there.
+    """
+    named = [reading.time, reading.id, reading.text]
+    for name in [*named, *([reading.label, reading.group] if labelled else [])]:
+        if name is not None and name not in head.names:
+            raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
+    time = reading.time or _named(head, TIMES)
+    series_id = reading.id or _named(head, IDS)
+    label = _label(head, reading, {time, series_id}) if labelled else reading.label
+    others = [n for n in head.names if n not in (time, series_id, label, reading.group)]
+    kind, long, text = _kind(head, reading, others, series_id, time)
+    if not long and reading.time is None and time is not None and head.numeric(time):
+        others, time = [n for n in head.names if n in (*others, time)], None  # a plain number
+    channels, remarks = _channels(head, reading, others, text, kind)
+    settled = reading.settled(
+        kind=kind,
+        label=label,
+        id=series_id,
+        time=time,
+        text=text,
+        channels=None if kind in ("texts", "images") else channels,
+        split=reading.split or ("group" if reading.group else "random"),
+    )
+    if labelled and reading.task is None:
+        settled = settled.settled(task=_task(head, settled))
+    roles = _roles(head, settled, long, labelled)
+    return Columns(settled, long, roles, _taken(head, settled, long), remarks)
+
+
+def _named(head: Head, names: Sequence[str]) -> str | None:
+    lower = {name.lower().replace(" ", "_"): name for name in reversed(head.names)}
+    return next((lower[name] for name in names if name in lower), None)
+
+
+def _label(head: Head, reading: Reading, taken: set[str | None]) -> str:
+    """The column named like a label; in a file without names the first one where it holds classes,
+    else the last.
+    """
+    found = reading.label or _named(head, LABELS)
+    if found is not None:
+        return found
+    if not head.named and not looks_continuous(head.known(head.names[0])):
+        return head.names[0]
+    rest = [name for name in head.names if name not in taken]
+    if not rest:
+        raise DataError(
+            f"{head.path}: no column can be the label; has {', '.join(head.names)}; name it: label"
+        )
+    return rest[-1]
+
+
+def _kind(
+    head: Head,
+    reading: Reading,
+    others: list[str],
+    series_id: str | None,
+    time: str | None,
+) -> tuple[str, bool, str | None]:
+    """(kind, whether a row is a time of a series, the column of texts or paths)."""
+    kind, text = reading.kind, reading.text
+    pictures = next((n for n in others if _all_pictures(head, n)), None)
+    if kind == "images" or (kind is None and text is None and pictures is not None):
+        if text is None and pictures is None:
+            raise DataError(f"{head.path}: no column holds paths of pictures; name it: text")
+        return "images", False, text or pictures
+    repeated = series_id is not None and _repeats(head, series_id)
+    if kind in (None, "series") and repeated:
+        return "series", True, None
+    if kind == "series" and time is not None and series_id is None:
+        raise DataError(
+            f"{head.path}: has times ({time!r}) but no column tells which series a row belongs to; "
+            f"name it: id (has {', '.join(head.names)})"
+        )
+    if kind is None and text is None:
+        text = next((name for name in others if _is_text(head, name)), None)
+    if kind == "texts" or (kind is None and text is not None):
+        words = [name for name in others if not head.numeric(name)]
+        if text is None and not words:
+            raise DataError(f"{head.path}: no column holds texts; name it: text")
+        return "texts", False, text or max(words, key=lambda n: _mean_length(head, n))
+    if kind in (None, "series") and (kind == "series" or _wide(head, others)):
+        return "series", False, None
+    if kind in ("clouds", "fields"):
+        raise DataError(f"{head.path}: a table holds no {kind}; needs npz, h5, ply, xyz or off")
+    return "rows", False, None
+
+
+def _all_pictures(head: Head, name: str) -> bool:
+    cells = head.known(name)
+    return bool(cells) and all(_suffix(cell) in PICTURES for cell in cells)
+
+
+def _suffix(cell: str) -> str:
+    return f".{cell.rsplit('.', 1)[-1].lower()}" if "." in cell else ""
+
+
+def _repeats(head: Head, name: str) -> bool:
+    """Whether the rows of an id are a series: most ids come more than once."""
+    cells = head.cells(name)
+    return len(set(cells)) * 2 <= len(cells) or (len(cells) <= 3 and len(set(cells)) < len(cells))
+
+
+def _mean_length(head: Head, name: str) -> float:
+    cells = head.known(name)
+    return sum(len(cell.split()) for cell in cells) / max(1, len(cells))
+
+
+def _is_text(head: Head, name: str) -> bool:
+    cells = head.known(name)
+    if not cells or head.numeric(name):
+        return False
+    return _mean_length(head, name) >= 3 and len(set(cells)) > len(cells) / 2
+
+
+def _wide(head: Head, others: Sequence[str]) -> bool:
+    """Whether the columns are the times of a series: without names, or named by numbers."""
+    if len(others) < 8 or not all(head.numeric(name) or not head.known(name) for name in others):
+        return False
+    if not head.named or all(is_number(name) for name in others):
+        return True
+    found = [re.fullmatch(r"([A-Za-z_ ]*?)[_ ]?(\d+)", name) for name in others]
+    stems = {match.group(1).strip().lower() for match in found if match}
+    return all(found) and stems <= {"t", "time", "step", "sample", "s", "att", "timestep"}
+
+
+def _channels(
+    head: Head, reading: Reading, others: list[str], text: str | None, kind: str
+) -> tuple[tuple[str, ...], list[str]]:
+    """What a model reads, and what is said of columns that are left out."""
+    if kind in ("texts", "images"):
+        return (), []
+    remarks = []
+    if reading.channels is not None and not head.named and len(head.names) == len(reading.channels):
+        return head.names, []  # a file to predict, without the label's column
+    if reading.channels is not None:
+        for name in reading.channels:
+            if name not in head.names:
+                raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
+        return tuple(reading.channels), []
+    chosen = []
+    for name in others:
+        if name.lower() in GROUPS:
+            remarks.append(
+                f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
+            )
+        elif _readable(head, name, kind):
+            chosen.append(name)
+        else:
+            example = head.known(name)[0][:SHOWN]
+            remarks.append(f"column {name!r} is left out: its cells are words ({example!r})")
+    if not chosen:
+        raise DataError(
+            f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"
+        )
+    return tuple(chosen), remarks
+
+
+def _readable(head: Head, name: str, kind: str) -> bool:
+    """Numbers; in rows also words of a few kinds."""
+    if head.numeric(name) or not head.known(name):
+        return True
+    return kind == "rows" and len(set(head.known(name))) <= WORDS
+
+
+def _task(head: Head, reading: Reading) -> str:
+    assert reading.label is not None
+    cells = head.cells(reading.label)
+    if reading.id is not None:  # one of each series
+        firsts = dict(zip(reversed(head.cells(reading.id)), reversed(cells)))
+        cells = list(firsts.values())
+    known = [cell for cell in cells if is_number(cell)]
+    return (
+        "regression" if len(known) == len(cells) and looks_continuous(known) else "classification"
+    )
+
+
+def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
+    roles = dict.fromkeys(reading.channels or (), "number")
+    if reading.kind == "rows":
+        roles |= {n: "word" for n in roles if not head.numeric(n) and head.known(n)}
+    if reading.text is not None:
+        roles[reading.text] = "text"
+    for name in (reading.id, reading.group if labelled else None):
+        if name is not None:
+            roles[name] = "word"
+    if reading.time is not None:
+        roles[reading.time] = "time"
+    if labelled and reading.label is not None:
+        roles[reading.label] = "number" if reading.task == "regression" else "word"
+    return roles
+
+
+def _taken(head: Head, reading: Reading, long: bool) -> dict[str, str]:
+    taken = {}
+    if reading.kind == "series":
+        taken["layout"] = "a row a time" if long else "a row a series"
+    for key in ("id", "time", "text", "label", "group"):
+        if getattr(reading, key) is not None:
+            taken[key] = f"column {getattr(reading, key)!r}"
+    if reading.channels and (long or reading.kind == "rows"):
+        names = reading.channels
+        listed = ", ".join(names[:6]) + (f", … ({len(names)})" if len(names) > 6 else "")
+        taken["channels" if long else "columns"] = listed
+    elif reading.channels:
+        taken["times"] = f"{len(reading.channels)} columns, {reading.channels[0]!r} first"
+    return taken

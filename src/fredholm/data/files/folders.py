@@ -1,0 +1,140 @@
+"""A folder a class: pictures, and clouds of one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Suffixes
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import DataError
+from ..kinds.images import check_picture
+from .clouds import read_cloud
+from .collection import PART_NAMES, TRAIN, Collection
+from .columns import PICTURES
+from .reading import Reading
+from .table import Coded
+
+LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
+
+
+def visible(folder: Path) -> list[Path]:
+    """What lies in a folder, sorted, but for hidden files."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__")))
+
+
+def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
+    """All files below a folder with one of the suffixes, sorted."""
+    return sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file()
+    )
+
+
+def look_at(files: list[Path]) -> None:
+    """Read the headers of ``LOOKED_AT`` pictures spread evenly; the others are looked at when they
+    are read.
+
+    Raises:
+        DataError: one that cannot be read, or of a single pixel.
+    """
+    for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
+        check_picture(file)
+
+
+def collect_folders(
+    root: Path, name: str, reading: Reading, suffixes: Suffixes[str], labelled: bool = True
+) -> Collection:
+    """The files of class folders; folders ``train``, ``val`` and ``test`` above or below the
+    classes are the splits.
+
+    Raises:
+        DataError: fewer than two classes, one without files, or one that only the test has.
+    """
+    kind = "images" if suffixes is PICTURES else "clouds"
+    rows = (
+        _with_classes(root, suffixes)
+        if labelled
+        else [(f, "", None) for f in files_below(root, suffixes)]
+    )
+    if not rows:
+        raise DataError(f"{root}: holds no file ending in {', '.join(sorted(suffixes))}")
+    files = [file for file, _, _ in rows]
+    classes = sorted({word for _, word, _ in rows})
+    labels = Coded(np.array([classes.index(word) for _, word, _ in rows]), classes)
+    parts = [part for _, _, part in rows]
+    samples = files if kind == "images" else [read_cloud(file) for file in files]
+    if kind == "images":
+        look_at(files)
+    result = Collection(
+        name,
+        reading.settled(kind=kind, task="classification", split="random"),
+        samples,
+        labels if labelled else None,
+        lambda i: str(files[i]),
+        parts=None if None in parts else np.array(parts, np.int8),
+        taken={"label": "the folder's name"},
+    )
+    if kind == "clouds":
+        _same_channels(result)
+    return result
+
+
+def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, int | None]]:
+    """(file, class, split) of each file."""
+    children = [path for path in visible(root) if path.is_dir() and files_below(path, suffixes)]
+    named = [path for path in children if path.name.lower() in PART_NAMES]
+    rows: list[tuple[Path, str, int | None]] = []
+    if named:
+        odd = [path for path in children if path not in named]
+        if odd:
+            raise DataError(f"{odd[0]}: lies beside {named[0].name}/; needs a split's name or none")
+        for part in named:
+            rows += [
+                (file, folder.name, PART_NAMES[part.name.lower()])
+                for folder in _class_folders(part, suffixes)
+                for file in files_below(folder, suffixes)
+            ]
+        _check_parts(root, rows)
+        return rows
+    for folder in _class_folders(root, suffixes):
+        inner = [path for path in visible(folder) if path.is_dir()]
+        split = bool(inner) and all(path.name.lower() in PART_NAMES for path in inner)
+        for part in inner if split else [folder]:
+            number = PART_NAMES[part.name.lower()] if split else None
+            rows += [(file, folder.name, number) for file in files_below(part, suffixes)]
+    return rows
+
+
+def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
+    folders = [path for path in visible(part) if path.is_dir()]
+    loose = [path for path in visible(part) if path.suffix.lower() in suffixes]
+    if loose:
+        raise DataError(
+            f"{loose[0]}: lies in no folder of a class ({len(loose)} such files); move each into "
+            f"{part.name}/<class>/, or give a table of paths and labels"
+        )
+    empty = [path for path in folders if not files_below(path, suffixes)]
+    if empty:
+        raise DataError(f"{empty[0]}: holds no file ending in {', '.join(sorted(suffixes))}")
+    return folders
+
+
+def _check_parts(root: Path, rows: list[tuple[Path, str, int | None]]) -> None:
+    trained = {word for _, word, part in rows if part == TRAIN}
+    if not trained:
+        raise DataError(f"{root}: has no train/ to train on")
+    odd = next(((file, word) for file, word, _ in rows if word not in trained), None)
+    if odd is not None:
+        raise DataError(f"{odd[0]}: is of the class {odd[1]!r}, which train/ does not have")
+
+
+def _same_channels(collection: Collection) -> None:
+    widths = [cloud.shape[1] for cloud in collection.samples]
+    odd = next((i for i, width in enumerate(widths) if width != widths[0]), None)
+    if odd is not None:
+        raise DataError(
+            f"{collection.where(odd)}: points of {widths[odd]} numbers; {collection.where(0)} has "
+            f"{widths[0]}"
+        )
+    names = ("x", "y", "z")[: widths[0]]
+    collection.channels = names + tuple(f"channel {i + 1}" for i in range(3, widths[0]))

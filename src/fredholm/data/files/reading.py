@@ -1,0 +1,87 @@
+"""How a user's files are to be read: what is said of them, and what was found where nothing was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import OptionError, suggest
+
+KINDS = ("series", "rows", "texts", "images", "clouds", "fields")
+TASKS = ("classification", "regression", "steps")
+SPLIT_RULES = ("random", "group", "time")
+SCALES = ("file", "sample", "none")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What files hold, and what stands for what; None is found out.
+
+    Attributes:
+        kind: ``series``, ``rows`` (feature columns), ``texts``, ``images``, ``clouds``, ``fields``.
+        label: the column (of arrays: the name) of what is to be predicted.
+        time, id: columns of a long table of series: when a row was measured, and of which series.
+        group: a column whose values are not divided between the splits, such as a patient.
+        text: the column of texts; of a table of pictures, that of their paths.
+        channels: the columns or arrays that a model reads, also as one text with commas (default:
+            all that are numbers).
+        task: ``classification``, ``regression`` or ``steps`` (a class at every time).
+        split: ``random`` (stratified), ``group`` or ``time`` (the latest are the test).
+        test: the share of the samples held out as test, where the files hold no test set.
+        seed: of the split.
+        scale: each channel to mean 0 and deviation 1 over the training samples (``file``), over
+            each ``sample``, or ``none``; clouds are brought into the unit ball by default
+            (``sample``).
+        points: of a cloud that a model reads (default: as many as the smallest has, at most 1,024).
+
+    Raises:
+        OptionError: an unknown kind, task, rule or scale, or a share that leaves nothing.
+    """
+
+    kind: str | None = None
+    label: str | None = None
+    time: str | None = None
+    id: str | None = None
+    group: str | None = None
+    text: str | None = None
+    channels: str | Sequence[str] | None = None
+    task: str | None = None
+    split: str | None = None
+    test: float = 0.2
+    seed: int = 0
+    scale: str | None = None
+    points: int | None = None
+
+    def __post_init__(self) -> None:
+        known = {"kind": KINDS, "task": TASKS, "split": SPLIT_RULES, "scale": SCALES}
+        for name, values in known.items():
+            value = getattr(self, name)
+            if value is not None and value not in values:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), values)}")
+        if isinstance(self.channels, str):
+            words = tuple(name.strip() for name in self.channels.split(","))
+            object.__setattr__(self, "channels", words)
+        elif self.channels is not None:
+            object.__setattr__(self, "channels", tuple(self.channels))
+        if not 0 < self.test < 1:
+            raise OptionError(f"test: received {self.test!r}; needs a share between 0 and 1")
+        if self.points is not None and self.points < 1:
+            raise OptionError(f"points: received {self.points!r}; needs 1 or more")
+        if self.split == "group" and self.group is None:
+            raise OptionError("split: received 'group'; needs the column of groups as well: group")
+
+    def settled(self, **found: Any) -> Reading:
+        """With what was found out in the place of what nobody said."""
+        return dataclasses.replace(self, **found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        result = dataclasses.asdict(self)
+        return result | {"channels": None if self.channels is None else list(self.channels)}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Reading:
+        """What :meth:`to_dict` gave."""
+        return cls(**given)

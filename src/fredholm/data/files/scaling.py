@@ -1,0 +1,155 @@
+"""From stored samples to what a model reads, by numbers that were taken from the training samples
+and are saved with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..counter import permutation
+from ..meshes import unit_ball
+from .collection import Collection
+
+MAX_POINTS = 2048  # of a cloud, stored
+READ_POINTS = 1024  # of a cloud, read by a model unless more are asked for
+
+
+def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
+    """The numbers by which samples of this kind are scaled, from the training samples."""
+    kind = collection.kind
+    if kind == "series":
+        return _of_series(collection, training)
+    if kind == "rows":
+        mean, std = _moments(collection.samples[training])
+        return {"mean": mean, "std": std}
+    if kind == "clouds":
+        smallest = min(len(cloud) for cloud in collection.samples)
+        points = collection.reading.points or min(smallest, READ_POINTS)
+        return {"points": points, "coordinates": min(3, collection.samples[0].shape[1])}
+    if kind == "fields" and collection.coordinates is not None:
+        return _of_points(collection, training)
+    return {}
+
+
+def _moments(values: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each column; what never varies, or is never there, keeps its scale."""
+    known = ~np.isnan(values)
+    count = known.sum(0).clip(min=1)
+    mean = np.where(known, values, 0).sum(0, dtype=np.float64) / count
+    spread = np.where(known, values - mean, 0)
+    std = np.sqrt((spread.astype(np.float64) ** 2).sum(0) / count)
+    varies = std > 8 * np.finfo(np.float32).eps * np.abs(np.where(known, values, 0)).max(
+        0, initial=0
+    )
+    return mean.tolist(), np.where(varies, std, 1.0).tolist()
+
+
+# --- series and rows ------------------------------------------------------------------------------
+
+
+def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
+    whole = np.concatenate([collection.samples[i] for i in training])
+    mean, std = _moments(whole)
+    channels = len(mean)
+    if collection.reading.scale == "none":
+        mean, std = [0.0] * channels, [1.0] * channels
+    step, timed = 1.0, False
+    if collection.times is not None:
+        gaps = np.concatenate([np.diff(collection.times[i]) for i in training])
+        step = float(np.median(gaps)) if len(gaps) else 1.0
+        every = np.concatenate([np.diff(times) for times in collection.times])
+        timed = bool(len(every)) and bool((np.abs(every / step - 1) > 1e-3).any())
+    return {"mean": mean, "std": std, "step": step, "timed": timed}
+
+
+def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
+    """Each series as (n, channels), with its times in steps since its beginning in front where they
+    are irregular; with ``every`` n, each n-th point.
+    """
+    mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
+    rows, every = [], scaling.get("every", 1)
+    for number, whole in enumerate(collection.samples):
+        sample = whole[::every]
+        if collection.reading.scale == "sample":
+            mean, std = (np.array(part, np.float32) for part in _moments(sample))
+        values = (sample - mean) / std
+        if scaling["timed"]:
+            times = np.arange(len(whole)) * scaling["step"]
+            times = (times if collection.times is None else collection.times[number])[::every]
+            steps = ((times - times[0]) / scaling["step"]).astype(np.float32)
+            values = np.concatenate([steps[:, None], values], 1)
+        rows.append(torch.from_numpy(values.astype(np.float32)))
+    return rows
+
+
+def longest(collection: Collection, training: np.ndarray, scaling: Mapping[str, Any]) -> int:
+    """The length of a training series, in steps."""
+    if not scaling["timed"] or collection.times is None:
+        return max(len(collection.samples[i]) for i in training)
+    spans = [collection.times[i][-1] - collection.times[i][0] for i in training]
+    return round(max(spans) / scaling["step"]) + 1
+
+
+def table_rows(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
+    """Rows (N, columns, 1)."""
+    mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
+    values = (
+        collection.samples
+        if collection.reading.scale == "none"
+        else ((collection.samples - mean) / std)
+    )
+    return torch.from_numpy(np.asarray(values, np.float32))[:, :, None]
+
+
+# --- clouds and fields on points ------------------------------------------------------------------
+
+
+def cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
+    """Clouds (N, points, channels), each in a random order of its own, in the unit ball; NaN where
+    a cloud has fewer.
+    """
+    d, widest = scaling["coordinates"], max(len(cloud) for cloud in collection.samples)
+    size = max(scaling["points"], min(widest, MAX_POINTS))
+    result = torch.full((len(collection), size, collection.samples[0].shape[1]), torch.nan)
+    for number, cloud in enumerate(collection.samples):
+        order = permutation(len(cloud), 5).numpy()[:size]
+        chosen = cloud.astype(np.float32)
+        if collection.reading.scale in (None, "sample"):
+            chosen = np.concatenate([unit_ball(cloud[:, :d]), cloud[:, d:]], 1)
+        result[number, : len(order)] = torch.from_numpy(chosen[order].astype(np.float32))
+    return result
+
+
+def _of_points(collection: Collection, training: np.ndarray) -> dict[str, Any]:
+    assert collection.coordinates is not None
+    places = np.concatenate([collection.coordinates[i] for i in training])
+    low = places.min(0)
+    extent = float((places.max(0) - low).max()) or 1.0
+    mean, std = _moments(np.concatenate([collection.samples[i] for i in training]))
+    return {"low": low.tolist(), "extent": extent, "mean": mean, "std": std}
+
+
+def point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
+    """Coordinates in the unit cube, then inputs, of each sample."""
+    assert collection.coordinates is not None
+    low, mean, std = (np.array(scaling[key], np.float32) for key in ("low", "mean", "std"))
+    return [
+        torch.from_numpy(
+            np.concatenate([(places - low) / scaling["extent"], (values - mean) / std], 1).astype(
+                np.float32
+            )
+        )
+        for places, values in zip(collection.coordinates, collection.samples)
+    ]
+
+
+def channel_scales(fields: np.ndarray | Sequence[np.ndarray], axis: tuple[int, ...]) -> list[float]:
+    """The deviation of each channel, 1 where it never varies."""
+    whole = fields if isinstance(fields, np.ndarray) else np.concatenate(fields)
+    std = whole.astype(np.float64).std(axis)
+    return np.where(std > 0, std, 1.0).tolist()

@@ -1,0 +1,306 @@
+"""Tables of rows, CSV and Parquet, in pieces: the file is never held as text."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...errors import suggest as suggestion
+from . import parquet
+from .utf8 import opened
+
+HEAD = 2000  # rows by which columns are recognised
+PIECE = 20_000  # rows held as text at a time
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
+DELIMITERS = ",;\t|"
+csv.field_size_limit(1 << 26)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A table's first rows: what its columns are called, and how it is written.
+
+    Attributes:
+        names: of the columns; ``column 1`` … where the file has no header.
+        named: whether the file names them.
+        rows: the first rows as text.
+        delimiter: between cells; "" of Parquet.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    named: bool
+    rows: list[list[str]]
+    delimiter: str
+
+    def cells(self, name: str) -> list[str]:
+        """The first cells of a column."""
+        place = self.names.index(name)
+        return [row[place].strip() for row in self.rows]
+
+    def known(self, name: str) -> list[str]:
+        """Those that are not missing."""
+        return [cell for cell in self.cells(name) if not is_missing(cell)]
+
+    def numeric(self, name: str) -> bool:
+        """Whether every first cell that is there is a number."""
+        cells = self.known(name)
+        return bool(cells) and all(is_number(cell) for cell in cells)
+
+
+@dataclass
+class Coded:
+    """A column of words: the number of each row's word among ``names``, -1 where it is missing."""
+
+    codes: np.ndarray
+    names: list[str]
+
+
+@dataclass
+class Table:
+    """Columns of a whole file: numbers as float64, NaN where missing; words as :class:`Coded`;
+    texts as they are.
+
+    Attributes:
+        files: (the file, how many rows it has), in order.
+        first: the number of the first row in a file, as an editor counts them.
+    """
+
+    columns: dict[Any, Any]  # by name; a name that nobody said is None, and not there
+    files: list[tuple[Path, int]]
+    first: int = 2
+
+    def __len__(self) -> int:
+        return sum(count for _, count in self.files)
+
+    def where(self, row: int, column: str = "") -> str:
+        """``file, row 7, column 'x'``."""
+        for path, count in self.files:
+            if row < count:
+                place = f", column {column!r}" if column else ""
+                return f"{path}, row {row + self.first}{place}"
+            row -= count
+        raise IndexError(row)
+
+    def file_of(self) -> np.ndarray:
+        """The number of each row's file."""
+        return np.repeat(np.arange(len(self.files)), [count for _, count in self.files])
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell says that nothing is there."""
+    return cell.strip().lower() in MISSING
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+# --- the head -------------------------------------------------------------------------------------
+
+
+def read_head(path: Path) -> Head:
+    """The names and first rows of a table.
+
+    Raises:
+        DataError: a missing or empty file, no UTF-8, a name given twice, one column only.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    if path.suffix.lower() == ".parquet":
+        names, rows = parquet.head(path, HEAD)
+        return Head(path, names, True, rows, "")
+    lines = _first_lines(path)
+    if not lines:
+        raise DataError(f"{path}: is empty; needs a header and rows")
+    delimiter = _delimiter(lines)
+    rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+    named = not all(is_number(cell) or is_missing(cell) for cell in rows[0])
+    width = len(rows[0])
+    names = (
+        [cell.strip() for cell in rows[0]] if named else [f"column {i + 1}" for i in range(width)]
+    )
+    names = [name or f"column {i + 1}" for i, name in enumerate(names)]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise DataError(f"{path}, row 1: two columns are called {twice!r}; rename one")
+    body = [row for row in rows[named:] if len(row) == width]
+    if not body:
+        raise DataError(f"{path}: has a header and no rows; needs samples")
+    return Head(path, tuple(names), named, body, delimiter)
+
+
+def _first_lines(path: Path) -> list[str]:
+    with opened(path) as file:
+        return [line for line, _ in zip(file, range(HEAD + 1))]
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """The sign that divides most lines alike."""
+    scores = {}
+    for sign in DELIMITERS:
+        counts = [len(row) for row in csv.reader(lines[:50], delimiter=sign) if row]
+        scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
+    best = max(DELIMITERS, key=lambda sign: scores[sign] or (0, 0))
+    return best if scores[best] else ","
+
+
+# --- the rows -------------------------------------------------------------------------------------
+
+
+def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
+    """The columns named by ``roles``: ``number``, ``word``, ``text`` or ``time`` (a number, or a
+    date in seconds).
+
+    The files must have the same columns. Memory: 8 bytes a number, 4 a word, and the texts.
+
+    Raises:
+        DataError: a row of another length, a cell that is no number, with file, row and column.
+    """
+    first, parts, files = heads[0], {name: [] for name in roles}, []
+    words: dict[str, dict[str, int]] = {name: {} for name, role in roles.items() if role == "word"}
+    for head in heads:
+        missing = [name for name in roles if name not in head.names]
+        if missing:
+            raise DataError(
+                f"{head.path}: has no column {missing[0]!r}, which {first.path} has"
+                f"{suggestion(missing[0], head.names)}"
+            )
+        count = 0
+        start = 2 if head.named else 1
+        for rows in _pieces(head):
+            columns = list(zip(*rows))
+            for name, role in roles.items():
+                cells = columns[head.names.index(name)]
+                cell = _Place(head.path, count + start, name)
+                parts[name].append(_READERS[role](cells, cell, words.get(name, {})))
+            count += len(rows)
+        files.append((head.path, count))
+    result = {name: _joined(parts[name], roles[name], words.get(name)) for name in roles}
+    return Table(result, files, 2 if first.named else 1)
+
+
+def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
+    if not head.delimiter:
+        yield from parquet.pieces(head.path, PIECE)
+        return
+    width = len(head.names)
+    with opened(head.path) as file:
+        reader = csv.reader(file, delimiter=head.delimiter)
+        if head.named:
+            next(reader)
+        rows: list[Sequence[str]] = []
+        for row in reader:
+            if len(row) != width:
+                if not row:
+                    continue
+                raise DataError(
+                    f"{head.path}, row {reader.line_num}: has {len(row)} cells; the header has "
+                    f"{width}"
+                )
+            rows.append(row)
+            if len(rows) == PIECE:
+                yield rows
+                rows = []
+        if rows:
+            yield rows
+
+
+@dataclass(frozen=True)
+class _Place:
+    path: Path
+    row: int
+    column: str
+
+    def at(self, offset: int) -> str:
+        return f"{self.path}, row {self.row + offset}, column {self.column!r}"
+
+
+def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
+    try:
+        return np.array(cells, np.float64)
+    except ValueError:
+        return np.array([_number(cell, place, i) for i, cell in enumerate(cells)], np.float64)
+
+
+def _number(cell: str, place: _Place, offset: int) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        if is_missing(cell):
+            return np.nan
+    comma = " (decimal commas are written as points)" if is_number(cell.replace(",", ".")) else ""
+    raise DataError(
+        f"{place.at(offset)}: received {cell[:40]!r}; needs a number{comma}, or an empty cell "
+        "where none was measured"
+    )
+
+
+def _times(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
+    try:
+        return np.array(cells, np.float64)
+    except ValueError:
+        pass
+    result = np.empty(len(cells))
+    for i, cell in enumerate(cells):
+        try:
+            result[i] = seconds(cell)
+        except ValueError as error:
+            raise DataError(
+                f"{place.at(i)}: received {cell[:40]!r}; needs a time: a number, or a date such as "
+                "2024-02-29T12:00:00"
+            ) from error
+    return result
+
+
+def seconds(cell: str) -> float:
+    """A number as it is, a date in seconds since 1970.
+
+    Example:
+        >>> seconds("1.5"), seconds("1970-01-02 00:00")
+        (1.5, 86400.0)
+    """
+    try:
+        return float(cell)
+    except ValueError:
+        stamp = np.datetime64(cell.strip().removesuffix("Z"), "us")
+    if np.isnat(stamp):
+        raise ValueError(cell)
+    return float(stamp.astype(np.int64)) / 1e6
+
+
+def _words(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
+    result = np.empty(len(cells), np.int32)
+    for i, cell in enumerate(cells):
+        word = cell.strip()
+        result[i] = -1 if is_missing(word) else words.setdefault(word, len(words))
+    return result
+
+
+def _texts(cells: Sequence[str], place: _Place, words: dict[str, int]) -> list[str]:
+    return [str(cell) for cell in cells]
+
+
+_READERS: dict[str, Callable[[Sequence[str], _Place, dict[str, int]], Any]] = {
+    "number": _numbers,
+    "time": _times,
+    "word": _words,
+    "text": _texts,
+}
+
+
+def _joined(parts: list[Any], role: str, words: dict[str, int] | None) -> Any:
+    if role == "text":
+        return [text for part in parts for text in part]
+    whole = np.concatenate(parts) if parts else np.zeros(0)
+    return Coded(whole, list(words or {})) if role == "word" else whole

@@ -1,0 +1,290 @@
+"""Samples from tables: a row a time, a row a series, feature columns, texts, or paths of
+pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from .collection import PART_NAMES, TEST, Collection, in_order, leaks
+from .columns import Columns, settle
+from .reading import Reading
+from .table import Coded, Table, read_head, read_table
+
+
+def collect_tables(
+    files: Sequence[Path], name: str, reading: Reading, labelled: bool = True
+) -> Collection:
+    """The samples of one or several tables of the same columns; files called ``train``, ``val``
+    and ``test`` (or ending so) are those splits.
+
+    Raises:
+        DataError: what the files hold cannot be read, or contradicts the reading.
+    """
+    heads = [read_head(file) for file in files]
+    columns = settle(heads[0], reading, labelled)
+    table = read_table(heads, columns.roles)
+    make = {
+        "series": _long if columns.long else _wide,
+        "rows": _rows,
+        "texts": _texts,
+        "images": _pictures,
+    }[columns.reading.kind or "rows"]
+    result = make(name, table, columns, labelled)
+    result.taken, result.remarks = columns.taken, [*columns.remarks, *result.remarks]
+    return result
+
+
+def part_of(path: Path) -> int | None:
+    """The split that a file's or folder's name says.
+
+    Example:
+        >>> part_of(Path("GunPoint_TEST.ts")), part_of(Path("train.csv")), part_of(Path("a.csv"))
+        (2, 0, None)
+    """
+    words = path.stem.lower().replace("-", "_").split("_")
+    return PART_NAMES.get(words[-1])
+
+
+def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
+    """The split of each sample by the files' names; None where they say none.
+
+    Raises:
+        DataError: some files say one and others do not, or there is no file to train on.
+    """
+    parts = [part_of(file) for file in files]
+    if all(part is None for part in parts) or (len(files) == 1 and parts[0] != TEST):
+        return None
+    if None in parts:
+        odd = files[parts.index(None)]
+        raise DataError(
+            f"{odd}: lies beside files called train, val or test and is none of them; rename it or "
+            "take it away"
+        )
+    return np.repeat(np.array(parts, np.int8), counts)
+
+
+# --- a row a sample -------------------------------------------------------------------------------
+
+
+def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
+    """What all tables of a row a sample have in common."""
+    reading = columns.reading
+    label = table.columns.get(reading.label) if labelled else None
+    group = table.columns.get(reading.group) if labelled else None
+    return {
+        "labels": in_order(label) if isinstance(label, Coded) else label,
+        "where": table.where,
+        "groups": None if group is None else _present(table, reading.group, group),
+        "order": table.columns.get(reading.time),
+        "parts": parts_of(*zip(*table.files)) if labelled else None,
+        "ids": _names(table, reading.id),
+        "channels": tuple(reading.channels or ()),
+    }
+
+
+def _names(table: Table, name: str | None) -> list[str] | None:
+    """The words of a column."""
+    column = table.columns.get(name)
+    if column is None:
+        return None
+    return [column.names[code] if code >= 0 else "" for code in column.codes]
+
+
+def _present(table: Table, name: str | None, column: Coded) -> np.ndarray:
+    """The codes of a column in which none may be missing."""
+    if (column.codes < 0).any():
+        raise DataError(
+            f"{table.where(int((column.codes < 0).argmax()), name or '')}: is empty; needs a value "
+            "in every row"
+        )
+    return column.codes
+
+
+def _wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """A row a series: what is missing at its end is no part of it, elsewhere it is a gap."""
+    values = np.stack([table.columns[c] for c in columns.reading.channels or ()], 1)
+    _no_duplicates(table, columns.reading.id)
+    samples = []
+    for row, line in enumerate(values.astype(np.float32)):
+        known = np.flatnonzero(~np.isnan(line))
+        if not len(known):
+            raise DataError(f"{table.where(row)}: holds no number; needs a series")
+        samples.append(line[: known[-1] + 1, None])
+    result = Collection(name, columns.reading, samples, **_common(table, columns, labelled))
+    result.channels = ("value",)
+    return result
+
+
+def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """Feature columns; words become a column each."""
+    _no_duplicates(table, columns.reading.id)
+    common, plain, names, arrays = _common(table, columns, labelled), {}, [], []
+    for column in columns.reading.channels or ():
+        values = table.columns[column]
+        if isinstance(values, Coded):
+            ordered = in_order(values)
+            plain[column] = np.where(ordered.codes < 0, np.nan, ordered.codes)
+            known = np.where(ordered.codes < 0, np.nan, 1.0)
+            for number, word in enumerate(ordered.names):
+                names.append(f"{column}={word}")
+                arrays.append((ordered.codes == number) * known)
+        else:
+            plain[column] = values
+            names.append(column)
+            arrays.append(values)
+    samples = np.stack(arrays, 1).astype(np.float32)
+    empty = np.isnan(samples).all(1)
+    if empty.any():
+        raise DataError(f"{table.where(int(empty.argmax()))}: every cell is empty; remove the row")
+    result = Collection(name, columns.reading, samples, **common)
+    result.channels = tuple(names)
+    result.remarks = leaks(result, plain) if labelled else []
+    return result
+
+
+def _texts(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    _no_duplicates(table, columns.reading.id)
+    texts = table.columns[columns.reading.text]
+    empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
+    if empty is not None:
+        raise DataError(f"{table.where(empty, columns.reading.text or '')}: holds no text")
+    return Collection(name, columns.reading, texts, **_common(table, columns, labelled))
+
+
+def _pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """Paths are relative to the table."""
+    samples, column = [], columns.reading.text or ""
+    files = [file for file, count in table.files for _ in range(count)]
+    for row, (file, cell) in enumerate(zip(files, table.columns[column])):
+        path = file.parent / cell.strip()
+        if not path.is_file():
+            raise DataError(f"{table.where(row, column)}: no file {str(path)!r}")
+        samples.append(path)
+    seen: dict[Path, int] = {}
+    for row, path in enumerate(samples):
+        if seen.setdefault(path, row) != row:
+            raise DataError(
+                f"{table.where(row, column)}: {path.name!r} comes twice, first in "
+                f"{table.where(seen[path])}; keep one row"
+            )
+    return Collection(name, columns.reading, samples, **_common(table, columns, labelled))
+
+
+def _no_duplicates(table: Table, name: str | None) -> None:
+    """Refuse an id that comes twice where a row is a sample."""
+    if name is None:
+        return
+    codes = _present(table, name, table.columns[name])
+    order = np.argsort(codes, kind="stable")
+    again = np.flatnonzero(codes[order][1:] == codes[order][:-1])
+    if len(again):
+        first, second = int(order[again[0]]), int(order[again[0] + 1])
+        raise DataError(
+            f"{table.where(second, name)}: the id {table.columns[name].names[codes[second]]!r} "
+            f"comes twice, first in {table.where(first)}; remove one, or where a row is a time of "
+            "a series: kind series"
+        )
+
+
+# --- a row a time ---------------------------------------------------------------------------------
+
+
+def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """Rows of the same id are a series, in the order of the file."""
+    reading = columns.reading
+    ids = table.columns[reading.id]
+    codes = _present(table, reading.id, ids).astype(np.int64)
+    if len(table.files) > 1:  # the same id in another file is another series
+        codes = codes + len(ids.names) * table.file_of()
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    rows = np.split(order, starts[1:])
+    rows.sort(key=lambda block: int(block[0]))  # series as they come in the file
+    times = None
+    if reading.time is not None:
+        times = [_checked_times(table, columns, block, ids) for block in rows]
+    values = np.stack([table.columns[c] for c in reading.channels or ()], 1).astype(np.float32)
+    samples = [values[block] for block in rows]
+    for block, sample in zip(rows, samples):
+        if np.isnan(sample).all():
+            raise DataError(f"{table.where(int(block[0]))}: the series holds no number")
+    firsts = [int(block[0]) for block in rows]
+    file_of = table.file_of()
+    result = Collection(
+        name,
+        reading,
+        samples,
+        labels=None,
+        where=lambda i: table.where(firsts[i]),
+        times=times,
+        parts=parts_of(
+            [file for file, _ in table.files],
+            np.bincount(file_of[firsts], minlength=len(table.files)).tolist(),
+        )
+        if labelled
+        else None,
+        order=None if times is None else np.array([t[0] for t in times]),
+        ids=[ids.names[table.columns[reading.id].codes[first]] for first in firsts],
+        channels=tuple(reading.channels or ()),
+    )
+    if reading.group is not None and labelled:
+        groups = _present(table, reading.group, table.columns[reading.group])
+        result.groups = groups[firsts]
+    if labelled:
+        _label_series(result, table, rows)
+    return result
+
+
+def _checked_times(table: Table, columns: Columns, block: np.ndarray, ids: Coded) -> np.ndarray:
+    """The times of a series, which go forward."""
+    name = columns.reading.time or ""
+    times = table.columns[name][block]
+    if not np.isfinite(times).all():
+        raise DataError(f"{table.where(int(block[(~np.isfinite(times)).argmax()]), name)}: no time")
+    back = np.flatnonzero(np.diff(times) <= 0)
+    if not len(back):
+        return times
+    before, row = int(block[back[0]]), int(block[back[0] + 1])
+    series = ids.names[ids.codes[row]]
+    what = f"the time {times[back[0] + 1]:g} of {series!r}"
+    if row != before + 1:
+        raise DataError(
+            f"{table.where(row, name)}: {what} comes after {times[back[0]]:g} in "
+            f"{table.where(before)}; the id is given twice: give each series an id of its own"
+        )
+    again = "comes twice" if times[back[0] + 1] == times[back[0]] else f"after {times[back[0]]:g}"
+    raise DataError(
+        f"{table.where(row, name)}: {what} {again}; needs times that go forward: sort the rows of "
+        "each series by time, or average those of one time"
+    )
+
+
+def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> None:
+    """One label a series where all of its rows have the same; else a class at every time."""
+    reading = result.reading
+    column = table.columns[reading.label]
+    if isinstance(column, Coded):
+        column = in_order(column)
+        same = [len({*column.codes[block].tolist()} - {-1}) <= 1 for block in rows]
+        if reading.task == "steps" or (not all(same) and reading.task is None) or not all(same):
+            result.reading = reading.settled(task="steps")
+        if result.reading.task == "steps":
+            result.labels, result.steps = column, [column.codes[block] for block in rows]
+            return
+        result.labels = Coded(np.array([column.codes[b].max() for b in rows]), column.names)
+        return
+    values = [column[block][np.isfinite(column[block])] for block in rows]
+    odd = next((i for i, v in enumerate(values) if len(v) and np.ptp(v) > 0), None)
+    if odd is not None:
+        raise DataError(
+            f"{table.where(int(rows[odd][0]), reading.label or '')}: the label varies within a "
+            "series, and a number at every time cannot be learned from a table; needs one number a "
+            "series, or classes: task steps"
+        )
+    result.labels = np.array([v[0] if len(v) else np.nan for v in values])

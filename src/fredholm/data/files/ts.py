@@ -1,0 +1,136 @@
+"""Series in the ``.ts`` files of the UEA and UCR archives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...errors import DataError
+from ..formats import read_bytes
+from .collection import Collection, in_order, looks_continuous
+from .reading import Reading
+from .table import Coded
+from .tables import parts_of
+
+STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
+
+
+def read_ts(
+    path: Path, unlabelled: bool = False
+) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
+    """Series (N, C), each series' class, and the classes that the header lists (none where it lists
+    none).
+
+    A series is a line: dimensions divided by colons, the class last. A dimension is numbers divided
+    by commas, ``?`` where one is missing (NaN here); stamped values ``(time,value)`` are read where
+    all dimensions have the same times, which are dropped. Where ``unlabelled``, a header that says
+    that there are no classes is believed, and every class is "".
+
+    Raises:
+        DataError: a missing file, no @data, a line without a class, or values that are no numbers.
+    """
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+        ) from error
+    classes: tuple[str, ...] = ()
+    bare = False
+    start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)
+    if start is None:
+        raise DataError(f"{path}: has no line @data; it is truncated or no .ts file")
+    for line in lines[:start]:
+        words = line.split()
+        if words[:1] and words[0].lower() == "@classlabel":
+            bare = unlabelled and words[1:2] == ["false"]
+            if words[1:2] != ["true"] and not bare:
+                raise DataError(
+                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
+                    "needs labelled ones"
+                )
+            classes = tuple(words[2:])
+    series, labels = [], []
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        if line.strip():
+            *dimensions, label = [*line.strip().split(":"), *([""] if bare else [])]
+            if not dimensions or (classes and label.strip() not in classes):
+                raise DataError(
+                    f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes "
+                    f"{', '.join(classes)}"
+                )
+            series.append(_series(dimensions, f"{path}: line {number}"))
+            labels.append(label.strip())
+    if not series:
+        raise DataError(f"{path}: holds no series; it is truncated")
+    if len({s.shape[1] for s in series}) > 1:
+        raise DataError(
+            f"{path}: series of {sorted({s.shape[1] for s in series})} dimensions; needs one "
+            "number of them"
+        )
+    return series, labels, classes
+
+
+def _series(dimensions: list[str], where: str) -> Float[Tensor, "n c"]:
+    columns = []
+    for text in dimensions:
+        cells = [cell for _, cell in STAMPED.findall(text)] if "(" in text else text.split(",")
+        try:
+            columns.append(
+                torch.tensor(
+                    [torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells]
+                )
+            )
+        except ValueError as error:
+            raise DataError(f"{where}: {error}; needs numbers divided by commas") from error
+    if len({len(column) for column in columns}) > 1 or not len(columns[0]):
+        raise DataError(
+            f"{where}: dimensions of {[len(c) for c in columns]} samples; needs one length, at "
+            "least 1"
+        )
+    return torch.stack(columns, 1)
+
+
+def collect_ts(
+    files: Sequence[Path], name: str, reading: Reading, labelled: bool = True
+) -> Collection:
+    """The series of one or several files; those whose names end in TRAIN and TEST are the splits.
+
+    Raises:
+        DataError: as :func:`read_ts`, or files of different dimensions or classes.
+    """
+    samples, words, known, counts = [], [], (), []
+    for file in files:
+        series, labels, classes = read_ts(file, unlabelled=not labelled)
+        if samples and series[0].shape[1] != samples[0].shape[1]:
+            raise DataError(
+                f"{file}: series of {series[0].shape[1]} dimensions; {files[0]} has "
+                f"{samples[0].shape[1]}"
+            )
+        samples += [s.numpy() for s in series]
+        words += labels
+        known = known or classes
+        counts.append(len(series))
+    names = list(dict.fromkeys([*known, *words]))
+    codes = Coded(np.array([names.index(word) for word in words]), names)
+    numbers = not known and looks_continuous(words) and reading.task != "classification"
+    task = reading.task or ("regression" if numbers else "classification")
+    label = np.array(words, float) if task == "regression" and labelled else in_order(codes)
+    channels = tuple(f"dimension {i + 1}" for i in range(samples[0].shape[1]))
+    places = [f"{file}, series {i + 1}" for file, n in zip(files, counts) for i in range(n)]
+    return Collection(
+        name,
+        reading.settled(kind="series", task=task, label="label", split=reading.split or "random"),
+        samples,
+        label if labelled else None,
+        places.__getitem__,
+        parts=parts_of(files, counts),
+        channels=channels,
+        taken={"layout": "a line a series", "label": "what stands last in a line"},
+    )

@@ -1,0 +1,293 @@
+"""Samples whose label is asked for, read as the training samples were."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ...errors import DataError, OptionError
+from ..kinds.images import read_picture, read_plain
+from ..kinds.kind import saved_kind
+from ..kinds.texts import encode_rows, read_lines
+from ..vocabulary import Vocabulary
+from .collect import TABLES, collect, family_of
+from .collection import Collection
+from .reading import Reading
+from .scaling import cloud_tensor, point_rows, series_rows, table_rows
+
+# What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
+_CATALOGUE = {
+    "images": "images",
+    "text": "texts",
+    "sequence": "series",
+    "points": "clouds",
+    "field": "fields",
+}
+_MAGIC = {
+    b"PK": ".npz",
+    b"\x89HDF": ".h5",
+    b"\x89PNG": ".png",
+    b"\xff\xd8": ".jpg",
+    b"PAR1": ".parquet",
+}
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Samples to be asked about.
+
+    Attributes:
+        places: of each sample, its ``file`` and what else tells it from the others.
+        batch: inputs of a model by numbers of samples.
+        shape: of the answer to each sample, where it is a field: (h, w) or (points,).
+    """
+
+    places: list[dict[str, Any]]
+    batch: Callable[[Sequence[int]], Tensor]
+    shape: Callable[[int], tuple[int, ...]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def read_unlabelled(
+    files: Sequence[str | Path], facts: Mapping[str, Any], encoder: Any
+) -> Unlabelled:
+    """The samples of files and folders (``-``: standard input), as the data set was read that
+    ``facts`` describe (:meth:`fredholm.data.LabelledDataset.describe`).
+
+    Raises:
+        DataError: a file that cannot be read, or holds other columns than the training files.
+        OptionError: no file, or a kind that is not read from files.
+    """
+    reading, source = _reading(facts), facts.get("source") or {}
+    if reading is None:
+        kind = saved_kind(facts)
+        known = ", ".join(_CATALOGUE.values())
+        raise OptionError(
+            f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {known}"
+        )
+    if not files:
+        raise OptionError("files: received none; needs files or folders, or - for standard input")
+    with _files(files, reading) as paths:
+        parts = [_one(path, reading, source, facts, encoder) for path in paths]
+    if len(parts) == 1:
+        return parts[0]
+    return _chained(parts)
+
+
+def _reading(facts: Mapping[str, Any]) -> Reading | None:
+    """How the training files were read; of the catalogue's, how such files would be."""
+    if facts.get("source"):
+        return Reading.from_dict(facts["source"]["reading"])
+    kind = _CATALOGUE.get(saved_kind(facts).name)
+    return None if kind is None else Reading(kind=kind, task=_task(facts))
+
+
+def _task(facts: Mapping[str, Any]) -> str:
+    task = facts.get("task", "classification")
+    return task if task in ("regression", "steps") else "classification"
+
+
+@contextmanager
+def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]]:
+    """The paths of files; what comes from standard input lies in a file for as long."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for file in files:
+            if str(file) != "-":
+                paths.append(Path(file))
+                continue
+            content = sys.stdin.buffer.read()
+            place = Path(folder) / f"stdin{_suffix(content, reading)}"
+            place.write_bytes(content)
+            paths.append(place)
+        yield paths
+
+
+def _suffix(content: bytes, reading: Reading) -> str:
+    """Of what comes without a name: by how it begins; texts without a header are lines."""
+    known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
+    header = content.split(b"\n", 1)[0].decode("utf-8", "replace")
+    lines = reading.kind == "texts" and (reading.text is None or reading.text not in header)
+    return known or (".txt" if lines else ".csv")
+
+
+def _one(
+    path: Path, reading: Reading, source: Mapping[str, Any], facts: Mapping[str, Any], encoder: Any
+) -> Unlabelled:
+    tabled = path.suffix.lower() in TABLES
+    if reading.kind == "texts" and not path.is_dir() and not (tabled and reading.text):
+        return _lines(path, facts)
+    if reading.kind == "images" and not path.is_dir() and not tabled:
+        return _pictures([path], [{"file": str(path)}], facts, encoder)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if path.is_file() and family_of(path) == "clouds":
+        collection = _single_cloud(path, reading)
+    else:
+        collection = collect(path, reading, labelled=False)
+    places = [_place(collection, i) for i in range(len(collection))]
+    if reading.kind == "images":
+        return _pictures(collection.samples, places, facts, encoder)
+    if reading.kind == "texts":
+        return _texts(collection.samples, places, facts, str(path))
+    return _numbers(collection, places, source, facts, encoder)
+
+
+def _place(collection: Collection, number: int) -> dict[str, Any]:
+    """``{"file": ..., "row": 7}``, with the id where the file has one."""
+    file, _, rest = collection.where(number).partition(", ")
+    place: dict[str, Any] = {"file": file}
+    if rest:
+        word, _, count = rest.split(",")[0].partition(" ")
+        place[word] = int(count)
+    if collection.ids is not None:
+        place["id"] = collection.ids[number]
+    return place
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+def _lines(path: Path, facts: Mapping[str, Any]) -> Unlabelled:
+    lines = read_lines(path)
+    places = [{"file": where} for where, _ in lines]
+    return _texts([text for _, text in lines], places, facts, "text")
+
+
+def _texts(
+    texts: Sequence[str], places: list[dict[str, Any]], facts: Mapping[str, Any], where: str
+) -> Unlabelled:
+    vocabulary = Vocabulary.from_dict(facts["vocabulary"])
+    numbers, cut = encode_rows(texts, vocabulary, facts["max_length"], where)
+    told = [place | {"truncated": bool(lost)} for place, lost in zip(places, cut, strict=True)]
+    return Unlabelled(told, lambda chosen: numbers[torch.as_tensor(chosen)])
+
+
+def _pictures(
+    files: Sequence[Path], places: list[dict[str, Any]], facts: Mapping[str, Any], encoder: Any
+) -> Unlabelled:
+    """Pictures of the user's own are cut as in training; those of the catalogue were never cut, so
+    others are stretched to their size.
+    """
+    channels, height, width = encoder.input_shape
+    mean, std = (
+        torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std")
+    )
+
+    def read(file: Path) -> Tensor:
+        if facts.get("source"):
+            return read_picture(file, (height, width)).float() / 255
+        return read_plain(Path(file), channels, (height, width))
+
+    def batch(chosen: Sequence[int]) -> Tensor:
+        return (torch.stack([read(files[i]) for i in chosen]) - mean) / std
+
+    return Unlabelled(places, batch)
+
+
+def _single_cloud(path: Path, reading: Reading) -> Collection:
+    from .clouds import read_cloud
+
+    return Collection(path.name, reading, [read_cloud(path)], None, lambda i: str(path))
+
+
+def _numbers(
+    collection: Collection,
+    places: list[dict[str, Any]],
+    source: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    encoder: Any,
+) -> Unlabelled:
+    scaling = source.get("scaling") or _scaling(collection, facts, encoder)
+    if collection.kind == "fields" and collection.coordinates is None:
+        return _fields(collection, places, facts)
+    if collection.kind == "rows":
+        _align(collection, source["channels"])
+        rows = table_rows(collection, scaling)
+        return Unlabelled(places, lambda chosen: rows[torch.as_tensor(chosen)])
+    if collection.kind == "clouds":
+        clouds = cloud_tensor(collection, scaling)[:, : scaling["points"]]
+        _check_width(collection, clouds.shape[2], encoder.channels)
+        return Unlabelled(places, lambda chosen: clouds[torch.as_tensor(chosen)])
+    width = collection.samples[0].shape[1]
+    points = collection.coordinates is not None
+    extra = collection.coordinates[0].shape[1] if collection.coordinates is not None else 0
+    _check_width(collection, width + extra, encoder.channels)
+    rows = point_rows(collection, scaling) if points else series_rows(collection, scaling)
+
+    def batch(chosen: Sequence[int]) -> Tensor:
+        parts = [rows[i] for i in chosen]
+        return pad_sequence(parts, batch_first=True, padding_value=torch.nan)
+
+    return Unlabelled(places, batch, lambda i: (len(rows[i]),))
+
+
+def _scaling(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
+    """Of a run on a data set of the catalogue that says none: samples are taken as they are."""
+    if collection.kind == "clouds":
+        widest = max(len(cloud) for cloud in collection.samples)
+        return {"points": facts.get("points", widest), "coordinates": 3}
+    width = collection.samples[0].shape[1]
+    identity = {"mean": [0.0] * width, "std": [1.0] * width}
+    return identity | {"step": 1.0, "timed": getattr(encoder, "timed", False)}
+
+
+def _fields(
+    collection: Collection, places: list[dict[str, Any]], facts: Mapping[str, Any]
+) -> Unlabelled:
+    shift, scale = (torch.tensor(facts[key])[:, None, None] for key in ("shift", "input_scale"))
+    fields = torch.from_numpy(np.asarray(collection.samples))
+    _check_width(collection, fields.shape[1], max(len(shift), len(scale)))
+    grid = tuple(fields.shape[2:])
+    return Unlabelled(
+        places, lambda chosen: (fields[torch.as_tensor(chosen)] - shift) / scale, lambda i: grid
+    )
+
+
+def _check_width(collection: Collection, width: int, needed: int) -> None:
+    if width != needed:
+        raise DataError(
+            f"{collection.where(0)}: samples of {width} channels; the run was trained on {needed}"
+        )
+
+
+def _align(collection: Collection, channels: Sequence[str]) -> None:
+    """Columns in the order of the training file; a word that does not occur here is a column of
+    zeros.
+    """
+    columns = dict(zip(collection.channels, collection.samples.T, strict=True))
+    zeros = np.zeros(len(collection), np.float32)
+    collection.samples = np.stack([columns.get(name, zeros) for name in channels], 1)
+    collection.channels = tuple(channels)
+
+
+def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
+    """Several files one after the other; a batch may need padding that only its kind knows, so it
+    is made of samples of one file.
+    """
+    owners = [(part, i) for part in parts for i in range(len(part))]
+
+    def batch(chosen: Sequence[int]) -> Tensor:
+        samples = [owners[i][0].batch([owners[i][1]])[0] for i in chosen]
+        if len({sample.shape for sample in samples}) == 1:
+            return torch.stack(samples)
+        padding = torch.nan if samples[0].is_floating_point() else 0
+        return pad_sequence(samples, batch_first=True, padding_value=padding)
+
+    def shape(number: int) -> tuple[int, ...]:
+        part, i = owners[number]
+        return () if part.shape is None else part.shape(i)
+
+    return Unlabelled([place for part in parts for place in part.places], batch, shape)

@@ -1,0 +1,376 @@
+"""What passes between the shards of a domain for an integral over all of them.
+
+A rank has the queries and keys of its own points. Three exchanges serve the forms: a *moment* of
+the keys is summed over the ranks (:func:`fredholm.parallel.summed`), a *ring* brings the keys of
+one rank after another to every query, and where a weight is a functional of all keys at once they
+are *gathered*. The first sends a fixed number of numbers, the other two O(N); only the last holds
+more than a block of the other ranks' keys.
+
+Every rank must use what it received, if only an empty slice of it: a message that is left out of
+one rank's graph is not sent back in its backward, and the others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..domain import Domain
+from ..errors import DomainError
+from ..ops.plain import recomputed
+from ..parallel import Shards, concatenated, gathered, shifted, summed
+from ..quadrature import Quadrature, reciprocal
+from .problem import Call, Layout, Problem
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a form sends in one forward, as ``plan`` states it.
+
+    Attributes:
+        words: what is exchanged.
+        numbers: how many numbers this rank gives to the process group, see
+            :class:`fredholm.parallel.Traffic`; a backward sends about as many again, and where
+            blocks are recomputed, twice.
+    """
+
+    words: str
+    numbers: int
+
+
+# --- the problem of one rank ----------------------------------------------------------------------
+
+
+def fill_empty(call: Call) -> Call:
+    """The call with a point of padding on each rank that has no point, so that all ranks compute,
+    and send, alike.
+    """
+    domain, query_domain = call.domain, call.query_domain
+    _check_target(domain, query_domain)
+    filled = _filled(domain)
+    if query_domain is None:
+        u = _pad_rows(call.u, filled.size)
+        source = _with_columns(_with_rows(filled, filled.size), domain)
+        return Call(u, source, u, None, Layout.of(source))
+    target = _filled(query_domain)
+    query = None if call.query is None else _pad_rows(call.query, target.size)
+    source = _with_columns(_with_rows(filled, target.size), domain)
+    layout = replace(call.layout, padded=filled.valid is not None)
+    return Call(_pad_rows(call.u, filled.size), source, query, target, layout)
+
+
+def _check_target(domain: Domain, target: Domain | None) -> None:
+    """DomainError where the queries' domain is not sharded over the same ranks."""
+    if target is None:
+        return
+    own, other = domain.shards, target.shards
+    if own is None or other is None or (own.count, own.rank) != (other.count, other.rank):
+        raise DomainError(
+            "the domain is sharded and query_domain is not, or over other ranks; shard it over the "
+            "same mesh, so that each rank answers at points of its own"
+        )
+
+
+def _filled(domain: Domain) -> Domain:
+    """The domain with one point of padding where a rank has none; padding is then a fact of all
+    ranks.
+    """
+    shards = domain.shards
+    assert shards is not None
+    if 0 not in shards.sizes:
+        return domain
+    n = max(1, domain.size)
+    valid = domain.valid
+    if valid is None:
+        valid = torch.ones(1, domain.size, dtype=torch.bool, device=domain.positions.device)
+    return replace(
+        domain,
+        positions=_pad_rows(domain.positions, n),
+        measure=_pad_rows(domain.measure[..., None], n)[..., 0],
+        valid=_pad_rows(valid[..., None], n)[..., 0],
+        shards=shards.filled,
+    )
+
+
+def _with_rows(domain: Domain, n: int) -> Domain:
+    """The domain with a row of ``pairs`` for each of n queries."""
+    if domain.pairs is None or domain.pairs.shape[-2] == n:
+        return domain
+    return replace(domain, pairs=_pad_rows(domain.pairs, n))
+
+
+def _with_columns(filled: Domain, before: Domain) -> Domain:
+    """``pairs`` with a hidden column for the padding of each rank that had no point."""
+    assert before.shards is not None
+    if filled.pairs is None or filled is before or filled.shards is before.shards:
+        return filled
+    parts = filled.pairs.split(list(before.shards.sizes), -1)
+    columns = [x if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1) for x in parts]
+    return replace(filled, pairs=torch.cat(columns, -1))
+
+
+def _pad_rows(x: Tensor, n: int) -> Tensor:
+    """Zero rows behind those of x (..., rows, ·), up to n."""
+    missing = n - x.shape[-2]
+    return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.shape[-1])], -2) if missing else x
+
+
+def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
+    """The weights of this rank's queries over this rank's keys, normalised over all ranks' keys.
+
+    ``density`` has a column for each key of the whole. In causal order times are places in the
+    whole, and ``triangular`` says that queries and keys are the same points.
+    """
+    shards = domain.shards
+    assert shards is not None
+    equal, renormalised = domain._rules()
+    mass = domain.measure.reshape(-1, domain.size)
+    if domain.valid is not None:
+        mass = torch.where(domain.valid, mass, 0.0)
+    queries = domain.size if query_domain is None else query_domain.size
+    density, log_density, visible = domain._density(mass.dtype, queries, shards.total)
+    query_time, key_time = _times(domain, query_domain, shards)
+    scale = None
+    if renormalised:
+        if visible is None and query_time is None:
+            mass = mass * reciprocal(summed(mass.sum(-1, keepdim=True), shards))
+        elif visible is None and query_domain is None:
+            before = before_this(mass.sum(-1, keepdim=True), shards)
+            scale = reciprocal(mass.cumsum(-1) + before)[:, None]
+        else:
+            seen = concatenated(mass, shards, 1)[:, None, None, :]
+            if query_time is not None and key_time is not None:
+                every = _all_times(key_time, query_domain is not None, shards)
+                seen = torch.where(
+                    (every[:, None, :] <= query_time[:, :, None])[:, None], seen, 0.0
+                )
+            if visible is not None:
+                seen = torch.where(visible, seen, 0.0)
+            scale = reciprocal(seen.sum(-1))
+    return Quadrature(
+        mass=mass,
+        scale=scale,
+        query_time=query_time,
+        key_time=key_time,
+        density=density,
+        log_density=log_density,
+        valid=domain.valid,
+        equal=equal and not domain.measure.requires_grad,
+        triangular=domain.causal and query_domain is None,
+    )
+
+
+def part_numbers(domain: Domain, query_domain: Domain | None) -> int:
+    """How many numbers :func:`part_quadrature` sends."""
+    shards = domain.shards
+    assert shards is not None
+    rows, others = mass_rows(domain), shards.count - 1
+    if not domain._rules()[1]:
+        return 0
+    if domain.pairs is None and not domain.causal:
+        return rows
+    if domain.pairs is None and query_domain is None:
+        return others * rows
+    times = 0
+    if domain.causal and query_domain is not None:
+        times = others * shards.filled.size * _position_rows(domain)
+    return others * shards.filled.size * rows + times
+
+
+def _times(
+    domain: Domain, query_domain: Domain | None, shards: Shards
+) -> tuple[Tensor | None, Tensor | None]:
+    if domain.causal and query_domain is None:
+        index = _places(shards, shards.rank, domain.positions.device)
+        return index, index
+    return domain._times(query_domain)
+
+
+def visible_from(problem: Problem, shards: Shards, owner: int) -> Tensor | None:
+    """The pair density of this rank's queries and the keys of ``owner``, an order within one domain
+    included; (1 | B, 1 | H, n, n') or None.
+    """
+    q = problem.quadrature
+    density = None
+    if q.density is not None:
+        start = sum(shards.sizes[:owner])
+        density = q.density[..., start : start + shards.sizes[owner]]
+    if q.query_time is None:
+        return density
+    time = _places(shards, owner, problem.y.device)
+    order = (time[:, None, :] <= q.query_time[:, :, None])[:, None]
+    return order.to(q.mass.dtype) if density is None else density * order
+
+
+def _places(shards: Shards, rank: int, device: torch.device) -> Tensor:
+    """The places in the whole of a rank's points, (1, n)."""
+    start = sum(shards.sizes[:rank])
+    stop = start + shards.sizes[rank]
+    return torch.arange(start, stop, device=device, dtype=torch.float32)[None]
+
+
+def _all_times(key_time: Tensor, crossed: bool, shards: Shards) -> Tensor:
+    if crossed:
+        return concatenated(key_time, shards, 1)
+    return torch.arange(shards.total, device=key_time.device, dtype=torch.float32)[None]
+
+
+def before_this(total: Tensor, shards: Shards) -> Tensor:
+    """The sum of ``total`` over the ranks before this one, in their order: an exclusive scan."""
+    every = gathered(total, shards)
+    return every[: shards.rank].sum(0)
+
+
+# --- the keys of all ranks ------------------------------------------------------------------------
+
+
+Parts = tuple[Tensor, ...]
+
+
+def fold_ring(
+    tensors: Sequence[Tensor],
+    dims: Sequence[int],
+    shards: Shards,
+    respond: Callable[[int, list[Tensor]], Parts],
+    combine: Callable[[Parts, Parts], Parts],
+) -> Parts:
+    """What ``respond(rank, tensors)`` makes of one rank's ``tensors`` after another's, combined,
+    this rank's first. They have the rank's points on the dimensions ``dims``.
+
+    Blocks are sent, and answered, again in the backward, so that one at a time is in memory.
+    """
+
+    def block(by: int, *own: Tensor) -> Parts:
+        theirs = shifted(own, dims, shards, by) if by else list(own)
+        return respond((shards.rank - by) % shards.count, theirs)
+
+    total = block(0, *tensors)
+    for by in range(1, shards.count):
+        total = combine(total, recomputed(block, by, *tensors))
+    return total
+
+
+def sums(a: Parts, b: Parts) -> Parts:
+    """Parts that add up."""
+    return tuple(x + y for x, y in zip(a, b))
+
+
+def ring(
+    problem: Problem,
+    shards: Shards,
+    respond: Callable[[Problem], Tensor],
+    combine: Callable[[Parts, Parts], Parts] = sums,
+) -> Tensor:
+    """What every rank's keys give to this rank's queries, by :func:`fold_ring`."""
+    tensors = [problem.y, problem.uy, problem.quadrature.mass]
+    if problem.layout.causal and problem.layout.cross:
+        assert problem.quadrature.key_time is not None
+        tensors.append(problem.quadrature.key_time)
+
+    def block(owner: int, keys: list[Tensor]) -> Parts:
+        return (respond(with_keys(problem, shards, owner, keys)),)
+
+    return fold_ring(tensors, KEY_DIMS[: len(tensors)], shards, block, combine)[0]
+
+
+KEY_DIMS = (1, 2, 1, 1)  # where points are in positions, features, masses and times
+
+
+def with_keys(problem: Problem, shards: Shards, owner: int, keys: list[Tensor]) -> Problem:
+    """The same queries over the keys of one rank: positions, features, masses and, across two
+    domains in causal order, times.
+    """
+    q = problem.quadrature
+    start = sum(shards.sizes[:owner])
+    columns = slice(start, start + shards.sizes[owner])
+    time = keys[3] if len(keys) > 3 else None
+    if q.query_time is not None and time is None:
+        time = _places(shards, owner, problem.y.device)
+    quadrature = Quadrature(
+        mass=keys[2],
+        scale=q.scale,
+        query_time=q.query_time,
+        key_time=time,
+        density=None if q.density is None else q.density[..., columns],
+        log_density=None if q.log_density is None else q.log_density[..., columns],
+    )
+    return Problem(
+        x=problem.x,
+        y=keys[0],
+        ux=problem.ux,
+        uy=keys[1],
+        quadrature=quadrature,
+        layout=_across(problem.layout),
+        real=problem.real,
+    )
+
+
+def _across(layout: Layout) -> Layout:
+    """A layout whose queries are not its keys."""
+    return replace(layout, keys=None, queries=None, cross=True, sharded=False)
+
+
+def all_keys(problem: Problem, shards: Shards) -> Problem:
+    """This rank's queries over the keys of all ranks, gathered: O(N) memory.
+
+    Its ``whole`` is the whole problem where queries are keys and nothing acts on pairs.
+    """
+    q, p = problem.quadrature, problem
+    y, uy = concatenated(p.y, shards, 1), concatenated(p.uy, shards, 2)
+    mass = concatenated(q.mass, shards, 1)
+    valid = None
+    if q.valid is not None:
+        valid = concatenated(q.valid.to(mass.dtype), shards, 1) > 0
+    key_time = q.key_time
+    if key_time is not None:
+        key_time = _all_times(key_time, p.layout.cross, shards)
+    quadrature = replace(q, mass=mass, key_time=key_time, valid=valid, triangular=False)
+    rows = Problem(p.x, y, p.ux, uy, quadrature, _across(p.layout), real=p.real)
+    if p.layout.cross:
+        return rows
+    index = torch.arange(shards.start, shards.start + shards.size, device=y.device)
+    if q.density is not None:
+        return replace(rows, index=index)
+    scale = None if q.scale is None else concatenated(q.scale, shards, 2)
+    whole = replace(quadrature, scale=scale, query_time=key_time, triangular=p.layout.causal)
+    layout = replace(p.layout, keys=shards.shape, queries=shards.shape, sharded=False)
+    return replace(rows, index=index, whole=Problem(y, y, uy, uy, whole, layout, real=valid))
+
+
+def ring_numbers(domain: Domain, features: int, batch: int, crossed: bool = False) -> int:
+    """What :func:`ring` sends: positions, ``features`` numbers and the mass of each point of this
+    rank, to all others.
+    """
+    shards = domain.shards
+    assert shards is not None
+    points = _position_rows(domain)
+    times = points if crossed and domain.causal else 0
+    each = points * domain.dim + batch * features + mass_rows(domain) + times
+    return (shards.count - 1) * shards.filled.size * each
+
+
+def gather_numbers(domain: Domain, features: int, batch: int, crossed: bool = False) -> int:
+    """What :func:`all_keys` sends."""
+    shards = domain.shards
+    assert shards is not None
+    more = 0
+    if domain.valid is not None or 0 in shards.sizes:
+        more += 1 if domain.valid is None else domain.valid.shape[0]
+    renormalised = domain._rules()[1]
+    if renormalised and domain.causal and domain.pairs is None and not crossed:
+        more += mass_rows(domain)
+    sent = ring_numbers(domain, features, batch, crossed)
+    return sent + (shards.count - 1) * shards.filled.size * more
+
+
+def mass_rows(domain: Domain) -> int:
+    """For how many samples a domain has masses of their own, or padding that makes them so."""
+    own = domain.measure.shape[0] if domain.measure.dim() == 2 else 1
+    return own if domain.valid is None else max(own, domain.valid.shape[0])
+
+
+def _position_rows(domain: Domain) -> int:
+    return domain.positions.shape[0] if domain.positions.dim() == 3 else 1

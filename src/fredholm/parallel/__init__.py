@@ -1,0 +1,24 @@
+"""A domain in shards over processes: which points are whose, and what passes between them.
+
+- :mod:`.shards`: :class:`Shards`, the parts of one domain over a torch process group.
+- :mod:`.collectives`: every message between the parts, differentiable and counted.
+- :mod:`.gradients`: :func:`sum_gradients`, the whole's gradient from the parts'.
+
+What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.Form.exchange`.
+"""
+
+from .collectives import Traffic, concatenated, count_traffic, gathered, largest, shifted, summed
+from .gradients import sum_gradients
+from .shards import Shards
+
+__all__ = [
+    "Shards",
+    "Traffic",
+    "concatenated",
+    "count_traffic",
+    "gathered",
+    "largest",
+    "shifted",
+    "sum_gradients",
+    "summed",
+]

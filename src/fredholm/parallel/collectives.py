@@ -1,0 +1,214 @@
+"""Messages between the shards of a domain, each differentiable and each counted.
+
+Every rank must take part in every message, in the same order; a backward sends in the order that
+autograd gives it, which is the same on all ranks because their graphs are. Sums are taken in an
+order that follows from the ranks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .shards import Shards
+
+
+@dataclass
+class Traffic:
+    """What this process gave to the process group.
+
+    Attributes:
+        numbers: elements of tensors: those sent to another rank, once for each, and those that
+            entered a sum or a maximum over all ranks.
+        messages: how many calls.
+    """
+
+    numbers: int = 0
+    messages: int = 0
+
+
+_COUNTS: list[Traffic] = []
+
+
+@contextmanager
+def count_traffic() -> Iterator[Traffic]:
+    """Count what passes between the shards in a block.
+
+    Example:
+        >>> with count_traffic() as traffic:
+        ...     pass
+        >>> traffic.numbers
+        0
+    """
+    traffic = Traffic()
+    _COUNTS.append(traffic)
+    try:
+        yield traffic
+    finally:
+        _COUNTS.remove(traffic)
+
+
+def _note(numbers: int) -> None:
+    for traffic in _COUNTS:
+        traffic.numbers += numbers
+        traffic.messages += 1
+
+
+# --- what forms use -------------------------------------------------------------------------------
+
+
+def summed(x: Tensor, shards: Shards) -> Tensor:
+    """The sum of all ranks' ``x``, the same bits on each. Sends the elements of x."""
+    return _Sum.apply(x, shards)
+
+
+def largest(x: Tensor, shards: Shards) -> Tensor:
+    """The elementwise maximum of all ranks' ``x``, without gradient. Sends the elements of x."""
+    out = x.detach().clone(memory_format=torch.contiguous_format)
+    _note(out.numel())
+    dist.all_reduce(out, dist.ReduceOp.MAX, group=shards.group)
+    return out
+
+
+def concatenated(x: Tensor, shards: Shards, dim: int) -> Tensor:
+    """All ranks' points, on dimension ``dim``, in the order of the whole. Sends the elements of x
+    to each other rank; so does the gradient of the whole.
+    """
+    first = x.movedim(dim, 0)
+    flat = _Gather.apply(first.reshape(-1), shards, prod(first.shape[1:]))
+    return flat.view(shards.total, *first.shape[1:]).movedim(0, dim)
+
+
+def gathered(x: Tensor, shards: Shards) -> Tensor:
+    """All ranks' ``x``, of one shape, stacked in front. Sends the elements of x to each other
+    rank.
+    """
+    return _Gather.apply(x.reshape(-1), shards.ones, x.numel()).view(shards.count, *x.shape)
+
+
+def shifted(
+    tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards, by: int
+) -> list[Tensor]:
+    """The ``tensors`` of the rank that is ``by`` before this one, which has its own number of
+    points on the dimensions ``dims``. One message with the elements of all of them; so is the
+    gradient.
+    """
+    sizes = [prod(x.shape) // max(1, x.shape[dim]) for x, dim in zip(tensors, dims)]
+    owner = shards.sizes[(shards.rank - by) % shards.count]
+    dtype = tensors[0].dtype
+    for x in tensors[1:]:
+        dtype = torch.promote_types(dtype, x.dtype)
+    packed = torch.cat([x.movedim(d, 0).reshape(-1).to(dtype) for x, d in zip(tensors, dims)])
+    flat = _Shift.apply(packed, shards, by, owner * sum(sizes))
+    parts = flat.split([owner * size for size in sizes])
+    return [
+        part.view(owner, *x.movedim(dim, 0).shape[1:]).movedim(0, dim).to(x.dtype)
+        for part, x, dim in zip(parts, tensors, dims)
+    ]
+
+
+# --- derivatives: each message's is another message -----------------------------------------------
+
+
+class _Sum(torch.autograd.Function):
+    """Every rank's input adds to every rank's output, and so do the gradients backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shards: Shards) -> Tensor:
+        ctx.shards = shards
+        out = x.clone(memory_format=torch.contiguous_format)
+        _note(out.numel())
+        dist.all_reduce(out, group=shards.group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return _Sum.apply(grads[0], ctx.shards), None
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of ``width`` numbers, of all ranks in order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
+        ctx.shards, ctx.width = shards, width
+        sizes = [n * width for n in shards.sizes]
+        return torch.cat(_deliver([x] * shards.count, sizes, shards))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return _Scatter.apply(grads[0], ctx.shards, ctx.width), None, None
+
+
+class _Scatter(torch.autograd.Function):
+    """The sum over ranks, in their order, of what each has for this rank's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
+        ctx.shards, ctx.width = shards, width
+        sizes = [n * width for n in shards.sizes]
+        received = _deliver(list(x.split(sizes)), [sizes[shards.rank]] * shards.count, shards)
+        return sum(received[1:], received[0].clone())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return _Gather.apply(grads[0], ctx.shards, ctx.width), None, None
+
+
+class _Shift(torch.autograd.Function):
+    """To the rank ``by`` behind; ``size`` numbers come from the rank ``by`` before."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shards: Shards, by: int, size: int) -> Tensor:
+        ctx.shards, ctx.by, ctx.size = shards, by, x.numel()
+        send = [x.new_empty(0)] * shards.count
+        sizes = [0] * shards.count
+        send[(shards.rank + by) % shards.count] = x
+        source = (shards.rank - by) % shards.count
+        sizes[source] = size
+        return _deliver(send, sizes, shards)[source]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return _Shift.apply(grads[0], ctx.shards, -ctx.by, ctx.size), None, None, None
+
+
+def _deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> list[Tensor]:
+    """``send[r]`` goes to rank r; the flat tensors of ``sizes`` numbers that came from each rank,
+    its own part included.
+    """
+    like, transfers = send[0], []
+    received = [like.new_empty(size) for size in sizes]
+    received[shards.rank] = send[shards.rank]
+    numbers = 0
+    for r in range(shards.count):
+        if r == shards.rank:
+            continue
+        if sizes[r]:
+            transfers.append(dist.P2POp(dist.irecv, received[r], group=shards.group, group_peer=r))
+        if send[r].numel():
+            numbers += send[r].numel()
+            part = send[r].contiguous()
+            transfers.append(dist.P2POp(dist.isend, part, group=shards.group, group_peer=r))
+    _note(numbers)
+    for work in dist.batch_isend_irecv(transfers) if transfers else ():
+        work.wait()
+    return received
+
+
+def starts(sizes: Sequence[int]) -> list[int]:
+    """Where each part begins, and where the last one ends.
+
+    Example:
+        >>> starts([2, 0, 3])
+        [0, 2, 2, 5]
+    """
+    return list(accumulate(sizes, initial=0))

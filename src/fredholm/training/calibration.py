@@ -1,0 +1,87 @@
+"""Probabilities that mean what they say: one temperature, fitted on validation.
+
+Reference: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks" (2017).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from .. import models
+from ..files import write_json
+from .folder import RunFolder
+from .tasks import Classification, Task, Tokens
+
+RANGE = (0.05, 20.0)  # of the temperature
+STEPS = 60  # of the golden section, enough for seven digits
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    r"""The T that minimises the mean of :math:`-\log \mathrm{softmax}(z / T)_y`: the logits z (N,
+    C) are divided by it. The loss is convex in 1 / T, which a golden section finds.
+
+    The labels are smoothed by 1 / (N + 2), as Platt's targets are: few samples that are all right
+    would otherwise ask for certainty.
+
+    Example:
+        >>> logits = torch.tensor([[8.0, 0.0]] * 400)
+        >>> wrong = torch.arange(400) % 4 == 0  # right 3 times of 4
+        >>> round(fit_temperature(logits, wrong.long()), 1)
+        7.3
+    """
+    logits, smoothing = logits.double(), 1 / (len(labels) + 2)
+
+    def loss(inverse: float) -> float:
+        return float(cross_entropy(logits * inverse, labels, label_smoothing=smoothing))
+
+    low, high, ratio = 1 / RANGE[1], 1 / RANGE[0], (5**0.5 - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = loss(left), loss(right)
+    for _ in range(STEPS):
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = loss(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = loss(right)
+    return 2 / (low + high)
+
+
+def calibrate(place: RunFolder, task: Task, validation: Any) -> dict[str, Any] | None:
+    """Fit the temperature of a run's kept model on batches of validation, and write
+    ``calibration.json``; None where the task names no classes.
+    """
+    if not isinstance(task, Classification) or isinstance(task, Tokens):
+        return None
+    model = models.from_pretrained(place.model)
+    outputs, answers = [], []
+    for inputs, labels in validation:
+        with torch.inference_mode():
+            pair = task.pairs(model(inputs).float(), labels)
+        outputs.append(pair[0])
+        answers.append(pair[1])
+    logits, labels = torch.cat(outputs), torch.cat(answers)
+    temperature = fit_temperature(logits, labels)
+    result = {
+        "temperature": temperature,
+        "n": len(labels),
+        "loss_before": float(cross_entropy(logits, labels)),
+        "loss_after": float(cross_entropy(logits / temperature, labels)),
+    }
+    write_json(place.calibration, result)
+    return result
+
+
+def temperature_of(path: Path) -> float:
+    """The temperature of a run, 1 of one that has none."""
+    if not path.is_file():
+        return 1.0
+    return float(json.loads(path.read_text(encoding="utf-8"))["temperature"])

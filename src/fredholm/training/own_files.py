@@ -1,0 +1,151 @@
+"""Recipes of the user's own files: a path is enough, the rest follows from what lies there."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from .recipe import READING
+
+EXACT_POINTS = 256  # up to which the exact kernel of all pairs is the usual operator
+STEPS = 1500  # of a training that nobody has measured
+FEW = 200  # validation samples that are too few to choose an epoch by
+ITNET = {"name": "itnet", "width": 16, "frequencies": 16}
+
+
+def names_files(source: Any) -> bool:
+    """Whether a command's argument is a path of samples rather than a recipe: it holds a separator
+    or ends as files of samples do, and is neither YAML nor a run.
+
+    Example:
+        >>> names_files("digits"), names_files("./my.yaml"), names_files("series.csv")
+        (False, False, True)
+    """
+    from ..data.files.collect import family_of
+
+    text, path = str(source), Path(source)
+    if path.suffix.lower() in (".yaml", ".yml") or (path / "recipe.yaml").is_file():
+        return False
+    if family_of(path) is not None:
+        return True
+    separated = "/" in text or os.sep in text
+    return path.is_dir() and (separated or (isinstance(source, Path) and path.is_absolute()))
+
+
+def complete(raw: dict[str, Any]) -> dict[str, Any]:
+    """A recipe of the user's files with what it leaves out: its name, and without a model the usual
+    one of the files' kind, with batches and epochs that suit their number.
+    """
+    data = raw.get("data")
+    if not isinstance(data, dict) or data.get("name", "files") != "files" or not data.get("path"):
+        return raw
+    place = Path(str(data["path"])).expanduser().absolute()
+    raw = {**raw, "data": {**data, "path": str(place)}}
+    raw.setdefault("name", re.sub(r"[^A-Za-z0-9._,=+-]", "-", place.stem).lstrip("._,=+-") or "run")
+    model = raw.get("model", {})
+    if not isinstance(model, dict) or "name" in model:
+        return raw
+    from ..data.files import open_files
+
+    said = {key: data[key] for key in READING if data.get(key) is not None}
+    share = {"val": data["val_fraction"]} if data.get("val_fraction") else {}
+    usual = usual_recipe(open_files(place, {**said, **data.get("options", {})}, **share))
+    raw["data"] = usual.pop("data") | raw["data"]
+    for section, value in usual.items():
+        raw[section] = _laid_over(value, raw.get(section, {}))
+    return raw
+
+
+def _laid_over(usual: dict[str, Any], given: Any) -> Any:
+    """What is given, and what is usual where nothing is; of another operator, nothing."""
+    if not isinstance(given, dict) or given.get("name", usual.get("name")) != usual.get("name"):
+        return given
+    both = {key: usual[key] | given[key] for key in given if isinstance(usual.get(key), dict)}
+    return {**usual, **given, **both}
+
+
+def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
+    """What lies at a path (:attr:`fredholm.data.files.Source.description`), and the usual model of
+    its kind.
+    """
+    from ..data.files import open_files
+
+    source = open_files(path, reading)
+    usual = usual_recipe(source)
+    model = f"{usual['model']['name']}, operator {usual['operator']['name']}"
+    return source.description | {"model": model, "epochs": usual["training"]["epochs"]}
+
+
+def usual_recipe(source: Any) -> dict[str, Any]:
+    """The sections of a recipe for what was read: data, model, operator, optimizer, schedule and
+    training.
+    """
+    count = len(source.training)
+    batch = max(1, min(32, count // 4))
+    epochs = max(5, min(100, round(STEPS * batch / count)))
+    few = int((source.parts == 1).sum()) < FEW
+    kind = source.collection.kind
+    model, operator, data = _USUAL[kind](source)
+    return {
+        "data": {"batch_size": batch} | data,
+        "model": model,
+        "operator": operator,
+        "optimizer": {"lr": 2e-3, "weight_decay": 0.05},
+        "schedule": {"warmup_epochs": round(epochs / 10, 2)},
+        "training": {"epochs": epochs} | ({"keep": "last"} if few else {}),
+    }
+
+
+def usual_operator(points: int, sigma: float) -> dict[str, Any]:
+    """ITNet's exact kernel over few points, a linear one over many."""
+    return ITNET | {"sigma": sigma} if points <= EXACT_POINTS else {"name": "luna"}
+
+
+def _backbone(source: Any, **encoder: Any) -> dict[str, Any]:
+    size = {"dim": 32, "depth": 2} if len(source.training) < 500 else {"dim": 64, "depth": 3}
+    body = {**size, "heads": 4, "dropout": 0.1}
+    return {"name": "backbone_nano", "body": body, **({"encoder": encoder} if encoder else {})}
+
+
+def _series(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    points = max(len(sample) for sample in source.collection.samples)
+    return _backbone(source), usual_operator(points, 3.0), {}
+
+
+def _rows(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    return _backbone(source), {"name": "softmax"}, {}
+
+
+def _texts(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    return _backbone(source), usual_operator(64, 3.0), {}
+
+
+def _images(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    size = [max(8, side // 8 * 8) for side in source.image_size]
+    model = _backbone(source, patch=min(8, max(2, min(size) // 8)))
+    return model, usual_operator(64, 3.0), {"image_size": size}
+
+
+def _clouds(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    model = _backbone(source, features="fourier", neighbours=8, sigma=1.0)
+    return model, usual_operator(source.scaling["points"], 1.0), {}
+
+
+def _fields(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    if source.collection.coordinates is not None:
+        points = max(len(places) for places in source.collection.coordinates)
+        return _backbone(source, features="fourier", sigma=1.0), usual_operator(points, 1.0), {}
+    points = source.collection.samples.shape[2] * source.collection.samples.shape[3]
+    return _backbone(source, sigma=1.0), usual_operator(points, 1.0), {}
+
+
+_USUAL = {
+    "series": _series,
+    "rows": _rows,
+    "texts": _texts,
+    "images": _images,
+    "clouds": _clouds,
+    "fields": _fields,
+}

@@ -1,0 +1,214 @@
+"""What a trained run says of samples without a label: classes, numbers, classes at every point,
+fields.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import OptionError
+from ..files import replacing, storing
+from ..integral import inference
+from .calibration import temperature_of
+from .evaluation import load_run
+from .tasks import create_task
+
+EVERY = 10.0  # seconds between two lines of progress
+SUFFIXES = (".csv", ".json", ".npz")
+
+
+def predict(
+    run: str | Path,
+    files: Sequence[str | Path],
+    *,
+    batch_size: int = 64,
+    trust_code: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """What a run says of each sample in files and folders, ``-`` being standard input.
+
+    Samples are read as the training files were: of a table the same columns (a label is not
+    needed, and not looked at), arrays of the same names, series in any of their formats, pictures,
+    clouds; of a text run also text files, one a line. A run on a data set of the catalogue takes
+    pictures, lines of text, series, clouds and fields.
+
+    Of a classification each row has ``class``, its ``probability`` and all ``probabilities``, by
+    the temperature that was fitted on validation (``calibration.json`` in the run); of a regression
+    ``value``, in the units of the training file; with a class at every point ``classes`` and
+    ``probabilities``; of fields ``values``. ``file``, and ``row`` or ``id``, say which sample.
+
+    Args:
+        run: a run's folder.
+        files: what to predict.
+        batch_size: samples at a time.
+        trust_code: see :func:`load_run`.
+        report: receives a line every ten seconds.
+
+    Raises:
+        TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
+        DataError: a file is missing, or holds something else.
+        OptionError: a run whose answers or samples are of another kind.
+        CheckpointError: no run or no model there.
+    """
+    from ..data.files.unlabelled import read_unlabelled
+
+    model, place = load_run(run, trust_code=trust_code)
+    facts = model.extra
+    answer = _ANSWERS.get(facts.get("task", "classification"))
+    if answer is None:
+        task = create_task(facts["task"]).name
+        raise OptionError(
+            f"predict: the run asks for {task}; it names classes, numbers and fields only (tokens: "
+            "`fredholm generate`)"
+        )
+    samples = read_unlabelled(files, facts, model.config.encoder)
+    temperature, rows, said = temperature_of(place.calibration), [], time.monotonic()
+    with torch.inference_mode(), inference(model):
+        for start in range(0, len(samples), batch_size):
+            chosen = list(range(start, min(start + batch_size, len(samples))))
+            outputs = model(samples.batch(chosen)).float()
+            for i, output in zip(chosen, outputs, strict=True):
+                shape = samples.shape(i) if samples.shape else ()
+                rows.append(samples.places[i] | answer(output, facts, temperature, shape))
+            if report is not None and time.monotonic() - said > EVERY:
+                said = time.monotonic()
+                report(f"predicted {len(rows):,} of {len(samples):,}")
+    return rows
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def _class(
+    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    probabilities = (output / temperature).softmax(-1)
+    best = int(probabilities.argmax())
+    return {
+        "class": facts["classes"][best],
+        "probability": float(probabilities[best]),
+        "probabilities": dict(zip(facts["classes"], probabilities.tolist(), strict=True)),
+    }
+
+
+def _value(
+    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    shift, scale = facts.get("units", (0.0, 1.0))
+    return {"value": float(output.double()) * scale + shift}
+
+
+def _steps(
+    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    best = (output[: shape[0]] / temperature).softmax(-1).max(-1)
+    classes = [facts["classes"][i] for i in best.indices.tolist()]
+    return {"classes": classes, "probabilities": best.values.tolist()}
+
+
+def _field(
+    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """(K, h, w) on a grid, (points, K) on points, as the training file has them."""
+    values = output * torch.tensor(facts["scale"])
+    if len(shape) == 1:
+        return {"values": values[: shape[0]].tolist()}
+    return {"values": values.mT.reshape(-1, *shape).tolist()}
+
+
+_ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "classification": _class,
+    "regression": _value,
+    "steps": _steps,
+    "field": _field,
+}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Write what :func:`predict` gave, as ``.csv``, ``.json`` or ``.npz``.
+
+    A CSV has a row a sample, with a class at every point a row a point; fields are arrays and have
+    no CSV.
+
+    Raises:
+        OptionError: another suffix, or fields as CSV.
+        StorageError: the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise OptionError(f"out: received {path.name!r}; needs {', '.join(SUFFIXES)}")
+    if path.suffix.lower() == ".csv" and rows and "values" in rows[0]:
+        raise OptionError(f"out: received {path.name!r}; fields are arrays: needs .npz or .json")
+    with storing(path), replacing(path) as temporary:
+        if path.suffix.lower() == ".json":
+            temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+        elif path.suffix.lower() == ".csv":
+            _write_csv(rows, temporary)
+        else:
+            with temporary.open("wb") as file:
+                arrays: dict[str, Any] = _arrays(rows)
+                np.savez(file, **arrays)
+    return path
+
+
+def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    table = [line for row in rows for line in _flat(row)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]) if table else ["file"])
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def _flat(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A sample as lines of plain cells."""
+    nested = ("probabilities", "classes")
+    plain = {key: value for key, value in row.items() if key not in nested}
+    if "classes" in row:
+        pairs = zip(row["classes"], row["probabilities"], strict=True)
+        return [
+            plain | {"point": i, "class": c, "probability": p} for i, (c, p) in enumerate(pairs)
+        ]
+    shares = row.get("probabilities", {})
+    return [plain | {f"p({name})": value for name, value in shares.items()}]
+
+
+def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """An array for each key; samples of different sizes are padded with NaN or ""."""
+    result = {}
+    for key in rows[0] if rows else ():
+        values = [row[key] for row in rows]
+        if key == "probabilities" and isinstance(values[0], Mapping):
+            result["names"] = np.array(list(values[0]))
+            values = [list(value.values()) for value in values]
+        name = "path" if key == "file" else key  # savez calls its own first argument file
+        result[name] = _stacked([np.asarray(value) for value in values])
+    return result
+
+
+def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
+    if len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays)
+    longest = max(len(array) for array in arrays)
+    text = arrays[0].dtype.kind == "U"
+    return np.stack(
+        [
+            np.pad(
+                array,
+                [(0, longest - len(array)), *[(0, 0)] * (array.ndim - 1)],
+                constant_values="" if text else np.nan,
+            )
+            for array in arrays
+        ]
+    )

@@ -1,0 +1,469 @@
+"""A user's own files: what is recognised, how it is divided, what is refused before training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fredholm import data
+from fredholm.data.files import Reading, open_files, table
+from fredholm.data.files.clouds import read_cloud
+from fredholm.data.files.unlabelled import read_unlabelled
+from fredholm.errors import DataError, MissingExtraError, OptionError
+
+RNG = np.random.default_rng(0)
+
+
+def write(path: Path, *rows: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def long_rows(count: int = 20, points: int = 5, step=lambda i, k: k) -> list[str]:
+    rows = ["id,time,x,z,label"]
+    for i in range(count):
+        for k in range(points + i % 3):
+            cell = "" if k == 2 else f"{RNG.normal():.3f}"
+            rows.append(f"s{i},{step(i, k)},{i % 2 + 0.1 * k:.3f},{cell},{'ab'[i % 2]}")
+    return rows
+
+
+def refused(path: Path, match: str, **reading) -> None:
+    with pytest.raises(DataError, match=match):
+        open_files(path, reading)
+
+
+# --- series ---------------------------------------------------------------------------------------
+
+
+def test_a_long_table_of_irregular_series_with_missing_cells_and_unequal_lengths(tmp_path):
+    path = write(tmp_path / "walks.csv", *long_rows(step=lambda i, k: 10 + k + (k > 1)))
+    source = open_files(path)
+    assert source.reading == Reading(
+        kind="series", label="label", time="time", id="id", channels=("x", "z"),
+        task="classification", split="random",
+    )  # fmt: skip
+    train = source.dataset("train")
+    assert (train.name, train.classes, train.timed, train.length) == ("walks", ("a", "b"), True, 8)
+    inputs = train.batch([0])[0][0]
+    assert inputs[:3, 0].tolist() == [0, 1, 3]  # steps since the series began
+    assert bool(inputs[2, 2].isnan())  # the missing cell
+    assert not bool(inputs[2, 1].isnan())
+    known = torch.cat([row[:, 1:] for row in (train.batch([i])[0][0] for i in range(len(train)))])
+    assert torch.allclose(known.nanmean(0), torch.zeros(2), atol=1e-5)
+    assert len(train) + sum(len(source.dataset(s)) for s in ("val", "test")) == 20
+    assert source.description["longest_gap"] == 2
+    assert source.description["first"][1]["where"].endswith("walks.csv, row 7")
+
+
+def test_regular_times_need_no_channel_and_dates_are_times(tmp_path):
+    rows = long_rows(step=lambda i, k: f"2024-01-01T00:00:{5 * k:02d}")
+    train = open_files(write(tmp_path / "a.csv", *rows)).dataset("train")
+    assert not train.timed
+    assert train.batch([0])[0].shape[-1] == 2
+    assert train.source["scaling"]["step"] == 5
+
+
+def test_classes_that_vary_within_a_series_are_asked_at_every_time(tmp_path):
+    rows = ["id;t;x;state"]
+    rows += [
+        f"{i};{k};{k};{'up' if k > 2 else 'down'}" for i in range(10) for k in range(5 + i % 2)
+    ]
+    train = open_files(write(tmp_path / "a.csv", *rows)).dataset("train")
+    inputs, labels = train.batch(range(len(train)))
+    assert (train.task, train.head(), train.classes) == ("steps", {"pool": "every"}, ("down", "up"))
+    assert labels.shape == inputs.shape[:2]
+    assert labels[0, :5].tolist() == [0, 0, 0, 1, 1]
+    assert -100 in labels
+
+
+def test_a_wide_table_has_a_series_in_each_row(tmp_path):
+    rows = [",".join([*(f"t{k}" for k in range(9)), "class"])]
+    rows += [
+        ",".join([*map(str, range(i, 7 + i % 3 + i)), *[""] * (2 - i % 3), "xy"[i % 2]])
+        for i in range(12)
+    ]
+    source = open_files(write(tmp_path / "w.csv", *rows))
+    assert source.reading.kind == "series"
+    assert (
+        sorted(len(sample) for sample in source.collection.samples) == [7] * 4 + [8] * 4 + [9] * 4
+    )
+    # the archive's tables have no header, and the class first
+    bare = [f"{i % 2}\t" + "\t".join(f"{i + k / 7:.3f}" for k in range(10)) for i in range(12)]
+    write(tmp_path / "ucr" / "N_TRAIN.tsv", *bare)
+    write(tmp_path / "ucr" / "N_TEST.tsv", *bare)
+    source = open_files(tmp_path / "ucr")
+    assert (source.reading.kind, source.reading.label) == ("series", "column 1")
+    assert len(source.dataset("test")) == 12
+    assert source.facts()["split"]["rule"] == "given by the files"
+
+
+def test_ts_files_of_classes_and_of_numbers(tmp_path):
+    lines = [f"{i},2,3:{i},5,6:{'ab'[i % 2]}" for i in range(10)]
+    header = ["@problemName x", "@classLabel true a b", "@data"]
+    write(tmp_path / "c" / "X_TRAIN.ts", *header, *lines)
+    write(tmp_path / "c" / "X_TEST.ts", *header, *lines[:4])
+    train = open_files(tmp_path / "c").dataset("train")
+    assert (train.channels, train.classes, len(train)) == (2, ("a", "b"), 8)
+    numbers = [f"{i},2,3:{i / 7}" for i in range(20)]
+    source = open_files(write(tmp_path / "r.ts", "@targetlabel true", "@data", *numbers))
+    assert source.reading.task == "regression"
+    assert source.dataset("train").in_units(source.dataset("train").labels).max() <= 19 / 7 + 1e-6
+
+
+def test_arrays_of_series_with_times_padding_or_lengths(tmp_path):
+    x, y = RNG.normal(size=(12, 6, 2)), np.arange(12) % 2
+    x[::3, 4:] = np.nan
+    times = np.cumsum(RNG.uniform(0.5, 2, (12, 6)), 1)
+    np.savez(tmp_path / "a.npz", X=x, y=y, times=times)
+    source = open_files(tmp_path / "a.npz")
+    assert [len(s) for s in source.collection.samples[:3]] == [4, 6, 6]
+    assert source.dataset("train").timed
+    np.savez(tmp_path / "b.npz", values=np.arange(40.0), lengths=np.full(10, 4), labels=y[:10])
+    assert open_files(tmp_path / "b.npz").dataset("train").batch([0])[0].shape == (1, 4, 1)
+    np.savez(tmp_path / "c.npz", X=x[..., :1], y=(x[..., 0] > 0).astype(int))
+    assert open_files(tmp_path / "c.npz").dataset("train").task == "steps"
+    np.savez(tmp_path / "d.npz", X=np.array([[1], [2, 3]], dtype=object), y=y[:2])
+    refused(tmp_path / "d.npz", "holds Python objects, which are not loaded")
+
+
+# --- rows, texts ----------------------------------------------------------------------------------
+
+
+def rows_of(count: int = 30) -> list[str]:
+    rows = ["age,colour,note,price"]
+    for i in range(count):
+        rows.append(f"{20 + i % 7},{['red', 'blue'][i % 2]},{'x' * (i + 1)},{100 + 3.5 * (i % 7)}")
+    return rows
+
+
+def test_feature_columns_of_numbers_and_words_predict_a_number(tmp_path):
+    source = open_files(write(tmp_path / "flats.csv", *rows_of()))
+    train = source.dataset("train")
+    assert (train.kind.name, train.task, train.length) == ("row", "regression", 3)
+    assert source.collection.channels == ("age", "colour=blue", "colour=red")
+    assert "column 'note' is left out: its cells are words ('x')" in source.collection.remarks
+    assert abs(float(train.labels.mean())) < 1e-6
+    assert train.in_units(train.labels).min() >= 100 - 1e-3
+    one = open_files(tmp_path / "flats.csv", {"label": "colour", "channels": ["age", "price"]})
+    assert (one.reading.task, one.collection.channels) == ("classification", ("age", "price"))
+
+
+def test_parquet_is_read_as_the_same_table(tmp_path):
+    arrow, parquet = (pytest.importorskip(n) for n in ("pyarrow", "pyarrow.parquet"))
+    write(tmp_path / "a.csv", *rows_of())
+    names, *rows = [row.split(",") for row in rows_of()]
+    columns = {n: list(c) for n, c in zip(names, zip(*rows))}
+    columns["age"] = [int(v) for v in columns["age"]]
+    columns["price"] = [float(v) for v in columns["price"]]
+    parquet.write_table(arrow.table(columns), tmp_path / "b.parquet")
+    first, second = (open_files(tmp_path / name) for name in ("a.csv", "b.parquet"))
+    assert np.array_equal(first.collection.samples, second.collection.samples)
+    assert first.reading == second.reading
+
+
+def test_texts_are_read_in_the_words_of_the_training_split(tmp_path):
+    rows = [
+        "review,stars",
+        *(f'"a {"fine" if i % 2 else "dull"} film, number {i}",{i % 2}' for i in range(20)),
+    ]
+    train = open_files(write(tmp_path / "r.csv", *rows)).dataset("train")
+    assert (train.kind.name, train.classes) == ("text", ("0", "1"))
+    assert {"fine", "dull"} <= set(train.vocabulary.words)
+
+
+# --- pictures, clouds, fields ---------------------------------------------------------------------
+
+
+def picture(path: Path, level: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((6, 9, 3), level, np.uint8)).save(path)
+    return path
+
+
+def test_pictures_in_flat_folders_split_folders_and_a_table(tmp_path):
+    for i in range(10):
+        name = "dark" if i % 2 else "light"
+        picture(tmp_path / "flat" / name / f"{i}.png", 20 * i)
+        for part in ("train", "val", "test"):
+            picture(tmp_path / "split" / part / name / f"{i}.png", 20 * i)
+    flat = open_files(tmp_path / "flat")
+    assert [len(flat.dataset(s)) for s in ("train", "val", "test")] == [6, 2, 2]
+    assert flat.dataset("train").batch([0])[0].shape == (1, 3, 6, 9)
+    assert flat.dataset("train").describe()["source"]["split"]["rule"] == "stratified"
+    split = open_files(tmp_path / "split")
+    assert [len(split.dataset(s)) for s in ("train", "val", "test")] == [10, 10, 10]
+    rows = [f"{'dark' if i % 2 else 'light'}/{i}.png,{i / 3:.2f}" for i in range(10)]
+    table = write(tmp_path / "flat" / "levels.csv", "file,level", *rows)
+    brightness = open_files(table)
+    assert (brightness.kind.name, brightness.reading.task) == ("images", "regression")
+    assert brightness.dataset("train").labels.is_floating_point()
+    assert open_files(tmp_path / "flat").reading.text == "file"  # the table that lies in the folder
+
+
+def test_clouds_of_every_format(tmp_path):
+    points = RNG.normal(size=(7, 3)).round(3)
+    lines = [" ".join(map(str, p)) for p in points]
+    head = ["ply", "format ascii 1.0", "element vertex 7", *(f"property float {a}" for a in "xyz")]
+    paths = {
+        "xyz": write(tmp_path / "a.xyz", "# comment", *lines),
+        "ply": write(tmp_path / "a.ply", *head, "end_header", *lines),
+        "off": write(tmp_path / "a.off", "OFF", "7 0 0", *lines),
+    }
+    binary = tmp_path / "b.ply"
+    header = "\n".join([head[0], "format binary_little_endian 1.0", *head[2:], "end_header\n"])
+    binary.write_bytes(header.encode() + points.astype("<f4").tobytes())
+    for path in (*paths.values(), binary):
+        assert np.allclose(read_cloud(path), points, atol=1e-6), path
+    with pytest.raises(DataError, match="row 3: 2 numbers; the first point has 3"):
+        read_cloud(write(tmp_path / "bad.xyz", "1 2 3", "4 5 6", "7 8"))
+    for i in range(12):
+        cloud = points[: 5 + i % 3] + i
+        np.savetxt(write(tmp_path / "c" / "ab"[i % 2] / f"{i}.xyz", ""), cloud)
+    train = open_files(tmp_path / "c").dataset("train")
+    assert (train.kind.name, train.points, train.batch([0])[0].shape[2]) == ("points", 5, 3)
+    assert float(train.batch([0])[0].norm(dim=-1).max()) <= 1 + 1e-5
+    np.savez(tmp_path / "c.npz", points=RNG.normal(size=(12, 9, 3)), label=np.arange(12) % 2)
+    assert open_files(tmp_path / "c.npz").kind.name == "points"
+
+
+def test_hdf5_clouds_and_the_extra_that_reads_them(tmp_path, monkeypatch):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["data"], file["label"] = RNG.normal(size=(12, 9, 3)), (np.arange(12) % 2)[:, None]
+    assert open_files(tmp_path / "m.h5").dataset("train").batch([0])[0].shape == (1, 9, 3)
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    os.utime(tmp_path / "m.h5", (0, 0))
+    with pytest.raises(MissingExtraError, match=r"fredholm\[clouds\]"):
+        open_files(tmp_path / "m.h5")
+
+
+def test_fields_on_a_grid_and_on_points(tmp_path):
+    a = RNG.normal(size=(10, 4, 6))
+    np.savez(tmp_path / "g.npz", inputs=a, outputs=np.stack([a, 2 * a], 1))
+    grid = open_files(tmp_path / "g.npz").dataset("train")
+    assert [tuple(t.shape[1:]) for t in grid.batch([0])] == [(1, 4, 6), (2, 4, 6)]
+    places = RNG.uniform(2, 5, size=(10, 8, 2))
+    places[1, 5:] = np.nan
+    np.savez(tmp_path / "p.npz", coordinates=places, x=places.sum(2), u=places[..., :1])
+    source = open_files(tmp_path / "p.npz")
+    points = source.dataset("train")
+    assert points.encoder() == {"kind": "points", "channels": 3, "position_dim": 2}
+    inputs, answers = points.batch(range(len(points)))
+    assert inputs.shape[1:] == (8, 3)
+    assert answers.shape[1:] == (1, 8)
+    assert (
+        0
+        <= float(inputs[..., :2].nan_to_num().min())
+        <= float(inputs[..., :2].nan_to_num().max())
+        <= 1
+    )
+    np.savez(
+        tmp_path / "l.npz",
+        x=a.reshape(10, 24),
+        u=a.reshape(10, 24),
+        grid=np.linspace(0, 1, 24)[:, None],
+    )
+    assert open_files(tmp_path / "l.npz").dataset("train").coordinates == 1
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+def grouped_rows() -> list[str]:
+    return [
+        "patient,day,x,y",
+        *(f"p{i // 4},2024-01-{i % 28 + 1:02d},{i % 5},{i % 2}" for i in range(40)),
+    ]
+
+
+def test_groups_are_not_divided_and_the_latest_are_the_test(tmp_path):
+    path = write(tmp_path / "a.csv", *grouped_rows())
+    assert "so that no patient is in two splits: --group patient" in " ".join(
+        open_files(path).collection.remarks
+    )
+    source = open_files(path, {"group": "patient"})
+    parts = [set(source.collection.groups[source.parts == part].tolist()) for part in range(3)]
+    assert all(parts)
+    assert not (parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2])
+    late = open_files(path, {"split": "time", "time": "day", "channels": ["x"]})
+    order = late.collection.order
+    assert (
+        order[late.parts == 0].max() <= order[late.parts == 1].min() <= order[late.parts == 2].min()
+    )
+    with pytest.raises(OptionError, match="needs the column of groups as well"):
+        open_files(path, {"split": "group"})
+
+
+def test_a_split_is_stratified_seeded_and_recorded(tmp_path):
+    rows = ["x,class", *(f"{i},{'rare' if i % 6 == 0 else 'common'}" for i in RNG.permutation(60))]
+    path = write(tmp_path / "a.csv", *rows)
+    first, again, other = (open_files(path, {"seed": s}) for s in (0, 0, 1))
+    counts = [
+        np.bincount(first.collection.labels.codes[first.parts == p]).tolist() for p in range(3)
+    ]
+    assert counts == [[32, 6], [8, 2], [10, 2]]
+    assert np.array_equal(first.parts, again.parts)
+    assert not np.array_equal(first.parts, other.parts)
+    assert first.dataset("val").describe()["source"]["split"] == {
+        "rule": "stratified", "seed": 0, "train": 38, "val": 10, "test": 12,
+    }  # fmt: skip
+    assert first.dataset("test").measures == ("balanced_accuracy", "accuracy")
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def test_files_of_several_kinds_are_named(tmp_path):
+    picture(tmp_path / "m" / "a" / "1.png", 5)
+    write(tmp_path / "m" / "c.xyz", "1 2 3")
+    refused(tmp_path / "m", r"several kinds: 1 pictures \(a/1.png\); 1 clouds \(c.xyz\)")
+    refused(tmp_path / "none", "none: no such file or folder")
+
+
+def test_a_label_that_is_the_row_number(tmp_path):
+    path = write(tmp_path / "a.csv", "x,y", *(f"{i % 3},{i}" for i in range(12)))
+    refused(
+        path, r"row 2, column 'y': the label is another one in every sample, as a row number is"
+    )
+
+
+def test_one_class_and_classes_of_one_sample(tmp_path):
+    one = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},yes" for i in range(12)))
+    refused(one, "row 2, column 'label': every sample has the class 'yes'; needs two")
+    rows = [f"{i % 3},{'no' if i == 7 else 'yes'}" for i in range(12)]
+    refused(
+        write(tmp_path / "b.csv", "x,label", *rows), "row 9, column 'label': the class 'no' has one"
+    )
+
+
+def test_times_that_go_back_and_ids_given_twice(tmp_path):
+    rows = long_rows(4)
+    rows[3], rows[4] = rows[4], rows[3]
+    refused(write(tmp_path / "a.csv", *rows), r"row 5, column 'time': the time 2 of 's0' after 3")
+    twice = [row.replace("s3", "s0") for row in long_rows(4)]
+    refused(write(tmp_path / "b.csv", *twice), r"row 20, column 'time': .* the id is given twice")
+    rows = ["id,x,label", *(f"{i},{i % 3},{i % 2}" for i in range(10)), "4,1,0"]
+    refused(
+        write(tmp_path / "c.csv", *rows),
+        r"row 12, column 'id': the id '4' comes twice, first in .*row 6",
+    )
+
+
+def test_a_label_that_is_missing(tmp_path):
+    rows = [f"{i % 3},{'' if i == 4 else 'ab'[i % 2]}" for i in range(12)]
+    refused(
+        write(tmp_path / "a.csv", "x,label", *rows),
+        r"row 6, column 'label': has no label \(1 of 12",
+    )
+    np.savez(tmp_path / "a.npz", X=np.ones((8, 3, 1)), y=[0.5, 1.5, np.nan, 1.25, 2, 1, 0, 1])
+    refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label")
+
+
+def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
+    rows = [f"{i % 3},{'ab'[i % 2]}" for i in range(table.HEAD + 5)]
+    rows[-1] = "1,5;a"
+    rows[-2] = "1.x,b"
+    refused(
+        write(tmp_path / "a.csv", "x,label", *rows),
+        r"row 2005, column 'x': received '1.x'; needs a number",
+    )
+    rows[-2] = "1,a,b"
+    refused(write(tmp_path / "b.csv", "x,label", *rows), "row 2005: has 3 cells; the header has 2")
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},{'ab'[i % 2]}" for i in range(12)))
+    read = table.csv.reader
+
+    def growing(*args, **options):
+        with path.open("a") as file:
+            file.write("1,a\n")
+        return read(*args, **options)
+
+    monkeypatch.setattr(table.csv, "reader", growing)
+    refused(path, "changed while it was read")
+
+
+def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
+    import tracemalloc
+
+    count, seen = 20_000, []
+    path = write(
+        tmp_path / "a.csv", "x,z,label", *(f"{i % 97},{i % 89},{'ab'[i % 2]}" for i in range(count))
+    )
+    monkeypatch.setattr(table, "PIECE", 2000)
+    pieces = table._pieces
+    monkeypatch.setattr(
+        table, "_pieces", lambda head: (seen.append(len(r)) or r for r in pieces(head))
+    )
+    tracemalloc.start()
+    heads = [table.read_head(path)]
+    result = table.read_table(heads, {"x": "number", "z": "number", "label": "word"})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(result), max(seen)) == (count, 2000)
+    assert peak < 3e6  # the file as lists of text takes four times that
+
+
+def test_another_encoding_is_named_with_its_row(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("x,label\n1,ja\n2,né\n".encode("latin-1"))
+    refused(path, r"row 3, column 2: not UTF-8 .*iconv -f latin1")
+
+
+def test_a_column_that_tells_the_label_is_a_warning(tmp_path):
+    rows = [f"{RNG.normal():.3f},{i % 2 * 10 + i / 100},{i % 2}" for i in range(40)]
+    remarks = (
+        open_files(write(tmp_path / "a.csv", "x,code,label", *rows)).dataset("train").remarks()
+    )
+    assert "column 'code' tells 'label' by itself" in " ".join(remarks)
+    assert "'x'" not in " ".join(remarks)
+
+
+def test_a_name_that_is_not_there_and_a_kind_that_is_none(tmp_path):
+    path = write(tmp_path / "a.csv", *rows_of())
+    refused(path, "has no column 'prize'; did you mean 'price'?", label="prize")
+    with pytest.raises(OptionError, match="kind: received 'movies'"):
+        open_files(path, {"kind": "movies"})
+    with pytest.raises(OptionError, match=r"image_size: .* holds row, leave it out"):
+        data.create_dataset("files", "train", path=path, image_size=8)
+
+
+# --- samples to be predicted ----------------------------------------------------------------------
+
+
+def test_samples_without_a_label_are_scaled_as_the_training_samples(tmp_path):
+    path = write(tmp_path / "a.csv", *long_rows(step=lambda i, k: k + (k > 1)))
+    source = open_files(path)
+    train = source.dataset("train")
+    bare = [",".join(row.split(",")[:-1]) for row in path.read_text().splitlines()]
+    found = read_unlabelled([write(tmp_path / "new.csv", *bare)], train.describe(), _Width(2))
+    assert (len(found), found.places[1]["id"]) == (20, "s1")
+    first = int(source.training[0])
+    expected = train.batch([0])[0]
+    assert torch.equal(found.batch([first]).nan_to_num(7), expected.nan_to_num(7))
+
+
+def test_rows_to_be_predicted_have_the_columns_of_training(tmp_path):
+    train = open_files(write(tmp_path / "a.csv", *rows_of())).dataset("train")
+    new = write(tmp_path / "new.csv", "colour,age", "red,21", "red,")
+    batch = read_unlabelled([new], train.describe(), None).batch([0, 1])[..., 0]
+    assert batch.shape == (2, 3)
+    assert bool(batch[1, 0].isnan())
+    assert batch[0, 1] < 0 < batch[0, 2]
+    with pytest.raises(DataError, match=r"has no column 'age'"):
+        read_unlabelled(
+            [write(tmp_path / "bad.csv", "colour,size", "red,1")], train.describe(), None
+        )
+
+
+class _Width:
+    def __init__(self, channels: int):
+        self.channels = channels

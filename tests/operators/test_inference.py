@@ -1,0 +1,283 @@
+"""Inside ``fredholm.inference`` every operator gives what it gives outside, training is refused by
+name, and leaving it leaves nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import fredholm
+from fredholm.domain import Domain
+from fredholm.errors import InferenceError, OptionError
+from fredholm.integral import prepared
+from fredholm.integral.contract import MEMOS
+from fredholm.kernels import WeightedKernel
+from fredholm.operators import IntegralOperator, create_operator, list_operators
+
+from ..tolerances import assert_close
+
+VARIANTS = {
+    **{name: (name, {}) for name in list_operators()},
+    "luna per head": ("luna", {"per_head": True}),
+    "luna capped": ("luna", {"cap": "running"}),
+    "luna gelu": ("luna", {"activation": "gelu"}),
+    "depthwise ckconv": ("ckconv", {"separable": True}),
+    "ckconv with an end": ("ckconv", {"horizon": 3}),
+    "deep itnet": ("itnet", {"depth": 3}),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    yield
+    assert not MEMOS
+
+
+def made(name: str, **options):
+    torch.manual_seed(0)
+    heads = 8 if options.get("separable") else 2
+    return create_operator(name, 8, heads, **options).eval()
+
+
+@torch.no_grad()
+def change(operator) -> None:
+    """Other weights, and other tensors in the place of some."""
+    for parameter in operator.parameters():
+        parameter.mul_(1.1)
+    operator.load_state_dict(
+        {
+            name: 0.9 * x if x.is_floating_point() else x
+            for name, x in operator.state_dict().items()
+        },
+        assign=True,
+    )
+
+
+@pytest.mark.parametrize("label", VARIANTS)
+@torch.no_grad()
+def test_values_are_those_outside(label):
+    """At two lengths, twice each, in causal order and without, stepped, and with other weights."""
+    name, options = VARIANTS[label]
+    operator = made(name, **options)
+    for _weights in range(2):
+        calls = []
+        for n in (3, 6):
+            u = torch.randn(2, n, 8)
+            line = Domain.line(n, causal=True, length=20.0)
+            calls += [lambda u=u: operator(u), lambda u=u, line=line: operator(u, line)]
+        expected = [call() for call in calls]
+        with fredholm.inference(operator):
+            for again in range(2):
+                for call, want in zip(calls, expected):
+                    assert_close(call(), want, f"{label}, call {again}")
+            part, state = operator.prefill(u[:, :3], operator.init_state(2, line))
+            assert_close(part, expected[-1][:, :3], "a stretch")
+            for t in range(3, 6):
+                y, state = operator.step(u[:, t], state)
+                assert_close(y, expected[-1][:, t], "a step")
+        change(operator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@torch.no_grad()
+def test_other_precisions_and_autocast_have_values_of_their_own(dtype):
+    operator, u = made("luna"), torch.randn(1, 5, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = operator(u)
+    plain = operator(u)
+    with fredholm.inference(operator):
+        assert_close(operator(u), plain)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert_close(operator(u), cast)
+    operator.to(dtype)
+    expected = operator(u.to(dtype))
+    with fredholm.inference(operator):
+        assert_close(operator(u.to(dtype)), expected)
+
+
+def test_work_on_weights_is_done_once(monkeypatch):
+    from fredholm.families.luna import kernel
+
+    count, segments = [], kernel.segments
+    monkeypatch.setattr(kernel, "segments", lambda bank: count.append(1) or segments(bank))
+    operator, u = made("luna"), torch.randn(1, 5, 8)
+    with fredholm.inference(operator):
+        for _call in range(3):
+            operator(u)
+        assert len(count) == 1
+    with fredholm.inference(operator):
+        operator(u)
+    assert len(count) == 2
+
+
+def test_contexts_nest_overlap_and_end_after_errors():
+    operator, u = made("luna"), torch.randn(1, 5, 8)
+    model = nn.Sequential(operator).train()
+    switch = fredholm.inference(model)
+    with pytest.raises(ZeroDivisionError), switch:  # noqa: PT012
+        with switch, fredholm.inference(operator) as inner:
+            assert inner is operator
+            assert not operator.training
+            assert not model(u).requires_grad
+        assert operator in MEMOS
+        assert not torch.is_grad_enabled()
+        raise ZeroDivisionError
+    assert torch.is_grad_enabled()
+    assert operator.training
+    assert model(u).requires_grad
+    with pytest.raises(OptionError, match=r"model needs a module: .* got 'luna'"):
+        fredholm.inference("luna")
+
+
+def test_training_inside_is_refused_by_name():
+    u = torch.randn(1, 5, 8)
+    for name in ("luna", "softmax", "infsa"):
+        operator = made(name)
+        with fredholm.inference(operator), torch.enable_grad():
+            with pytest.raises(InferenceError, match="with gradients enabled inside"):
+                operator(u)
+            operator.requires_grad_(False)
+            assert torch.autograd.grad(operator(v := u.clone().requires_grad_()).sum(), v)[0].any()
+        with fredholm.inference(operator):
+            operator.train()
+            with pytest.raises(InferenceError, match="put into training mode"):
+                operator(u)
+
+
+@pytest.mark.parametrize("how", ["step", "assign", "move"])
+def test_weights_that_change_inside_are_refused_by_name(how):
+    operator, u = made("luna"), torch.randn(1, 5, 8)
+    with fredholm.inference(operator):
+        operator(u)
+        with torch.no_grad():
+            weight = operator.kernel.feature_map.weight
+            if how == "step":
+                weight.add_(1.0)
+            elif how == "assign":
+                operator.kernel.feature_map.weight = nn.Parameter(2 * weight)
+            else:
+                operator.double().float()
+        with pytest.raises(InferenceError, match="weights of LunaAttention have changed"):
+            operator(u)
+
+
+def test_copies_pickles_and_weights_know_nothing_of_it():
+    operator, u = made("ckconv"), torch.randn(1, 5, 8)
+    names = list(operator.state_dict())
+    with fredholm.inference(operator):
+        expected = operator(u)
+        others = [copy.deepcopy(operator), pickle.loads(pickle.dumps(operator))]
+        assert list(operator.state_dict()) == names
+        for other in others:
+            assert other not in MEMOS
+            torch.nn.init.zeros_(other.kernel.readout_layer.magnitude)
+            assert not torch.equal(other(u), expected)
+
+
+class Moody(WeightedKernel):
+    """A kernel that knows nothing of the context, and has an option that changes."""
+
+    def __init__(self):
+        super().__init__(1, 8)
+        self.power, self.value = 1.0, nn.Parameter(torch.eye(8)[None])
+
+    def weights(self, problem):
+        return torch.ones(1, 1, problem.ux.shape[2], problem.uy.shape[2]) * self.power
+
+    def value_map(self):
+        return self.value
+
+
+@torch.no_grad()
+def test_a_kernel_that_knows_nothing_of_it_is_right():
+    operator, u = IntegralOperator(8, kernel=Moody()), torch.randn(1, 5, 8)
+    with fredholm.inference(operator):
+        first = operator(u)
+        operator.kernel.power = 2.0
+        second = operator(u)
+    assert_close(second, operator(u))
+    assert not torch.allclose(first, second)
+
+
+def test_what_is_prepared_of_a_tensor_follows_its_values():
+    layer, x = nn.Linear(1, 1), torch.zeros(3)
+    with fredholm.inference(layer):
+        double = lambda x: prepared(layer, "double", lambda: 2 * x, of=(x,))  # noqa: E731
+        first = double(x)
+        assert double(x) is first
+        assert double(x.clone()) is first
+        x.add_(1.0)
+        assert double(x).tolist() == [2.0] * 3
+        with torch.inference_mode():
+            y = torch.zeros(3)
+            double(y)
+            y.add_(5.0)
+            assert double(y).tolist() == [10.0] * 3
+        assert torch.func.vmap(double)(torch.eye(2)).tolist() == [[2.0, 0.0], [0.0, 2.0]]
+
+
+COMPILED = """
+import torch, fredholm
+for name in ("luna", "ckconv"):
+    operator, u = fredholm.create_operator(name, 8, 2).eval(), torch.randn(1, 6, 8)
+    line = fredholm.Domain.line(6, causal=True)
+    expected = operator(u, line).detach()
+    compiled = torch.compile(operator, backend="eager", fullgraph=True)
+    with fredholm.inference(operator):
+        given = [compiled(u, line), operator(u, line), compiled(u, line)]
+    for out in (*given, compiled(u, line)):
+        torch.testing.assert_close(out.detach(), expected, rtol=1e-5, atol=1e-5)
+print("compiled")
+"""
+
+
+@pytest.mark.slow  # the type checks of the tests cannot be traced: a process without them
+def test_compiled_code_is_right_inside_and_outside():
+    given = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert "compiled" in done.stdout, done.stderr
+
+
+# Calls of torch's dispatcher by one causal step inside the context, which a change of the code may
+# lower: a machine's load moves a timing, and not these.
+STEP_CALLS = {
+    "ckconv": 46,
+    "infsa": 66,
+    "itnet": 130,
+    "itnet_low_rank": 84,
+    "linear_attention": 40,
+    "linear_infsa": 86,
+    "luna": 65,
+    "softmax": 26,
+}
+
+
+class Calls(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", STEP_CALLS)
+def test_a_step_calls_torch_no_more_often(name):
+    operator = made(name)
+    line = operator.kernel.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
+    u = torch.randn(1, 4, 8)
+    with torch.inference_mode(), fredholm.inference(operator):
+        _, state = operator.prefill(u[:, :3], operator.init_state(1, line.replace(causal=True)))
+        operator.step(u[:, 3], state)
+        x = u[:, 3]
+        with Calls() as calls:
+            operator.step(x, state)
+    assert calls.count <= STEP_CALLS[name]

@@ -1,0 +1,155 @@
+"""States of causal operators and models fork, move, and are saved for another process."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import CheckpointError, OptionError
+from fredholm.models import create_model
+from fredholm.operators import create_operator, list_operators
+from tests.parts import parts
+
+POINTS, SEEN = 6, 3
+TEXT = {
+    "encoder": "text",
+    "causal": True,
+    "pool": "every",
+    "vocabulary": 9,
+    "num_classes": 9,
+    "max_length": 8,
+    "operator": "luna",
+}
+
+
+def operator_of(name: str):
+    torch.manual_seed(0)
+    return create_operator(name, 8, 2).eval()
+
+
+def line_of(operator) -> Domain:
+    made = operator.kernel.default_domain(POINTS, device=torch.device("cpu"), dtype=torch.float32)
+    return made.replace(causal=True)
+
+
+def prefix(operator):
+    """Features, and the state after some of them: a stretch and a step."""
+    u = torch.randn(2, POINTS, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        _, state = operator.prefill(u[:, : SEEN - 1], operator.init_state(2, line_of(operator)))
+        _, state = operator.step(u[:, SEEN - 1], state)
+    return u, state
+
+
+@pytest.fixture(params=list_operators())
+def operator(request):
+    return operator_of(request.param)
+
+
+@torch.no_grad()
+def test_two_continuations_do_not_disturb_each_other(operator):
+    u, state = prefix(operator)
+    forks = [state.copy(), copy.deepcopy(state)]
+    expected, _ = operator.step(u[:, SEEN], state)
+    for fork in forks:
+        operator.step(-u[:, SEEN], fork)
+        for memory in fork.keys.values():
+            memory.fill_(torch.nan)
+    assert torch.equal(operator.step(u[:, SEEN], state)[0], expected)
+
+
+@torch.no_grad()
+def test_a_state_goes_on_in_another_precision(operator):
+    u, state = prefix(operator)
+    expected, _ = operator.step(u[:, SEEN], state)
+    double = state.to(dtype=torch.float64)
+    out, after = operator.double().step(u[:, SEEN].double(), double)
+    assert out.dtype == torch.float64
+    assert float((out - expected).abs().max()) < 1e-4, "float32 rounds phases"
+    assert all(x.dtype in (torch.float64, torch.complex128) for x in after.keys.values())
+    meta = state.to("meta")
+    assert {x.device.type for x in meta.keys.values()} <= {"meta"}
+    assert meta.domain.positions.is_meta
+    with pytest.raises(OptionError, match="float32 or float64, got dtype"):
+        state.to(dtype=torch.bfloat16)
+
+
+RELOAD = """
+import sys, torch
+from tests.operators.test_states import operator_of
+folder = sys.argv[1]
+for name in sys.argv[2:]:
+    operator, given = operator_of(name), torch.load(f"{folder}/{name}.given", weights_only=True)
+    state = operator.load_state(f"{folder}/{name}.pt")
+    with torch.no_grad():
+        out, _ = operator.step(given["u"], state)
+    torch.testing.assert_close(out, given["out"], rtol=1e-5, atol=1e-6)
+print("reloaded", len(sys.argv) - 2)
+"""
+
+
+@torch.no_grad()
+def test_states_go_on_in_another_process(tmp_path):
+    for name in list_operators():
+        one = operator_of(name)
+        u, state = prefix(one)
+        path = state.save(tmp_path / f"{name}.pt")
+        assert set(torch.load(path, weights_only=True)) == {"format", "state"}
+        out, _ = one.step(u[:, SEEN], state)
+        torch.save({"u": u[:, SEEN], "out": out}, tmp_path / f"{name}.given")
+        assert torch.equal(one.step(u[:, SEEN], one.load_state(path))[0], out), name
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", RELOAD, str(tmp_path), *list_operators()],
+        cwd=root, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"reloaded {len(list_operators())}" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", ["itnet_nano", "ckcnn_ptb"])
+@torch.no_grad()
+def test_states_of_models_fork_and_are_saved(name, tmp_path):
+    torch.manual_seed(0)
+    convolution = {"vocabulary": 9, "num_classes": 9, "max_length": 8, "widths": (5, 4)}
+    given = parts(**(TEXT if name == "itnet_nano" else convolution | {"embedding": 4}))
+    model = create_model(name, **given).eval()
+    numbers = torch.randint(1, 9, (2, 6))
+    _, state = model.prefill(numbers[:, :3], model.init_state(8, batch=2))
+    expected, _ = model.step(numbers[:, 3], state)
+    fork = state.copy()
+    for again in (fork, model.load_state(state.save(tmp_path / "state.pt"))):
+        assert again.seen == 3
+        assert torch.equal(model.step(numbers[:, 3], again)[0], expected)
+    out, _ = model.double().step(numbers[:, 3], state.to(dtype=torch.float64))
+    assert float((out - expected).abs().max()) < 1e-4, "float32 rounds phases"
+
+
+def test_what_is_no_state_of_this_operator_is_refused(tmp_path):
+    luna = operator_of("luna")
+    with pytest.raises(CheckpointError, match=r"no state at .*; write one with"):
+        luna.load_state(tmp_path / "missing.pt")
+    (tmp_path / "text.pt").write_text("no state")
+    with pytest.raises(CheckpointError, match="is no file of"):
+        luna.load_state(tmp_path / "text.pt")
+    torch.save({"weights": torch.ones(2)}, tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match="is no file of"):
+        luna.load_state(tmp_path / "weights.pt")
+    path = prefix(operator_of("softmax"))[1].save(tmp_path / "softmax.pt")
+    with pytest.raises(CheckpointError, match=r"goes on by Fused of .*, this operator by Running"):
+        luna.load_state(path)
+
+
+def test_gradients_go_through_a_fork_and_stop_at_detach():
+    operator = operator_of("linear_attention")
+    u = torch.randn(1, 2, 8, requires_grad=True)
+    _, state = operator.step(u[:, 0], operator.init_state(1, line_of(operator)))
+    out, _ = operator.step(u[:, 1].detach(), state.copy())
+    assert torch.autograd.grad(out.sum(), u)[0][:, 0].abs().sum() > 0
+    out, _ = operator.step(u[:, 1], state.detach())
+    assert torch.autograd.grad(out.sum(), u)[0][:, 0].abs().sum() == 0

@@ -1,0 +1,21 @@
+"""Pools of two and of three processes, each started when a test first wants it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .pool import Pool
+
+
+@pytest.fixture(scope="package")
+def two():
+    pool = Pool(2)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="package")
+def three():
+    pool = Pool(3)
+    yield pool
+    pool.close()

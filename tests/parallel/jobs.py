@@ -1,0 +1,287 @@
+"""What the processes of a :class:`.pool.Pool` do. Each job returns what every rank found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm.domain import Domain
+from fredholm.errors import FredholmError
+from fredholm.parallel import count_traffic, sum_gradients
+
+from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
+
+SIZES = {2: (4, 2), 3: (4, 0, 2)}  # of POINTS points: uneven, and one rank has none
+
+
+def find_case(label: str) -> OperatorCase:
+    return next(case for case in cases() if case.label == label)
+
+
+def signal(case: OperatorCase, seed: int, batch: int = BATCH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, POINTS, case.dim, generator=generator, dtype=torch.float64)
+
+
+def differences(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
+    """Largest differences relative to the largest magnitude."""
+    out = {}
+    for name, want in wanted.items():
+        scale = max(float(want.detach().abs().max()) if want.numel() else 0.0, 1e-3)
+        gap = (found[name] - want).abs().max() if want.numel() else torch.zeros(())
+        out[name] = float(gap) / scale if bool(gap.isfinite()) else float("inf")
+    return out
+
+
+def compare(mesh: Any, label: str, where: str, strategy: Any = None) -> dict[str, float]:
+    """Output and gradients of an operator at this rank's points against the whole's."""
+    case = find_case(label)
+    operator, domain = case.operator().eval(), case.domains()[where]
+    if strategy is not None:
+        operator.strategy = strategy
+    u, direction = signal(case, 3).requires_grad_(), signal(case, 4)
+    inputs = {"u": u, **dict(operator.named_parameters())}
+    whole = operator(u, domain)
+    grads = torch.autograd.grad(
+        whole, list(inputs.values()), direction[..., : whole.shape[-1]], allow_unused=True
+    )
+    zeros = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs.values(), grads)]
+    part, rows = shard(domain, mesh)
+    local = u.detach()[:, rows].requires_grad_()
+    out = operator(local, part)
+    operator.zero_grad()
+    (out * direction[:, rows, : whole.shape[-1]]).sum().backward()
+    sum_gradients(operator, part.shards)
+    found = {"output": out.detach(), "u": local.grad}
+    wanted = {"output": whole.detach()[:, rows], "u": zeros[0][:, rows]}
+    for (name, parameter), g in zip(operator.named_parameters(), zeros[1:]):
+        wanted[name] = g
+        found[name] = torch.zeros_like(g) if parameter.grad is None else parameter.grad
+    return differences(found, wanted)
+
+
+def shard(domain: Domain, mesh: Any) -> tuple[Domain, slice]:
+    sizes = SIZES[mesh.size()]
+    part = domain.shard(mesh, sizes=sizes)
+    return part, slice(part.shards.start, part.shards.start + part.size)
+
+
+def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[str, Any]:
+    """:func:`compare` and :func:`numbers` on domains of a case; what is refused, by the error."""
+    out: dict[str, Any] = {}
+    for where in domains or list(find_case(label).domains()):
+        try:
+            out[where] = compare(mesh, label, where), numbers(mesh, label, where)
+        except FredholmError as error:
+            out[where] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def numbers(mesh: Any, label: str, where: str, strategy: Any = None) -> tuple[int, int, str]:
+    """What a forward sent, what ``plan`` says it sends, and in which words."""
+    case = find_case(label)
+    operator, domain = case.operator().eval(), case.domains()[where]
+    if strategy is not None:
+        operator.strategy = strategy
+    part, rows = shard(domain, mesh)
+    u = signal(case, 3, domain.batch or 1)[:, rows]
+    plan = operator.plan(part)
+    with torch.no_grad(), count_traffic() as traffic:
+        operator(u, part)
+    return traffic.numbers, plan.numbers, str(plan)
+
+
+def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[int, int]]:
+    """Queries on a domain of their own, sharded over the same ranks."""
+    case = find_case(label)
+    operator, domain = case.operator(), case.domains()[where]
+    places = torch.rand(4, case.position_dim, dtype=torch.float64, generator=seeded(9))
+    target = Domain.points(places)
+    batch = domain.batch or 1
+    query = torch.randn(batch, 4, case.dim, dtype=torch.float64, generator=seeded(5))
+    if domain.pairs is not None:
+        domain = domain.replace(pairs=domain.pairs[..., :4, :])
+    part, rows = shard(domain.replace(pairs=None), mesh)
+    sizes = {2: (1, 3), 3: (3, 1, 0)}[mesh.size()]
+    here = target.shard(mesh, sizes=sizes)
+    there = slice(here.shards.start, here.shards.start + here.size)
+    if domain.pairs is not None:
+        part = part.replace(pairs=domain.pairs[..., there, :])
+    u, signals = signal(case, 3, batch), {}
+    for name, x, index, places in (
+        ("whole", u, slice(None), slice(None)),
+        ("part", u, rows, there),
+    ):
+        local = x[:, index].clone().requires_grad_()
+        there_ = query[:, places].clone().requires_grad_()
+        on, at = (domain, target) if name == "whole" else (part, here)
+        operator.zero_grad()
+        with count_traffic() as traffic:
+            out = operator(local, on, query=there_, query_domain=at)
+        out.square().sum().backward()
+        if name == "part":
+            sum_gradients(operator, part.shards)
+        grads = {n: p.grad for n, p in operator.named_parameters() if p.grad is not None}
+        reads = torch.zeros_like(there_) if there_.grad is None else there_.grad
+        signals[name] = {"out": out.detach(), "u": local.grad, "query": reads, **grads}
+    whole = signals["whole"]
+    wanted = {**whole, "u": whole["u"][:, rows]}
+    wanted |= {name: whole[name][:, there] for name in ("out", "query")}
+    planned = operator.plan(part, here).numbers
+    return differences(signals["part"], wanted), (traffic.numbers, planned)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+MODELS = {
+    "itnet": (
+        "itnet_nano",
+        {
+            "encoder": {"kind": "points", "channels": 3, "features": "raw", "neighbours": 0},
+            "body": {"dim": 8, "depth": 2, "heads": 2, "operator_options": {"width": 8}},
+            "head": {"outputs": 3},
+        },
+        (2, 9, 3),
+    ),
+    "infvit": (
+        "infvit_linear_pico",
+        {
+            "encoder": {"kind": "image", "patch": 7},
+            "body": {"dim": 8, "depth": 2, "heads": 2},
+            "head": {"outputs": 3},
+        },
+        (2, 1, 28, 21),
+    ),
+    "ckcnn": (
+        "ckcnn_small",
+        {"body": {"widths": [6, 6], "operator_options": {"width": 8}}, "head": {"outputs": 3}},
+        (2, 11, 1),
+    ),
+}
+
+
+def make_model(name: str) -> tuple[torch.nn.Module, Tensor]:
+    from fredholm.models import create_model
+
+    preset, changes, shape = MODELS[name]
+    torch.manual_seed(0)
+    model = create_model(preset, **changes).double().eval()
+    with torch.no_grad():  # off the initial values, at which some gradients vanish
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model, torch.randn(shape, generator=seeded(1), dtype=torch.float64)
+
+
+def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
+    """Loss and all gradients of a model whose points are in shards against the whole's."""
+    model, inputs = make_model(name)
+    target = torch.tensor([0, 2])
+    whole = torch.nn.functional.cross_entropy(model(inputs), target)
+    whole.backward()
+    wanted = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    wanted["loss"] = whole.detach()
+    model.zero_grad()
+    features, domain = model.encoder(inputs)
+    part = domain.shard(mesh)
+    rows = slice(part.shards.start, part.shards.start + part.size)
+    loss = torch.nn.functional.cross_entropy(model.answer(features[:, rows], part), target)
+    (loss / part.shards.count).backward()  # computed alike on every rank
+    sum_gradients(model, part.shards)
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found["loss"] = loss.detach()
+    return differences(found, wanted)
+
+
+def read_outs(mesh: Any) -> dict[str, float]:
+    """Every read-out of sharded points against the whole's, values and gradients."""
+    from fredholm.models.heads import read_out
+
+    valid = torch.tensor([[True] * POINTS, [True] * 3 + [False] * 3, [False] * POINTS])
+    masses = torch.rand(POINTS, dtype=torch.float64, generator=seeded(2)) + 0.1
+    domain = Domain.points(torch.rand(POINTS, 1).double(), measure=masses, valid=valid)
+    domain = domain.replace(positions=torch.arange(POINTS).double()[:, None])
+    u = torch.randn(3, POINTS, 4, dtype=torch.float64, generator=seeded(3))
+    part, rows = shard(domain, mesh)
+    out = {}
+    for pool in ("mean", "points", "first", "last"):
+        whole, local = u.clone().requires_grad_(), u[:, rows].clone().requires_grad_()
+        answer, here = read_out(whole, domain, pool), read_out(local, part, pool)
+        answer.square().sum().backward()
+        (here.square().sum() / part.shards.count).backward()
+        found = {"value": here.detach(), "gradient": local.grad}
+        wanted = {"value": answer.detach(), "gradient": whole.grad[:, rows]}
+        out |= {f"{pool} {k}": v for k, v in differences(found, wanted).items()}
+    return out
+
+
+def refusals(mesh: Any) -> dict[str, str]:
+    """What bad input is answered with, by name."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from fredholm.integral import create_operator
+
+    line, count = Domain.line(8, dtype=torch.float64), mesh.size()
+    part = line.shard(mesh)
+    size, rank = part.size, part.shards.rank
+    softmax = create_operator("softmax", 8, 2).double()
+    convolution = find_case("convolution").operator()
+    resolvent = create_operator("infsa", 8, 2, strategy="resolvent").double()
+    u = torch.randn(1, size, 8, dtype=torch.float64)
+    both = init_device_mesh("cpu", (1, count), mesh_dim_names=("data", "domain"))
+    calls = {
+        "no mesh": lambda: line.shard("cpu"),
+        "no dimension": lambda: line.shard(mesh, dimension="tensor"),
+        "several dimensions": lambda: line.shard(both),
+        "one of several": lambda: line.shard(both, dimension="domain"),
+        "more ranks": lambda: Domain.line(1).shard(mesh),
+        "sizes": lambda: line.shard(mesh, sizes=(8,) * count),
+        "points": lambda: Domain.line(8 + rank).shard(mesh),
+        "order": lambda: Domain.line(8, causal=bool(rank)).shard(mesh),
+        "other values": lambda: Domain.points(torch.rand(8, 1) + rank).shard(mesh),
+        "parts of two kinds": lambda: Domain.from_shard(Domain.line(3, causal=rank > 0), mesh),
+        "parts of times": lambda: Domain.from_shard(Domain.timestamps(torch.arange(3.0)), mesh),
+        "sharded again": lambda: part.shard(mesh),
+        "slice": lambda: part[:2],
+        "quadrature": lambda: part.quadrature(),
+        "dense": lambda: softmax.dense(u, part),
+        "weights": lambda: softmax.weights(u, part),
+        "init_state": lambda: softmax.init_state(1, part),
+        "collate": lambda: Domain.collate([part, part]),
+        "stencil": lambda: convolution(u, part.replace(kind="counting")),
+        "resolvent": lambda: resolvent(u, part),
+        "resolvent plan": lambda: resolvent.plan(part),
+        "query domain": lambda: softmax(u, part, query=u, query_domain=line[:size]),
+    }
+    out = {}
+    for name, call in calls.items():
+        try:
+            call()
+            out[name] = "answered"
+        except FredholmError as error:
+            out[name] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def own_parts(mesh: Any) -> dict[str, float]:
+    """A domain from each rank's own points, none of which another rank has seen, grid or not."""
+    case = find_case("itnet")
+    operator, whole = case.operator(), case.domains()["masses"]
+    part, rows = shard(whole, mesh)
+    alone = part.replace(shards=None, shape=None)
+    built = Domain.from_shard(alone, mesh)
+    u = signal(case, 3)
+    operator.requires_grad_(False)
+    wanted = {"points": operator(u, whole)[:, rows]}
+    found = {"points": operator(u[:, rows], built)}
+    case = find_case("ckconv")
+    operator = case.operator().requires_grad_(False)
+    whole = operator.kernel.default_domain(POINTS, device=u.device, dtype=u.dtype)
+    part, rows = shard(whole, mesh)
+    built = Domain.from_shard(part.replace(shards=None), mesh, shape=(POINTS,))
+    assert operator.plan(built).path == operator.plan(part).path
+    wanted["grid"], found["grid"] = operator(u, whole)[:, rows], operator(u[:, rows], built)
+    return differences(found, wanted)

@@ -1,0 +1,117 @@
+"""Sharded = whole: every registered operator on a domain over several processes, with shards of
+different sizes, answers as on the whole domain, in values and in all gradients; and sends as many
+numbers as its plan says.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fredholm.operators import list_operators
+
+from ..contracts.cases import cases
+from ..tolerances import RELATIVE
+from . import jobs
+
+TOLERANCE = RELATIVE[jobs.torch.float64]
+REGISTERED = [case.label for case in cases() if case.name in list_operators()]
+ONE_EACH = [next(case.label for case in cases([name])) for name in list_operators()]
+FEW = ["padded", "bias", "causal masses"]
+
+# Layers with a converter whose algorithm needs all points in one process: a list that may only get
+# shorter. Each is refused by name, on the domains named.
+PAIRS = {"graph", "bias", "causal window"}
+REFUSED: dict[str, set[str] | str] = {
+    "linear attention": PAIRS,
+    "graph": PAIRS,
+    "dynamic graph": PAIRS,
+    "infsa-resolvent": "everywhere",
+    "infsa-resolvent-gmres": "everywhere",
+    "convolution": "everywhere",
+    "convolution-2d-circular": "everywhere",
+    "recurrence-lstm": "everywhere",
+    "recurrence-gru-both-ways": "everywhere",
+    "s4d-fft": "everywhere",
+    "s4d-scan": "everywhere",
+    "linear-system-in-time": "everywhere",
+    "selective": "everywhere",
+    "mamba": "everywhere",
+}
+
+
+def check(label: str, answers: list[dict]) -> set[str]:
+    """Every answer within tolerance and as planned; the domains that were refused."""
+    refused = set()
+    for rank, answer in enumerate(answers):
+        for where, found in answer.items():
+            if isinstance(found, str):
+                assert "Error: " in found
+                refused.add(where)
+                continue
+            gaps, (sent, planned, plan) = found
+            wrong = {name: gap for name, gap in gaps.items() if not gap <= TOLERANCE}
+            assert not wrong, f"{label} on {where}, rank {rank}: {wrong}"
+            assert sent == planned, f"{label} on {where}, rank {rank}: sent {sent}; {plan}"
+    return refused
+
+
+@pytest.mark.parametrize("label", ONE_EACH)
+def test_two_shards_are_the_whole(two, label):
+    served = [where for where in FEW if where in jobs.find_case(label).domains()]
+    assert served
+    assert not check(label, two.run(jobs.contract, label, served))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", REGISTERED)
+def test_three_shards_one_empty_are_the_whole_on_every_domain(three, label):
+    assert not check(label, three.run(jobs.contract, label))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [c.label for c in cases() if c.label not in REGISTERED])
+def test_converted_layers_are_the_whole_or_refused_by_name(two, label):
+    domains = set(jobs.find_case(label).domains())
+    listed = REFUSED.get(label, set())
+    expected = domains if listed == "everywhere" else domains & set(listed)
+    assert check(label, two.run(jobs.contract, label)) == expected
+
+
+STRATEGIES = {
+    "infsa-rows-tied": {"name": "neumann", "hops": 3},
+    "itnet": {"name": "monte_carlo", "samples": 3, "anchors": True},
+}
+
+
+@pytest.mark.parametrize("label", STRATEGIES)
+@pytest.mark.parametrize("where", ["points", "causal padded"])
+def test_strategies(two, label, where):
+    strategy = STRATEGIES[label]
+    for gaps in two.run(jobs.compare, label, where, strategy):
+        assert max(gaps.values()) <= TOLERANCE, gaps
+    for sent, planned, plan in two.run(jobs.numbers, label, where, strategy):
+        assert sent == planned, plan
+
+
+@pytest.mark.parametrize(
+    ("label", "where"),
+    [("softmax", "causal padded"), ("itnet", "bias"), ("linear_attention", "causal padded")],
+)
+def test_queries_on_a_domain_of_their_own(two, label, where):
+    for gaps, (sent, planned) in two.run(jobs.crossed, label, where):
+        assert max(gaps.values()) <= TOLERANCE, gaps
+        assert sent == planned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["bias", "padded", "causal padded"])
+@pytest.mark.parametrize("label", ["softmax", "itnet", "itnet_low_rank", "luna", "ckconv"])
+def test_queries_on_a_domain_of_their_own_with_empty_shards(three, label, where):
+    for gaps, (sent, planned) in three.run(jobs.crossed, label, where):
+        assert max(gaps.values()) <= TOLERANCE, gaps
+        assert sent == planned
+
+
+def test_each_rank_may_bring_its_own_points(two):
+    for gaps in two.run(jobs.own_parts):
+        assert max(gaps.values()) <= TOLERANCE, gaps

@@ -1,0 +1,26 @@
+"""Models whose points are in shards: token-wise work is local, read-outs are over all ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import jobs
+from .test_contract import TOLERANCE
+
+
+@pytest.mark.parametrize("name", jobs.MODELS)
+def test_loss_and_gradients_are_the_whole_models(two, name):
+    for gaps in two.run(jobs.model_on_shards, name):
+        assert len(gaps) > 10
+        assert max(gaps.values()) <= TOLERANCE, gaps
+
+
+def test_read_outs(two):
+    for gaps in two.run(jobs.read_outs):
+        assert max(gaps.values()) <= TOLERANCE, gaps
+
+
+@pytest.mark.slow
+def test_read_outs_with_an_empty_shard(three):
+    for gaps in three.run(jobs.read_outs):
+        assert max(gaps.values()) <= TOLERANCE, gaps

@@ -1,0 +1,47 @@
+"""Bad input is refused by name, by every rank alike, and nothing hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fredholm.domain import Domain
+from fredholm.errors import DomainError
+
+from . import jobs
+
+EXPECTED = {
+    "no mesh": "DeviceMesh, got str",
+    "no dimension": "no dimension 'tensor'",
+    "several dimensions": "2 dimensions",
+    "one of several": "answered",
+    "more ranks": "fewer than the 2 ranks",
+    "sizes": "8 in all",
+    "points": "points is 8 on rank 0 and 9 on rank 1",
+    "order": "causal is False on rank 0 and True on rank 1",
+    "other values": "checksum",
+    "parts of two kinds": "causal is False on rank 0",
+    "parts of times": "give masses",
+    "sharded again": "shard needs a whole domain",
+    "slice": "a slice needs a whole domain",
+    "quadrature": "quadrature() needs a whole domain",
+    "dense": "quadrature() needs a whole domain",
+    "weights": "quadrature() needs a whole domain",
+    "init_state": "init_state needs a whole domain",
+    "collate": "collate needs a whole domain",
+    "stencil": "StencilKernel",
+    "resolvent": "Resolvent cannot integrate HopKernel over a sharded domain",
+    "resolvent plan": "no exchange between ranks",
+    "query domain": "shard it over the same mesh",
+}
+
+
+def test_bad_input_is_refused_by_name(two):
+    for answer in two.run(jobs.refusals):
+        assert answer.keys() == EXPECTED.keys()
+        for what, words in EXPECTED.items():
+            assert words in answer[what], (what, answer[what])
+
+
+def test_without_a_process_group():
+    with pytest.raises(DomainError, match="torchrun"):
+        Domain.line(4).shard(None)

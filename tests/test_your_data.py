@@ -1,0 +1,61 @@
+"""The walk-through of docs/your-data.md, run as it is written there; figures may differ."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fredholm.cli.main import main
+
+TEXT = (Path(__file__).parents[1] / "docs" / "your-data.md").read_text(encoding="utf-8")
+FENCED = re.compile(r"<!-- (run|file(?:: \S+)?) -->\n```\w+\n(.*?)```", re.DOTALL)
+
+
+def alike(line: str) -> str:
+    """A line without its figures, and without what depends on where it is run."""
+    line = re.sub(r"\S*/(?=[\w.-]+)", "", line)
+    return re.sub(r"\s+", " ", re.sub(r"[\d.,e+-]*\d[\d.,]*", "#", line)).strip()
+
+
+def check(expected: list[str], shown: list[str], command: str) -> None:
+    """Each line that is written follows in what was shown; ``…`` stands for any lines."""
+    lines, place, free = [alike(line) for line in shown if line.strip()], 0, False
+    for line in (line for line in expected if line.strip()):
+        if line.strip() == "…":
+            free = True
+            continue
+        wanted = alike(line)
+        found = lines.index(wanted, place) if wanted in lines[place:] else None
+        assert found is not None, f"{command}: no line {line!r} in\n" + "\n".join(shown[place:])
+        assert free or found == place, f"{command}: {lines[place]!r} comes before {line!r}"
+        place, free = found + 1, False
+
+
+@pytest.mark.slow
+def test_the_walk_through(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    ran = []
+    for what, block in FENCED.findall(TEXT):
+        if what == "file":
+            exec(block, {})
+        elif what.startswith("file: "):
+            Path(what.removeprefix("file: ")).write_text(block)
+        else:
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, *expected = part.splitlines()
+                words = shlex.split(command)
+                if words[0] == "head":
+                    shown = Path(words[2]).read_text().splitlines()[: -int(words[1])]
+                else:
+                    assert main(words[1:]) == 0, command
+                    shown = capsys.readouterr().out.splitlines()
+                check(expected, shown, command)
+                ran.append(words[1] if words[0] == "fredholm" else words[0])
+    assert ran == ["data", "compare", "train", "evaluate", "predict", "head", "explain"]
+    assert (tmp_path / "runs/walks/report/index.html").is_file()
+    assert os.listdir(tmp_path / "compare")

@@ -1,0 +1,215 @@
+"""Files of the user's own, from a path to predictions: each kind trains, is evaluated under the
+user's names, and answers about new samples.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fredholm.cli.main import main
+from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.training import evaluate, load_recipe, predict, train, write_predictions
+from fredholm.training.calibration import fit_temperature
+from fredholm.training.own_files import names_files
+
+RNG = np.random.default_rng(0)
+SMALL = ["model.body.dim=8", "model.body.depth=1", "model.body.heads=2", "operator=softmax"]
+SHORT = [*SMALL, "training.epochs=1", "schedule.warmup_epochs=0"]
+
+
+def series(path: Path) -> None:
+    rows = ["id,time,x,mood"]
+    for i in range(20):
+        rows += [
+            f"{i},{k + (k > 2)},{i % 2 + k / 9:.3f},{'calm' if i % 2 else 'wild'}"
+            for k in range(4 + i % 3)
+        ]
+    path.write_text("\n".join(rows) + "\n")
+
+
+def rows(path: Path) -> None:
+    cells = [f"{i % 7},{'ab'[i % 2]},{1000 + 50.5 * (i % 7)}" for i in range(30)]
+    path.write_text("\n".join(["size,colour,price", *cells]) + "\n")
+
+
+def texts(path: Path) -> None:
+    cells = [
+        f'"a {"fine" if i % 2 else "dull"} film number {i}",{"pos" if i % 2 else "neg"}'
+        for i in range(20)
+    ]
+    path.write_text("\n".join(["review,sentiment", *cells]) + "\n")
+
+
+def pictures(path: Path) -> None:
+    for i in range(12):
+        folder = path / ("dark" if i % 2 else "light")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), 200 * (1 - i % 2) + i, np.uint8)).save(
+            folder / f"{i}.png"
+        )
+
+
+def clouds(path: Path) -> None:
+    np.savez(path, points=RNG.normal(size=(16, 6, 3)), label=np.array(["cup", "hat"] * 8))
+
+
+def steps(path: Path) -> None:
+    x = RNG.normal(size=(16, 5, 1))
+    np.savez(path, X=x, y=np.where(x[..., 0] > 0, "up", "down"))
+
+
+def fields(path: Path) -> None:
+    a = RNG.normal(size=(12, 4, 4))
+    np.savez(path, inputs=a, outputs=3 * a)
+
+
+def scattered(path: Path) -> None:
+    places = RNG.uniform(size=(12, 7, 2))
+    np.savez(path, coordinates=places, inputs=places.sum(2), outputs=places.prod(2))
+
+
+KINDS = {
+    "series.csv": series,
+    "rows.csv": rows,
+    "texts.csv": texts,
+    "pictures": pictures,
+    "clouds.npz": clouds,
+    "steps.npz": steps,
+    "fields.npz": fields,
+    "scattered.npz": scattered,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run on each kind of files."""
+    folder = tmp_path_factory.mktemp("own")
+    for name, write in KINDS.items():
+        write(folder / name)
+        said: list[str] = []
+        run = folder / "runs" / name
+        train(load_recipe(str(folder / name), SHORT), run, report=said.append)
+        assert said[0].startswith(f"{Path(name).stem}: ")
+    return folder
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_path_is_trained_on_evaluated_and_asked(trained, name):
+    run = trained / "runs" / name
+    result = evaluate(run)
+    assert result["dataset"] == Path(name).stem
+    answers = predict(run, [trained / name], batch_size=5)
+    kind = name.split(".")[0]
+    if kind in ("series", "texts", "pictures", "clouds"):
+        classes = {"series": {"calm", "wild"}, "texts": {"neg", "pos"}}.get(kind)
+        classes = classes or {"pictures": {"dark", "light"}, "clouds": {"cup", "hat"}}[kind]
+        assert set(answers[0]["probabilities"]) == classes == set(result["classes"])
+        assert abs(sum(answers[0]["probabilities"].values()) - 1) < 1e-5
+        assert 0.05 <= json.loads((run / "calibration.json").read_text())["temperature"] <= 20
+    elif kind == "rows":
+        values = np.array([row["value"] for row in answers])
+        assert 900 < values.min() < values.max() < 1500  # in the units of the file
+        assert 0 < result["absolute_error"] < 500
+    elif kind == "steps":
+        assert len(answers[0]["classes"]) == 5
+        assert set(answers[0]["classes"]) <= {"up", "down"}
+    else:
+        shape = np.array(answers[0]["values"]).shape
+        assert shape == {"fields": (1, 4, 4), "scattered": (7, 1)}[kind]
+
+
+def test_what_is_predicted_is_what_is_evaluated(trained):
+    """The rows of the file that are the test set, asked one by one, have the evaluation's score."""
+    from fredholm.data.files import open_files
+
+    for name in ("series.csv", "pictures", "clouds.npz"):
+        run, source = trained / "runs" / name, open_files(trained / name)
+        answers = predict(run, [trained / name])
+        names, codes = source.collection.labels.names, source.collection.labels.codes
+        test = np.flatnonzero(source.parts == 2)
+        right = np.mean([answers[i]["class"] == names[codes[i]] for i in test])
+        assert right == pytest.approx(evaluate(run)["accuracy"])
+
+
+def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
+    answers = predict(trained / "runs" / "series.csv", [trained / "series.csv"])
+    lines = write_predictions(answers, tmp_path / "a.csv").read_text().splitlines()
+    assert lines[0] == "file,row,id,class,probability,p(calm),p(wild)"
+    assert len(lines) == 21
+    assert json.loads(write_predictions(answers, tmp_path / "a.json").read_text()) == answers
+    arrays = np.load(write_predictions(answers, tmp_path / "a.npz"))
+    assert arrays["probabilities"].shape == (20, 2)
+    points = predict(trained / "runs" / "steps.npz", [trained / "steps.npz"])
+    assert len(write_predictions(points, tmp_path / "s.csv").read_text().splitlines()) == 1 + 16 * 5
+    field = predict(trained / "runs" / "fields.npz", [trained / "fields.npz"])
+    assert np.load(write_predictions(field, tmp_path / "f.npz"))["values"].shape == (12, 1, 4, 4)
+    with pytest.raises(OptionError, match=r"fields are arrays: needs \.npz or \.json"):
+        write_predictions(field, tmp_path / "f.csv")
+    with pytest.raises(OptionError, match=r"out: received 'a.txt'"):
+        write_predictions(answers, tmp_path / "a.txt")
+
+
+def test_standard_input_is_a_file(trained, monkeypatch, capsys):
+    class Stdin:
+        buffer = io.BytesIO(b"size,colour\n3,a\n4,b\n")
+
+    monkeypatch.setattr("sys.stdin", Stdin)
+    assert main(["predict", str(trained / "runs" / "rows.csv"), "-", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = predict(trained / "runs" / "rows.csv", [trained / "rows.csv"])
+    assert [row["value"] for row in found] == pytest.approx(
+        [expected[i]["value"] for i in (10, 11)]
+    )
+    monkeypatch.setattr("sys.stdin", type("Lines", (), {"buffer": io.BytesIO(b"a fine film\n")}))
+    assert main(["predict", str(trained / "runs" / "texts.csv"), "-", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["class"] in ("neg", "pos")
+
+
+def test_files_that_changed_since_are_not_evaluated(trained, tmp_path):
+    path = tmp_path / "rows.csv"
+    rows(path)
+    run = tmp_path / "run"
+    train(load_recipe(str(path), SHORT), run)
+    path.write_text(path.read_text() + "3,a,1100\n")
+    with pytest.raises(DataError, match="has changed since the run was trained"):
+        evaluate(run)
+
+
+def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):
+    rows(tmp_path / "rows.csv")
+    recipe = load_recipe({"data": {"path": str(tmp_path / "rows.csv"), "label": "colour"}})
+    assert (recipe.name, recipe.data.name, recipe.data.label) == ("rows", "files", "colour")
+    assert main(["data", "describe", str(tmp_path / "rows.csv"), "--label", "colour"]) == 0
+    said = capsys.readouterr().out
+    assert "kind rows, classification" in said
+    assert "classes:      a 15, b 15" in said
+    assert "next: fredholm train" in said
+    with pytest.raises(RecipeError, match=r"data.label: received 'x'; digits says it itself"):
+        load_recipe("digits", ["data.label=x"])
+
+
+def test_a_bare_word_is_a_recipe_and_a_path_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert load_recipe("digits").data.name == "digits"
+    assert names_files("./digits")
+    assert names_files("digits/")
+    assert not names_files("digits")
+    with pytest.raises(DataError, match="holds no file that can be read"):
+        load_recipe("./digits")
+
+
+def test_the_temperature_gives_what_is_right_as_often_as_it_says():
+    torch.manual_seed(0)
+    logits = torch.randn(4000, 3)
+    labels = torch.distributions.Categorical(logits=logits).sample()
+    assert fit_temperature(logits, labels) == pytest.approx(1.0, abs=0.06)
+    assert fit_temperature(4 * logits, labels) == pytest.approx(4.0, abs=0.25)
+    assert 0.05 < fit_temperature(torch.eye(2).repeat(5, 1), torch.tensor([0, 1] * 5)) < 1
