@@ -45,12 +45,18 @@ class Patience(EarlyStopping):
 
 
 class LastStep(Callback):
-    """Ends a fit after so many steps, with the validation that every epoch ends with: at the
-    trainer's own limit there is none.
+    """Ends a fit after so many steps, with the validation that every epoch ends with.
+
+    At the trainer's own ``max_steps`` there is no validation, and with it a fit resumed from the
+    end of an epoch would end that epoch a second time.
     """
 
     def __init__(self, steps: int):
         self.steps = steps
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        if trainer.global_step >= self.steps:
+            trainer.should_stop = True
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
         if trainer.global_step >= self.steps:

@@ -159,6 +159,7 @@ def fit(
     bar = [RichProgressBar()] if sys.stderr.isatty() and say is not None else []
     last = None if limits.steps is None else LastStep(limits.steps)
     parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
+    module.last_step = limits.steps
     with _quiet(), _graceful(checkpoints):
         trainer = pl.Trainer(
             accelerator="auto",
@@ -166,7 +167,6 @@ def fit(
             strategy=limits.strategy,
             precision=PRECISIONS[limits.precision],  # type: ignore[arg-type]
             max_epochs=-1 if limits.epochs is None else limits.epochs,
-            max_steps=-1 if limits.steps is None else limits.steps,
             gradient_clip_val=limits.clip_norm,
             accumulate_grad_batches=limits.accumulate,
             num_sanity_val_steps=0,

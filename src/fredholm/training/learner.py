@@ -105,6 +105,7 @@ class Learner(pl.LightningModule):
         super().__init__()
         self.model: Any = model
         self.loader, self.descent, self.seed = loader, descent, seed
+        self.last_step: int | None = None  # of a fit that ends by steps
         self.sums = [0.0, 0.0]  # of the epoch so far: loss * n, n
         self.metrics: dict[str, float] = {}
         self.loader_state: dict[str, Any] | None = None
@@ -187,7 +188,9 @@ class Learner(pl.LightningModule):
         return loader
 
     def configure_optimizers(self):
-        steps = int(self.trainer.estimated_stepping_batches)
+        self.trainer.fit_loop.setup_data()  # without a limit of epochs the trainer has not yet
+        limits = (self.trainer.estimated_stepping_batches, self.last_step or math.inf)
+        steps = int(min(limits))
         batches = self.trainer.num_training_batches
         epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
         return self.descent.optimizers(self.trained(), steps, epoch)

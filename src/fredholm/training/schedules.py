@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 
@@ -135,7 +135,7 @@ def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def direction(metric: str) -> str:
+def direction(metric: str) -> Literal["max", "min"]:
     """Whether a metric of a validation shall be ``"max"`` or ``"min"``.
 
     Example:
