@@ -33,6 +33,20 @@ MODELS = sorted(path.parent for path in HOUSE.glob("models/*/*/config.json"))
 RUNS = sorted(path.name.removesuffix("-finished") for path in HOUSE.glob("trained/*-finished"))
 LINEARIZED = sorted(path.parent for path in HOUSE.glob("linearized/*/linear_attention.json"))
 RECIPES = sorted(HOUSE.glob("recipes/*.yaml"))
+PLATEAU = {"optimizer.name", "schedule.name", "schedule.warmup_epochs"} | {
+    f"schedule.{key}" for key in ("factor", "patience")
+}
+MENDED = {
+    "ckcnn-pmnist": PLATEAU | {"model.body.dropout", "model.body.input_dropout"},
+    "ckcnn-scifar10": PLATEAU | {"model.body.dropout", "model.body.input_dropout"},
+    "ckcnn-kjv": PLATEAU | {"optimizer.weight_decay", "data.batch_size"},
+    "itnet-modelnet40": {"training.label_smoothing", "model.encoder.sigma", "operator.sigma"},
+    "itnet-glue-mlm": {
+        *("schedule.name", "schedule.warmup_epochs", "schedule.warmup_steps"),
+        *("training.epochs", "training.steps"),
+    },
+}
+"""Keys of recipes that say now what their papers say, see tests/training/papers.yaml."""
 PLANS = json.loads((HOUSE / "plans.json").read_text(encoding="utf-8"))
 
 
@@ -230,6 +244,7 @@ def test_a_run_with_a_kernel_of_its_own_predicts_as_it_did_once_its_definition_i
 def test_a_recipe_is_accepted_with_its_keys_where_they_are_now(path):
     """A user's own recipe is told the new keys rather than read as if it had them."""
     from fredholm.training import load_recipe
+    from fredholm.training.recipe_files import differences
     from fredholm.training.recipe_text import parse
 
     raw = {"name": path.stem, **parse(path.read_text(encoding="utf-8"), path.name)}
@@ -240,7 +255,8 @@ def test_a_recipe_is_accepted_with_its_keys_where_they_are_now(path):
         assert all(f"model.{key}: " in str(caught.value) for key in moved)
         assert "it is now model." in str(caught.value)
     recipe = load_recipe(migrate_recipe(raw))
-    assert recipe == load_recipe(path.stem)
+    changed = differences(recipe.to_dict(), load_recipe(path.stem).to_dict())
+    assert {line.partition(" ")[0] for line in changed} == MENDED.get(path.stem, set())
 
 
 def step_now(said: str) -> str:

@@ -74,6 +74,11 @@ EXTRAS = {
     "accumulate": ["training.accumulate=2", "training.checkpoint_steps=1"],
     "no-ema": ["training.ema_decay=null"],
 }
+PLATEAU = "{name: plateau, warmup_steps: 3, patience: 0, factor: 0.5}"
+COURSES = {
+    "plateau": [f"schedule={PLATEAU}", "optimizer.name=adam"],
+    "steps": ["schedule={name: step, every: 0.5, factor: 0.9}", "training.steps=17"],
+}
 
 
 @pytest.mark.parametrize("extra", EXTRAS.values(), ids=EXTRAS)
@@ -89,6 +94,21 @@ def test_resume_is_bitwise_wherever_it_stopped(tmp_path, recipe, crash_at, extra
         crash_at(None)
         train(chosen, folder, resume=True)
         assert_same(tmp_path / "whole", folder)
+
+
+@pytest.mark.parametrize("extra", COURSES.values(), ids=COURSES)
+def test_a_resumed_schedule_goes_on_with_the_same_rates(tmp_path, recipe, crash_at, extra):
+    # So low a rate that nothing improves.
+    chosen = recipe("optimizer.lr=1e-6", "data.batch_size=200", *extra)
+    train(chosen, tmp_path / "whole")
+    rates = [row["lr"] for row in outcome(tmp_path / "whole")[0]]
+    assert len(set(rates)) > 1
+    crash_at(len(_batches(chosen)))  # the newest checkpoint is that of the epoch's end
+    with pytest.raises(Crash):
+        train(chosen, tmp_path / "stopped")
+    crash_at(None)
+    train(chosen, tmp_path / "stopped", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "stopped")
 
 
 def _batches(recipe):

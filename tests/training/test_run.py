@@ -17,9 +17,9 @@ from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
-from fredholm.training.learner import warmup_cosine
 from fredholm.training.metrics import summarise
 from fredholm.training.module import Classifier
+from fredholm.training.schedules import warmup_cosine
 
 
 def rows_of(folder):

@@ -64,6 +64,25 @@ class Patience(EarlyStopping):
             trainer.should_stop = True
 
 
+class LastStep(Callback):
+    """Ends a fit after so many steps, with the validation that every epoch ends with.
+
+    At the trainer's own ``max_steps`` there is no validation, and with it a fit resumed from the
+    end of an epoch would end that epoch a second time.
+    """
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        if trainer.global_step >= self.steps:
+            trainer.should_stop = True
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
+        if trainer.global_step >= self.steps:
+            trainer.should_stop = True
+
+
 class Table(Callback):
     """A CSV file of the fit, one row a record, kept in checkpoints; a subclass sets ``path`` (None
     for no file), ``rows`` and ``columns``.
@@ -114,13 +133,13 @@ class History(Table):
         if trainer.is_global_zero:
             self.write()
             if self.report:
-                epochs = trainer.max_epochs
+                epochs = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
                 shown = "  ".join(
                     f"{key.replace('_', ' ')} {value:.4g}"
                     for key, value in pl_module.metrics.items()
                 )
                 self.report(
-                    f"epoch {row['epoch']}/{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
+                    f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
                     f"{row['seconds']:.0f} s"
                 )
 

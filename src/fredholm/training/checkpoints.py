@@ -195,6 +195,8 @@ class Checkpoints(Checkpoint):
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches or done >= trainer.num_training_batches:
             return
+        if trainer.should_stop:  # the last step: the epoch ends here
+            return
         waited = self.minutes is not None and time.monotonic() - self.last_save >= 60 * self.minutes
         counted = self.steps is not None and trainer.global_step % self.steps == 0
         if _any(trainer, self.requested or waited or counted):

@@ -28,7 +28,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 
 from ..errors import CheckpointError, OptionError
 from ..files import storing
-from .callbacks import Ema, History, KeepModel, Patience
+from .callbacks import Ema, History, KeepModel, LastStep, Patience
 from .checkpoints import AtomicIO, Checkpoints, newest_readable
 from .failures import Interrupted
 from .learner import Learner
@@ -43,7 +43,8 @@ class Limits:
     """How long, on what, and how often the state is saved.
 
     Attributes:
-        epochs, steps, minutes: the first that is reached ends the fit.
+        epochs, steps, minutes: the first that is reached ends the fit; without epochs, steps are
+            needed.
         clip_norm: of the gradient, over all parameters.
         accumulate: batches a step.
         ema_decay: of the average of the weights that validation and the kept model use; None for
@@ -54,10 +55,10 @@ class Limits:
         save_minutes, save_steps: within an epoch; after each epoch it is saved anyway.
 
     Raises:
-        OptionError: an unknown precision.
+        OptionError: an unknown precision, or neither epochs nor steps.
     """
 
-    epochs: int
+    epochs: int | None
     steps: int | None = None
     minutes: float | None = None
     clip_norm: float | None = 1.0
@@ -71,6 +72,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
+        if self.epochs is None and self.steps is None:
+            raise OptionError("received neither epochs nor steps; needs one of them")
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,9 @@ def fit(
     )
     stopping = [] if stop is None or stop.patience is None else [_patience(stop)]
     bar = [RichProgressBar()] if sys.stderr.isatty() and say is not None else []
-    parts = [ema, timer, keeper, history, *callbacks, *stopping, *bar, checkpoints]
+    last = None if limits.steps is None else LastStep(limits.steps)
+    parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
+    module.last_step = limits.steps
     plugins: list[Any] = [AtomicIO(), group.environment]
     if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
         plugins.append(DoublePrecision())
@@ -176,8 +181,7 @@ def fit(
             num_nodes=group.nodes,
             strategy=make_strategy(limits.strategy, group),
             precision=None if limits.precision == "64" else PRECISIONS[limits.precision],  # type: ignore[arg-type]
-            max_epochs=limits.epochs,
-            max_steps=-1 if limits.steps is None else limits.steps,
+            max_epochs=-1 if limits.epochs is None else limits.epochs,
             gradient_clip_val=limits.clip_norm,
             accumulate_grad_batches=limits.accumulate,
             num_sanity_val_steps=0,
@@ -203,7 +207,7 @@ def fit(
 
 def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
     """Why a fit ended."""
-    if len(rows) >= limits.epochs:
+    if limits.epochs is not None and len(rows) >= limits.epochs:
         return "all epochs done"
     if limits.steps is not None and rows[-1]["step"] >= limits.steps:
         return "all steps done"

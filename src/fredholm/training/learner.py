@@ -7,33 +7,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ..errors import OptionError
 from .failures import TrainingFailed
+from .schedules import Schedule
 from .sharding import is_sharded, shard
 
 # Makes the training loader of one process, from its rank and the number of processes.
 Loader = Callable[[int, int], Any]
-
-
-def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
-    """Learning rate at ``step`` as a share of the peak: linear over ``warmup`` steps, then a cosine
-    down to ``floor``.
-
-    Example:
-        >>> [round(warmup_cosine(s, 2, 6, 0.1), 3) for s in range(7)]
-        [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
-    """
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def step_seed(*key: int) -> int:
@@ -49,30 +38,32 @@ def step_seed(*key: int) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 
 
+OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+
+
 @dataclass(frozen=True)
 class Descent:
-    """AdamW, with a linear warm-up and a cosine, stepped with the optimiser.
+    """AdamW, or Adam with L2 decay, and a schedule of its learning rate.
 
     Attributes:
         lr: at the peak.
-        weight_decay: of parameters whose group names no other.
-        betas, eps: of AdamW.
-        warmup, of: the warm-up takes ``warmup / of`` of all steps: epochs of epochs, or a share
-            of 1.
-        floor: the last learning rate, as a share of the peak.
+        weight_decay: of parameters whose group names no other. AdamW shrinks the weights by it;
+            Adam adds it, times the weights, to the gradient.
+        betas, eps: of both.
+        name: of :data:`OPTIMIZERS`.
+        schedule: warm-up, and what follows it.
     """
 
     lr: float
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    warmup: float = 0.0
-    of: float = 1.0
-    floor: float = 0.0
+    name: str = "adamw"
+    schedule: Schedule = field(default_factory=Schedule)
 
-    def optimizer(self, parameters: list[Any]) -> torch.optim.AdamW:
+    def optimizer(self, parameters: list[Any]) -> torch.optim.Optimizer:
         """The optimiser of ``parameters``, or of groups of them."""
-        return torch.optim.AdamW(
+        return OPTIMIZERS[self.name](
             parameters,
             lr=self.lr,
             betas=self.betas,
@@ -80,13 +71,12 @@ class Descent:
             weight_decay=self.weight_decay,
         )
 
-    def optimizers(self, parameters: list[Any], steps: int) -> dict[str, Any]:
-        """The optimiser and its schedule over ``steps``, as Lightning takes them."""
-        optimizer, warmup = self.optimizer(parameters), round(steps * self.warmup / self.of)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: warmup_cosine(step, warmup, steps, self.floor)
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+    def optimizers(self, parameters: list[Any], steps: int, epoch: int) -> Any:
+        """The optimiser and its schedule over ``steps``, of which ``epoch`` are an epoch, as
+        Lightning takes them.
+        """
+        optimizer = self.optimizer(parameters)
+        return [optimizer], self.schedule.schedulers(optimizer, steps, epoch)
 
 
 class Learner(pl.LightningModule):
@@ -116,6 +106,7 @@ class Learner(pl.LightningModule):
         super().__init__()
         self.model: Any = model
         self.loader, self.descent, self.seed = loader, descent, seed
+        self.last_step: int | None = None  # of a fit that ends by steps
         self.sums = [0.0, 0.0]  # of the epoch so far, over all processes: loss * n, n
         self.metrics: dict[str, float] = {}
         self.loader_state: dict[str, Any] | None = None
@@ -188,7 +179,17 @@ class Learner(pl.LightningModule):
         self.sums = [0.0, 0.0]
 
     def on_train_epoch_end(self) -> None:
-        self.log("train_loss", self.train_loss(), logger=True, sync_dist=False)
+        loss = self.train_loss()
+        self.log("train_loss", loss, logger=True, sync_dist=False)
+        # Before the checkpoint of the epoch is written; Lightning would do it after.
+        for config in self.trainer.lr_scheduler_configs:
+            if config.reduce_on_plateau:
+                known = {"train_loss": loss, **self.metrics}
+                config.scheduler.step(_metric(known, str(config.monitor)))
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        if not isinstance(scheduler, ReduceLROnPlateau):  # see on_train_epoch_end
+            super().lr_scheduler_step(scheduler, metric)
 
     def train_loss(self) -> float:
         """Mean training loss of the epoch so far, over all processes."""
@@ -213,8 +214,12 @@ class Learner(pl.LightningModule):
         return loader
 
     def configure_optimizers(self):
-        steps = int(self.trainer.estimated_stepping_batches)
-        return self.descent.optimizers(self.trained(), steps)
+        self.trainer.fit_loop.setup_data()  # without a limit of epochs the trainer has not yet
+        limits = (self.trainer.estimated_stepping_batches, self.last_step or math.inf)
+        steps = int(min(limits))
+        batches = self.trainer.num_training_batches
+        epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
+        return self.descent.optimizers(self.trained(), steps, epoch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["sums"] = list(self.sums)
@@ -230,3 +235,9 @@ class Learner(pl.LightningModule):
         loader: Any = self.trainer.train_dataloader
         if loader is not None:  # of sharded weights the state is read after the loader was made
             loader.load_state_dict(self.loader_state)
+
+
+def _metric(known: dict[str, float], name: str) -> float:
+    if name not in known:
+        raise OptionError(f"schedule.metric: received {name!r}; needs one of {', '.join(known)}")
+    return known[name]

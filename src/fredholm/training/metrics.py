@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ..errors import require
 from ..registry import Registry
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -51,27 +52,66 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
     return float(result.statistic)
 
 
-def two_classes(confusion: Tensor) -> dict[str, float]:
-    """F1 of the second class and Matthews' correlation, from counts of (class, called) of two
-    classes; 0 where undefined.
+def _sklearn() -> Any:
+    return require("sklearn.metrics", "train", "AUC, F1 and Matthews' correlation")
+
+
+@METRICS.register("f1")
+def f1(outputs: Tensor, labels: Tensor) -> float:
+    """F1 of the second of two classes, or the mean over more of them; 0 where undefined.
 
     Example:
-        >>> two_classes(torch.tensor([[2, 0], [1, 1]]))
-        {'f1': 0.6666666666666666, 'matthews': 0.5773502691896258}
+        >>> f1(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]))
+        0.6666666666666666
     """
-    (negative, false_alarm), (missed, positive) = confusion.tolist()
-    product = (
-        (positive + false_alarm)
-        * (positive + missed)
-        * (negative + false_alarm)
-        * (negative + missed)
-    )
-    cross = positive * negative - false_alarm * missed
-    either = 2 * positive + false_alarm + missed
-    return {
-        "f1": 2 * positive / either if either else 0.0,
-        "matthews": cross / product**0.5 if product else 0.0,
-    }
+    classes = outputs.shape[-1]
+    called, average = outputs.argmax(-1).cpu(), "binary" if classes == 2 else "macro"
+    known = None if classes == 2 else range(classes)
+    score = _sklearn().f1_score
+    return float(score(labels.cpu(), called, labels=known, average=average, zero_division=0.0))
+
+
+@METRICS.register("matthews")
+def matthews(outputs: Tensor, labels: Tensor) -> float:
+    """Matthews' correlation of classes and calls; 0 where undefined.
+
+    Example:
+        >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        >>> round(matthews(logits, torch.tensor([0, 0, 1, 1])), 6)
+        0.57735
+    """
+    labels, called = labels.cpu(), outputs.argmax(-1).cpu()
+    if len(torch.cat([labels, called]).unique()) < 2:  # scikit-learn would warn
+        return 0.0
+    return float(_sklearn().matthews_corrcoef(labels, called))
+
+
+@METRICS.register("auc")
+def auc(outputs: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve of two classes, or the mean of each class against the rest; not a
+    number unless every class is there.
+
+    Example:
+        >>> auc(torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]]), torch.tensor([0, 1, 0]))
+        1.0
+    """
+    classes = outputs.shape[-1]
+    if len(labels.unique()) < classes:
+        return math.nan
+    outputs = outputs.double().cpu()
+    scores = outputs[:, 1] - outputs[:, 0] if classes == 2 else outputs.softmax(-1)
+    return float(_sklearn().roc_auc_score(labels.cpu(), scores, multi_class="ovr"))
+
+
+@METRICS.register("bits")
+def bits(outputs: Tensor, labels: Tensor) -> float:
+    """Mean cross-entropy to the base 2: bits per character of a model of characters.
+
+    Example:
+        >>> round(bits(torch.zeros(2, 4), torch.tensor([0, 3])), 6)
+        2.0
+    """
+    return float(cross_entropy(outputs.double(), labels)) / math.log(2)
 
 
 EXAMPLES = 16  # of each list in a summary
@@ -107,7 +147,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
     return {
         "n": count,
-        **(two_classes(confusion) | _area(logits, labels) if size == 2 else {}),
+        **(_two_classes(logits, labels) if size == 2 else {}),
         "accuracy": int(hits.sum()) / count,
         "balanced_accuracy": float((confusion.diag() / totals)[totals > 0].mean()),
         "loss": float(cross_entropy(logits.double(), labels)),
@@ -122,12 +162,11 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
     }
 
 
-def _area(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Area under the curve of two classes, where both are there."""
-    from ..explain.targets import roc_auc
-
-    area = float(roc_auc((logits[:, 1] - logits[:, 0])[None].double(), labels[None] == 1))
-    return {} if math.isnan(area) else {"auc": area}
+def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """What two classes are judged by as well; the area only where both are there."""
+    area = auc(logits, labels)
+    scores = {"f1": f1(logits, labels), "matthews": matthews(logits, labels)}
+    return scores if math.isnan(area) else scores | {"auc": area}
 
 
 @METRICS.register("perplexity")
@@ -148,4 +187,4 @@ def direction(name: str) -> str:
         >>> direction("perplexity"), direction("accuracy")
         ('min', 'max')
     """
-    return "min" if name == "perplexity" else "max"
+    return "min" if name in ("bits", "perplexity") else "max"

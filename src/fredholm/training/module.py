@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..integral import auxiliary_loss
 from .learner import Descent, Learner, Loader
 from .recipe import Recipe
+from .schedules import Schedule
 from .tasks import Task, create_task
 
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
@@ -89,7 +90,22 @@ def descent_of(recipe: Recipe) -> Descent:
         weight_decay=options.weight_decay,
         betas=(float(first), float(second)),
         eps=options.eps,
+        name=options.name,
+        schedule=schedule_of(recipe),
+    )
+
+
+def schedule_of(recipe: Recipe) -> Schedule:
+    """A recipe's schedule; what it leaves out is :class:`Schedule`'s default."""
+    given = recipe.schedule
+    keys = {"factor", "patience", "metric", "every", "warmup_steps"}
+    milestones = () if given.milestones is None else tuple(given.milestones)
+    return Schedule(
+        given.name,
         warmup=recipe.warmup_epochs,
-        of=recipe.training.epochs,
-        floor=recipe.schedule.min_lr_ratio,
+        # Of a length in steps it is not known here how many epochs they are.
+        of=recipe.training.epochs if recipe.training.steps is None else None,
+        floor=given.min_lr_ratio,
+        milestones=milestones,
+        **given.model_dump(include=keys, exclude_none=True),
     )

@@ -122,7 +122,8 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     per_epoch = samples["train"] // recipe.data.batch_size
     own = sum(p.numel() * p.element_size() for p in model.parameters()) / MEGABYTE
     averaged = 0 if recipe.training.ema_decay is None else 1
-    whole = recipe.training.epochs * (per_epoch * seconds + validation)
+    epochs = _epochs(recipe, per_epoch)
+    whole = epochs * (per_epoch * seconds + validation)
     return RunPlan(
         name=recipe.name,
         dataset=recipe.data.name,
@@ -130,7 +131,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
         samples=samples,
         batch_size=recipe.data.batch_size,
         steps=per_epoch,
-        epochs=recipe.training.epochs,
+        epochs=epochs,
         parameters=sum(p.numel() for p in model.parameters()),
         memory=Memory(own, own, (2 + averaged) * own, activations, peak),
         step_seconds=seconds,
@@ -139,6 +140,16 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
         operators=_operators(model, train, device),
         machine=describe_machine(),
     )
+
+
+def _epochs(recipe: Recipe, batches: int) -> int:
+    """Epochs of a run, the last one begun by its steps counted whole."""
+    options, limits = recipe.training, []
+    if options.epochs is not None:
+        limits.append(options.epochs)
+    if options.steps is not None:
+        limits.append(math.ceil(options.steps * options.accumulate / max(1, batches)))
+    return min(limits)
 
 
 def _data(recipe: Recipe, trust_code: bool) -> tuple[Any, Any, dict[str, int], bool]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from .recipe_text import Word
+from .schedules import direction
 
 # Keys of the section data that say what the user's own files hold.
 READING = ("kind", "label", "time", "id", "group", "text", "channels", "task", "split")
@@ -155,9 +156,11 @@ class Operator(Section):
 
 
 class Optimizer(Section):
-    """AdamW; weight decay acts on weight matrices only (the model says which)."""
+    """AdamW, or Adam with the decay in the gradient (L2); weight decay acts on weight matrices
+    only (the model says which).
+    """
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "adam"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: NonNegative = 0.05
     betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
@@ -165,13 +168,24 @@ class Optimizer(Section):
 
 
 class Schedule(Section):
-    """Linear warm-up, then a cosine down to ``min_lr_ratio`` of the peak, stepped with the
-    optimizer. A run of no more epochs than ``warmup_epochs`` warms up for half of them.
+    """Linear warm-up, by ``warmup_epochs`` or ``warmup_steps``, then a course by name, never below
+    ``min_lr_ratio`` of the peak; see :class:`fredholm.training.schedules.Schedule`. A run that is
+    no longer than its warm-up warms up for half of it.
+
+    ``step`` multiplies the rate by ``factor`` (0.1) at each of ``milestones``, or ``every`` so many
+    epochs; ``plateau`` does whenever ``metric`` (``val_loss``) is no better for more than
+    ``patience`` (10) epochs.
     """
 
-    name: Literal["cosine"] = "cosine"
+    name: Literal["cosine", "linear", "inverse_sqrt", "step", "plateau", "constant"] = "cosine"
     warmup_epochs: NonNegative = 0.0
+    warmup_steps: Positive | None = None
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    patience: Annotated[int, Field(ge=0)] | None = None
+    metric: Literal["val_accuracy", "val_loss", "train_loss"] | None = None
+    milestones: Annotated[list[NonNegative], Field(min_length=1)] | None = None
+    every: Annotated[float, Field(gt=0)] | None = None
 
 
 class EarlyStop(Section):
@@ -185,7 +199,7 @@ class EarlyStop(Section):
 
     @property
     def direction(self) -> str:
-        return self.mode or ("max" if self.metric.endswith("accuracy") else "min")
+        return self.mode or direction(self.metric)
 
 
 class Training(Section):
@@ -194,9 +208,13 @@ class Training(Section):
     ``devices`` processes on each of ``nodes`` machines share every batch; left out, both are what
     torchrun or srun started. ``strategy``: ``ddp`` (each process has all weights; the default of
     several) or ``fsdp2`` (each has its part of them; ``fsdp`` is another name).
+
+    The first of ``epochs``, ``steps`` of the optimizer and ``max_minutes`` that is reached ends the
+    run. ``epochs`` are 10, or, with ``steps``, without a limit.
     """
 
-    epochs: Positive = 10
+    epochs: Positive | None = 10
+    steps: Positive | None = None
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     label_smoothing: Fraction = 0.0
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -210,6 +228,12 @@ class Training(Section):
     devices: Annotated[int, Field(ge=1)] = 1
     nodes: Annotated[int, Field(ge=1)] = 1
     strategy: Annotated[Literal["auto", "ddp", "fsdp2"], BeforeValidator(_sharded)] = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_steps(cls, given: Any) -> Any:
+        counted = isinstance(given, dict) and given.get("steps") is not None
+        return {"epochs": None, **given} if counted else given
 
 
 class Recipe(Section):
@@ -257,7 +281,7 @@ class Recipe(Section):
             0.5
         """
         epochs, given = self.training.epochs, self.schedule.warmup_epochs
-        return given if given < epochs else epochs / 2
+        return given if epochs is None or given < epochs else epochs / 2
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data, every default written out."""
@@ -278,5 +302,31 @@ def _conflicts(recipe: Recipe):
     ):
         got = f"{stop.mode!r} for {stop.metric}"
         yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
+    if training.epochs is None and training.steps is None:
+        yield "training.epochs: received None; needs a number, or training.steps"
+    yield from _schedule_conflicts(recipe.schedule)
     if recipe.operator.name is None and recipe.operator.options:
         yield "operator.name: missing, but the operator has options; needs the name they belong to"
+
+
+# Which keys each schedule has beside the warm-up and `min_lr_ratio`.
+_OF_SCHEDULE = {
+    "step": ("factor", "milestones", "every"),
+    "plateau": ("factor", "patience", "metric"),
+}
+
+
+def _schedule_conflicts(schedule: Schedule):
+    keys = sorted({key for keys in _OF_SCHEDULE.values() for key in keys})
+    for key in keys:
+        value = getattr(schedule, key)
+        if value is not None and key not in _OF_SCHEDULE.get(schedule.name, ()):
+            where = " or ".join(name for name, own in _OF_SCHEDULE.items() if key in own)
+            got = f"{value!r} with {schedule.name!r}"
+            yield f"schedule.{key}: received {got}; needs schedule.name={where}, or remove it"
+    if schedule.name == "step" and (schedule.milestones is None) == (schedule.every is None):
+        got = "neither" if schedule.every is None else "both"
+        yield f"schedule.milestones, schedule.every: received {got}; 'step' needs one of them"
+    if schedule.warmup_steps is not None and schedule.warmup_epochs:
+        got = f"{schedule.warmup_steps} with warmup_epochs {schedule.warmup_epochs:g}"
+        yield f"schedule.warmup_steps: received {got}; needs one of them"

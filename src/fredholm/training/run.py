@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -116,11 +117,8 @@ def _prepare(
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
         say(line)
-    if recipe.warmup_epochs < recipe.schedule.warmup_epochs:
-        say(
-            f"schedule.warmup_epochs: {recipe.schedule.warmup_epochs:g} of "
-            f"{recipe.training.epochs} training.epochs; shortened to {recipe.warmup_epochs:g}"
-        )
+    for line in _shortened(recipe, len(data[0])):
+        say(line)
     loaders = build_loaders(recipe, *data, group.rank, group.size)
     model = build_model(recipe, data[0])
     if recipe.training.strategy == "fsdp2" and isinstance(model.body, ContinuousBody):
@@ -132,6 +130,24 @@ def _prepare(
         for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
             say(line)
     return data, loaders, model
+
+
+def _shortened(recipe: Recipe, samples: int) -> Iterator[str]:
+    """What is said of a warm-up that is as long as the run."""
+    given, options = recipe.schedule, recipe.training
+    if recipe.warmup_epochs < given.warmup_epochs:
+        yield (
+            f"schedule.warmup_epochs: {given.warmup_epochs:g} of "
+            f"{options.epochs} training.epochs; shortened to {recipe.warmup_epochs:g}"
+        )
+    epoch = math.ceil(samples // recipe.data.batch_size / options.accumulate)
+    limits = [options.steps, None if options.epochs is None else options.epochs * epoch]
+    steps = min(limit for limit in limits if limit is not None)
+    asked = given.warmup_steps
+    if asked is None and options.steps is not None:
+        asked = round(epoch * recipe.warmup_epochs)
+    if asked is not None and asked >= steps:
+        yield f"schedule: a warm-up of {asked} steps in a run of {steps}; shortened to {steps // 2}"
 
 
 @contextlib.contextmanager
@@ -211,6 +227,7 @@ def _limits(recipe: Recipe) -> Limits:
     options = recipe.training
     return Limits(
         epochs=options.epochs,
+        steps=options.steps,
         minutes=options.max_minutes,
         clip_norm=options.clip_norm,
         accumulate=options.accumulate,

@@ -15,6 +15,7 @@ from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
 from ..learner import Descent, Learner, Loader
 from ..metrics import Metric
+from ..schedules import Schedule
 from ..tasks import Task
 
 
@@ -70,7 +71,9 @@ class Stage(Learner):
     scores = ("val_loss", "val_metric")
 
     def __init__(self, replaced: Replaced, loader: Loader, options: Any, seed: int):
-        descent = Descent(options.lr, options.weight_decay, warmup=options.warmup)
+        descent = Descent(
+            options.lr, options.weight_decay, schedule=Schedule(warmup=options.warmup)
+        )
         super().__init__(replaced.model, loader, descent, seed)
         self.replaced, self.options = replaced, options
 

@@ -1,0 +1,57 @@
+"""Recipes against the papers' tables, row by row: papers.yaml names the numbers and every
+deviation from them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fredholm.models import model_config
+from fredholm.training import list_recipes, load_recipe
+
+TABLES = yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text(encoding="utf-8"))
+PAPERS = TABLES["papers"]
+
+
+def value_of(name: str, key: str) -> Any:
+    """What a recipe trains with: its own value, or that of its model's preset."""
+    recipe = load_recipe(name)
+    section, *path = key.split(".")
+    preset = model_config(recipe.model.name)
+    if section == "model":
+        part, field = path
+        given = getattr(recipe.model, part)
+        return given[field] if field in given else getattr(getattr(preset, part), field)
+    if section == "operator":
+        own: Any = preset.body
+        return {**own.operator_options, **recipe.operator.options}[path[0]]
+    value: Any = recipe.to_dict()[section]
+    for part in path:
+        value = value[part]
+    return value
+
+
+def plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_recipe_differs_from_its_table_only_where_that_is_said(name):
+    rows = PAPERS[name]["rows"].values()
+    found = {key: plain(value_of(name, key)) for key, _ in rows}
+    differ = {key for key, value in rows if found[key] != value}
+    named = PAPERS[name].get("deviations", {})
+    unnamed = {key: found[key] for key in sorted(differ - named.keys())}
+    assert not unnamed, f"{PAPERS[name]['table']}: other values in the recipe, no reason given"
+    assert named.keys() == differ, "a deviation is named that there is not"
+    reasons = [*named.values(), *PAPERS[name].get("lacking", {}).values()]
+    assert all(isinstance(reason, str) and len(reason) > 10 for reason in reasons)
+
+
+def test_every_recipe_has_a_table_or_is_ours():
+    ours = [name for names in TABLES["ours"].values() for name in names]
+    assert sorted([*PAPERS, *ours]) == list_recipes()
