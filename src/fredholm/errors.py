@@ -9,9 +9,15 @@ from __future__ import annotations
 
 
 class FredholmError(Exception):
-    """Base of every error caused by input, configuration or environment."""
+    """Base of every error caused by input, configuration or environment.
+
+    Attributes:
+        exit_code: of the command line.
+        said: another process of the same run says it.
+    """
 
     exit_code = 2
+    said = False
 
 
 class DomainError(FredholmError, ValueError):

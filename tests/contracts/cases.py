@@ -164,6 +164,17 @@ class StreamingCase(GraphCase):
         return {name: d for name, d in super().domains().items() if name != "causal window"}
 
 
+class WindowCase(OperatorCase):
+    """Softmax on the last points: domains have an order."""
+
+    plain = "causal"
+    permutes = False
+    orders = (True,)
+
+    def domains(self):
+        return {name: domain for name, domain in super().domains().items() if domain.causal}
+
+
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
     """Every registered operator, the ones with variants more than once."""
     special: dict[str, list[OperatorCase]] = {
@@ -245,12 +256,20 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 shared=True,
                 activation="gelu",
             ),
+            WindowCase("luna", "luna-window", channels=3, directions=2, hidden=4, window=2),
         ],
         "linear_attention": [
             OperatorCase("linear_attention"),
             OperatorCase("linear_attention", "linear_attention-performer", feature_map="performer"),
             OperatorCase(
                 "linear_attention", "linear_attention-hedgehog", feature_map="hedgehog", tied=False
+            ),
+            WindowCase(
+                "linear_attention",
+                "linear_attention-window",
+                feature_map="hedgehog",
+                tied=False,
+                window=2,
             ),
         ],
         "itnet": [

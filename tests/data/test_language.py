@@ -301,3 +301,29 @@ def test_hard_negatives_are_near_and_no_translations():
     assert {split_of(book) for book in range(66)} == {"train", "val", "test"}
     assert split_of(4) == "test"
     assert split_of(2) == "val"
+
+
+def test_pythons_documentation_is_whole_documents_each_in_one_split(tmp_path):
+    import json
+
+    from fredholm.data.catalogue.python_docs import split_of
+
+    texts = {f"library/{i}": f"document {i}: " + "abc " * 8 for i in range(80)}
+    (tmp_path / "documents.json").write_text(json.dumps(texts))
+    parts = {
+        split: data.create_dataset("python-docs", split, path=tmp_path, max_length=8).documents
+        for split in ("train", "val", "test")
+    }
+    assert sorted(x for part in parts.values() for x in part) == sorted(texts.values())
+    assert parts["test"] == tuple(t for name, t in texts.items() if split_of(name, 0.1) == "test")
+    (tmp_path / "documents.json").write_text("[1]")
+    with pytest.raises(DataError, match="object of texts"):
+        data.create_dataset("python-docs", "train", path=tmp_path)
+
+
+def test_smollm2_is_weights_with_their_licence():
+    entry = data.describe("smollm2")
+    assert entry["kind"] == "weights"
+    assert entry["licence_data"] == "Apache-2.0 (the weights)"
+    with pytest.raises(OptionError, match="weights, not a data set"):
+        data.create_dataset("smollm2", "train")

@@ -36,30 +36,39 @@ def test_an_epoch_holds_every_sample_once():
 
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_processes_share_each_step(world, drop_last):
-    n, size = 107, 5
+def test_processes_share_each_batch_of_one_process(world, drop_last):
+    n, size = 107, 20
+    alone = EpochOrder(n, size, seed=2, drop_last=drop_last)
     ranks = [
         EpochOrder(n, size, seed=2, drop_last=drop_last, rank=r, world_size=world)
         for r in range(world)
     ]
-    alone = EpochOrder(n, size * world, seed=2, drop_last=drop_last)
     per_rank = [list(order.batches(4)) for order in ranks]
-    assert len({len(batches) for batches in per_rank}) == 1 == len({len(order) for order in ranks})
     for step, whole in enumerate(alone.batches(4)):
         parts = [batches[step] for batches in per_rank]
-        assert len({len(part) for part in parts}) == 1
-        joined = torch.cat(parts)
-        assert torch.equal(joined[: len(whole)], whole)
-        assert len(joined) - len(whole) < world
-    seen = torch.cat([torch.cat(batches) for batches in per_rank]).unique()
-    assert len(seen) == (n // (size * world) * size * world if drop_last else n)
+        assert torch.equal(torch.cat(parts), whole)
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+        assert sizes == [order.share(step) for order in ranks]
+    assert {len(batches) for batches in per_rank} == {len(alone)} == {len(order) for order in ranks}
 
 
-def test_fewer_samples_than_processes():
-    parts = [
-        list(EpochOrder(2, 1, shuffle=False, rank=r, world_size=5).batches(0)) for r in range(5)
-    ]
-    assert [[int(i) for i in part] for part in parts] == [[0], [1], [0], [1], [0]]
+def test_a_process_without_a_share_keeps_step(digits):
+    """Four processes, a last batch of three of 179 samples: the fourth gets one, not counted."""
+    loader = make_loader(digits, 8, rank=3, world_size=4)
+    batches = list(loader)
+    assert len(batches) == len(make_loader(digits, 8))
+    assert loader.order.share(len(batches) - 1) == 0
+    assert len(batches[-1][1]) == 1
+
+
+def test_a_position_is_that_of_any_number_of_processes():
+    alone, shared = EpochOrder(103, 32), EpochOrder(103, 32, rank=1, world_size=2)
+    alone.position = (1, 2)
+    shared.load_state_dict(alone.state_dict())
+    assert shared.position == (1, 2)
+    # as earlier versions saved it: samples a batch of each of two processes
+    shared.load_state_dict({**alone.state_dict(), "batch_size": 16, "world_size": 2})
 
 
 @pytest.mark.parametrize(
@@ -71,10 +80,11 @@ def test_fewer_samples_than_processes():
         {"rank": -1},
         {"world_size": 0},
         {"batch_size": 200, "drop_last": True},
+        {"world_size": 11},
     ],
 )
 def test_impossible_orders(options):
-    with pytest.raises(OptionError, match=r"received|a step takes"):
+    with pytest.raises(OptionError, match=r"received|a batch takes"):
         EpochOrder(**({"n": 100, "batch_size": 10} | options))
 
 
@@ -153,7 +163,6 @@ def test_states_of_another_order_are_refused(digits):
         "seed": 1,
         "shuffle": False,
         "drop_last": True,
-        "world_size": 2,
     }.items():
         with pytest.raises(CheckpointError, match=f"loader state: {key} was {value}"):
             loader.load_state_dict({**state, key: value})
@@ -179,7 +188,7 @@ def test_augmentation_does_not_depend_on_batch_size_or_processes(digits):
 
     whole = images(179)
     assert torch.equal(images(10), whole)
-    assert torch.equal(images(45, rank=1, world=2)[:45], whole[45:90])
+    assert torch.equal(images(90, rank=1, world=2)[:45], whole[45:90])
 
 
 class Recorder:

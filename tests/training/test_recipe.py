@@ -29,7 +29,7 @@ MISTAKES = [
         ["training.early_stop={metric: val_loss, mode: max}"],
         "training.early_stop.mode: received 'max' for val_loss",
     ),
-    (["training.strategy=ddp"], "training.strategy: received 'ddp' with devices 1"),
+    (["training.strategy=horovod"], "training.strategy: received 'horovod'"),
     (["optimizer.betas=[0.9]"], "optimizer.betas: received [0.9] (list); needs at least 2 items"),
     (
         ["data=digits"],

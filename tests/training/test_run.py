@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -20,7 +17,6 @@ from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
-from fredholm.training.leases import read_holder
 from fredholm.training.metrics import summarise
 from fredholm.training.module import Classifier
 from fredholm.training.schedules import warmup_cosine
@@ -99,20 +95,6 @@ def test_the_largest_seed_is_one_that_every_generator_takes(tmp_path, recipe):
     options = ("data.augment={shift: 1, flip: true}", "data.mixup=0.4", "data.limit=800")
     chosen = recipe(f"seed={2**63 - 1}", "model.body.dropout=0.1", *options)
     assert train(chosen, tmp_path / "run").epochs == 3
-
-
-@pytest.mark.slow
-def test_several_processes_are_one_run(tmp_path, capfd):
-    """The second process finds a run in the folder, and a lock: both are its own run's."""
-    from tests.training.conftest import SMALL
-
-    command = [sys.executable, "-m", "fredholm.cli.main", "train", "digits", *SMALL]
-    command += ["training.devices=2", "training.strategy=ddp", "--runs", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert found.returncode == 0, found.stderr
-    assert [row["epoch"] for row in rows_of(tmp_path / "digits")] == ["1", "2", "3"]
-    assert read_holder(tmp_path / "digits") is None
 
 
 def test_evaluation_adds_up(finished):

@@ -48,6 +48,14 @@ Overrides = Annotated[
     typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WorkerFlag = Annotated[
+    bool,
+    typer.Option(
+        "--worker",
+        help="Share the trainings with every other worker of the same command, on any machine that "
+        "sees the folder.",
+    ),
+]
 TrustFlag = Annotated[
     bool,
     typer.Option(
@@ -133,7 +141,8 @@ def train(
         report=typer.echo,
         trust_code=trust_code,
     )
-    show.run_result(result)
+    if training.first_process():
+        show.run_result(result)
 
 
 @app.command(epilog="fredholm plan cifar10 operator=ckconv data.batch_size=128")
@@ -217,9 +226,14 @@ def predict(
         typer.echo(f"{len(rows):,} predictions: {training.write_predictions(rows, out)}")
 
 
-@app.command(epilog='fredholm generate runs/itnet-kjv --prompt "And God said" --length 100')
+@app.command(
+    epilog='fredholm generate runs/itnet-kjv --prompt "And God said" --length 100\n\n'
+    'fredholm generate slm --prompt "What is an integral?" --chat'
+)
 def generate(
-    run: RunArgument,
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder, or one of a language model, converted or not.")
+    ],
     prompt: Annotated[str, typer.Option(help="The text to go on from.")],
     length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
     temperature: Annotated[
@@ -229,13 +243,19 @@ def generate(
         int | None, typer.Option("--top-k", help="Draw among so many of the likeliest.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a user's turn of a conversation.")
+    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Continue a text, token by token, with a run's model of the next token."""
+    """Continue a text, token by token, with a run's model of the next token, or a language model of
+    transformers.
+    """
     from .. import training
 
     draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
+    draws["chat"] = chat
     show.trusted_code(run, trust_code)
     show.generated(training.generate(run, prompt, **draws, trust_code=trust_code), json)
 
@@ -337,6 +357,7 @@ def sweep(
         str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")
     ] = None,
     runs: Runs = Path("runs"),
+    worker: WorkerFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
     """Train a grid of overrides and seeds; run again to resume."""
@@ -345,7 +366,12 @@ def sweep(
     folder = runs / (name or f"sweep-{Path(recipe).stem}")
     show.trusted_code(recipe, trust_code)
     cells, table = training.sweep(
-        recipe, overrides or [], folder, report=typer.echo, trust_code=trust_code
+        recipe,
+        overrides or [],
+        folder,
+        report=typer.echo,
+        trust_code=trust_code,
+        worker=worker,
     )
     show.sweep_table(table, folder)
     show.fail_if_any(cells)
@@ -387,6 +413,7 @@ def compare(
     measure_only: Annotated[
         bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
     ] = False,
+    worker: WorkerFlag = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
 ) -> None:
     """Train every operator in the same backbone with the same budget, and say what each costs."""
@@ -401,23 +428,41 @@ def compare(
         setting = comparison.Setting(budget, minutes, tuple(change or ()))
         chosen = comparison.list_tasks() if task == "all" else task.split(",")
         comparison.compare(
-            chosen, operators, out, setting=setting, seeds=seeds, jobs=jobs, report=typer.echo
+            chosen,
+            operators,
+            out,
+            setting=setting,
+            seeds=seeds,
+            jobs=jobs,
+            report=typer.echo,
+            worker=worker,
         )
     show.comparison(out)
 
 
-@app.command(epilog="fredholm linearize runs/softmax --to luna --out converted")
+@app.command(
+    epilog="fredholm linearize runs/softmax --to luna --out converted\n\nfredholm linearize "
+    "smollm2 --window 64 --out slm"
+)
 def linearize(
-    source: Annotated[str, typer.Argument(help="A folder of a transformers model, or of a run.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A folder of a transformers model or of a run, or weights by name."),
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the conversion: progress, model/, report.")],
     to: Annotated[
-        str, typer.Option(help="The feature map: luna, hedgehog, t2r, performer, elu, ...")
-    ] = "luna",
+        str | None,
+        typer.Option(
+            help="The feature map: luna, hedgehog, t2r, performer, elu, ... (default luna, of a "
+            "decoder hedgehog with softmax=true and keys with a map of their own)."
+        ),
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="A data set for a transformers model; runs have their own.")
     ] = None,
     task: Annotated[
-        str, typer.Option(help="classification, regression, steps or tokens.")
+        str,
+        typer.Option(help="classification, regression, steps; tokens, which decoders have."),
     ] = "classification",
     option: Annotated[
         list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")
@@ -426,6 +471,13 @@ def linearize(
         list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")
     ] = None,
     untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="The last tokens on which a decoder keeps softmax (default: 64); 0 for none.",
+            min=0,
+        ),
+    ] = None,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
@@ -433,12 +485,41 @@ def linearize(
     samples: Annotated[
         int | None, typer.Option(help="Training samples used (default: all).", min=1)
     ] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens kept of a text.", min=1)] = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 8,
-    distil_epochs: Annotated[int, typer.Option(help="Of stage 1; 0 leaves it out.", min=0)] = 1,
-    distil_lr: Annotated[float, typer.Option()] = 1e-2,
-    epochs: Annotated[int, typer.Option(help="Of stage 2 at most; 0 leaves it out.", min=0)] = 10,
-    lr: Annotated[float, typer.Option()] = 1e-5,
+    unseen: Annotated[
+        str | None, typer.Option(help="A data set of another kind, for a decoder's receipt.")
+    ] = None,
+    receipt: Annotated[bool, typer.Option(help="Measure what a decoder lost and saves.")] = True,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens kept of a text, of a decoder's window.", min=1)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Default 8, of a decoder 1.", min=1)
+    ] = None,
+    distil_epochs: Annotated[
+        int | None, typer.Option(help="Of the maps (default 1); 0 leaves them as they are.", min=0)
+    ] = None,
+    distil_steps: Annotated[
+        int | None, typer.Option(help="At most so many (default all, of a decoder 60).", min=1)
+    ] = None,
+    distil_lr: Annotated[
+        float | None, typer.Option(help="Default 1e-2, of a decoder 3e-2.")
+    ] = None,
+    match_epochs: Annotated[
+        int | None,
+        typer.Option(help="On the teacher's logits (default 0, of a decoder 1).", min=0),
+    ] = None,
+    match_steps: Annotated[
+        int | None, typer.Option(help="At most so many (default all, of a decoder 400).", min=1)
+    ] = None,
+    match_lr: Annotated[float | None, typer.Option(help="Default 1e-4.")] = None,
+    lora: Annotated[
+        int | None,
+        typer.Option(help="Match by changes of this rank instead of all weights.", min=1),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="On the task at most (default 10, of a decoder 0).", min=0)
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="On the task (default 1e-5).")] = None,
     precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
     length: Annotated[
         list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")
@@ -454,14 +535,19 @@ def linearize(
     """
     from .. import training
 
+    size = {"batch_size": batch_size}
     stages = {
-        "distil": training.StageOptions(epochs=distil_epochs, lr=distil_lr, batch_size=batch_size),
-        "tune": training.StageOptions(epochs=epochs, lr=lr, batch_size=batch_size, patience=3),
+        "distil": layers.given(epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **size),
+        "match": layers.given(
+            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **size
+        ),
+        "tune": layers.given(epochs=epochs, lr=lr, **size),
     }
     chosen = {
         "options": layers.read_options(option),
         "layers": layer,
         "tied": not untied,
+        "window": "auto" if window is None else window,
         "keep_refused": keep_refused,
     }
     given = {
@@ -473,6 +559,7 @@ def linearize(
         "trust_code": trust_code,
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
+    sizes |= {"receipt": receipt, "unseen": unseen}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes

@@ -1,4 +1,4 @@
-"""Arguments of ``fredholm explain --module``."""
+"""Arguments that commands read: of ``fredholm explain --module`` and of ``linearize``."""
 
 from __future__ import annotations
 
@@ -73,3 +73,13 @@ def refuse_without_module(**given: Any) -> None:
             raise OptionError(
                 f"--{name} belongs to the report of one layer; name the layer with --module"
             )
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those that were given.
+
+    Example:
+        >>> given(lr=1e-3, steps=None)
+        {'lr': 0.001}
+    """
+    return {name: value for name, value in options.items() if value is not None}

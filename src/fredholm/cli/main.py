@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     except FredholmError as error:
         if debug:
             raise
-        _complain(str(error))
+        if not error.said:
+            _complain(str(error))
         return error.exit_code
     except OSError as error:  # a disk or a permission, wherever it was met
         if debug:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import TrustError
+from ..errors import CheckpointError, TrustError, require
 
 
 def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -33,3 +33,33 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
             "is never executed here; read it, load the model in a file of your own, and give that "
             "as package.module:factory"
         ) from error
+
+
+def load_gguf(folder: str | Path) -> tuple[Any, Any]:
+    """The language model in a folder's one GGUF file, its weights in float32, and its tokenizer.
+
+    Raises:
+        MissingExtraError: gguf or accelerate is not installed.
+        CheckpointError: several such files, or one that transformers cannot read.
+    """
+    library: Any = require("transformers", "hf", "reading a GGUF file")
+    for module in ("gguf", "accelerate"):
+        require(module, "gguf", "reading a GGUF file")
+    names = sorted(path.name for path in Path(folder).glob("*.gguf"))
+    if len(names) != 1:
+        raise CheckpointError(
+            f"{folder}: holds {len(names)} GGUF files ({', '.join(names)}); needs one"
+        )
+    try:
+        model, tokenizer = (
+            load_local(kind, folder, gguf_file=names[0])
+            for kind in (library.AutoModelForCausalLM, library.AutoTokenizer)
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"{Path(folder) / names[0]}: transformers cannot read it ({error})"
+        ) from error
+    # The weights are no longer quantised, and what is saved of them must not say so.
+    vars(model.config).pop("quantization_config", None)
+    model.hf_quantizer = None
+    return model.eval(), tokenizer

@@ -33,6 +33,7 @@ from .registry import (
     register_dataset,
 )
 from .splits import stratified
+from .stored import StoredRows, rows_of_parquet
 from .subset import limit_samples
 from .vocabulary import Vocabulary
 
@@ -58,6 +59,7 @@ __all__ = [
     "ResumableLoader",
     "Rows",
     "SequenceDataset",
+    "StoredRows",
     "TextDataset",
     "TokenDataset",
     "Vocabulary",
@@ -78,6 +80,7 @@ __all__ = [
     "padded",
     "register_dataset",
     "register_kind",
+    "rows_of_parquet",
     "solve_darcy",
     "stratified",
 ]

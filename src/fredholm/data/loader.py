@@ -23,28 +23,33 @@ _ORDER = 0x0D  # the stream of random numbers of the order
 
 
 class EpochOrder:
-    """Which samples form batch k of epoch e, as a function of (seed, e, k).
+    """Which samples form batch k of epoch e, as a function of (seed, e, k), whatever the number of
+    processes.
 
-    A permutation of 0 … n − 1 is cut into steps of ``batch_size · world_size``; in each step,
-    process ``rank`` takes its own ``batch_size``. The last step is shorter; with several processes
-    it is filled up from the beginning of the order so that each gets as many samples (as torch's
-    DistributedSampler does), or left out with ``drop_last``. O(n log n) an epoch.
+    A permutation of 0 … n − 1 is cut into batches of ``batch_size``; of each, process ``rank``
+    takes its share, consecutive samples, and shares differ by at most one sample. No sample is
+    repeated: of a last batch that is smaller than the number of processes, some get nothing. With
+    ``drop_last`` an incomplete last batch is left out. O(n log n) an epoch.
 
     Args:
         n: samples.
-        batch_size: samples a batch and process.
+        batch_size: samples a batch, of all processes together.
         seed: of the order.
         shuffle: False leaves the samples in their order.
-        drop_last: leave out an incomplete last step.
+        drop_last: leave out an incomplete last batch.
         rank, world_size: which of how many processes.
 
     Raises:
-        OptionError: for sizes below 1, a rank outside the world, or a set too small for one step.
+        OptionError: for sizes below 1, a rank outside the world, more processes than a batch has
+            samples, or a set too small for one batch.
 
     Example:
         >>> order = EpochOrder(5, 2, seed=0, shuffle=False)
         >>> [batch.tolist() for batch in order.batches(epoch=0, start=1)]
         [[2, 3], [4]]
+        >>> second = EpochOrder(5, 2, seed=0, shuffle=False, rank=1, world_size=2)
+        >>> [batch.tolist() for batch in second.batches(epoch=0)]
+        [[1], [3], []]
         >>> order.position = (1, 2)
         >>> order.state_dict()["offset"]
         2
@@ -65,36 +70,43 @@ class EpochOrder:
                 raise OptionError(f"{name}: received {value!r}; needs an integer of 1 or more")
         if not 0 <= rank < world_size:
             raise OptionError(f"rank: received {rank}; needs 0 to {world_size - 1}")
+        if batch_size < world_size:
+            raise OptionError(
+                f"batch_size: received {batch_size} for {world_size} processes; needs a sample for "
+                "each of them"
+            )
         self.n, self.batch_size, self.seed, self.shuffle = n, batch_size, seed, shuffle
         self.drop_last, self.rank, self.world_size = drop_last, rank, world_size
-        self.step_size = batch_size * world_size
-        if drop_last and n < self.step_size:
+        if drop_last and n < batch_size:
             raise OptionError(
-                f"batch_size: a step takes {self.step_size} samples, of {n}; needs a smaller one, "
-                "or drop_last=False"
+                f"batch_size: a batch takes {batch_size} samples, of {n}; needs a smaller one, or "
+                "drop_last=False"
             )
         self.position = (0, 0)  # epoch, batches of it that were handed out
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return self.n // self.step_size if self.drop_last else -(-self.n // self.step_size)
+        return self.n // self.batch_size if self.drop_last else -(-self.n // self.batch_size)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, " b"]]:
-        """The sample numbers of the batches of ``epoch`` from batch ``start`` on."""
+        """The sample numbers of this process's share of the batches of ``epoch`` from batch
+        ``start`` on.
+        """
         order = (
             permutation(self.n, self.seed, epoch, _ORDER) if self.shuffle else torch.arange(self.n)
         )
         for step in range(start, len(self)):
-            chunk = order[step * self.step_size : (step + 1) * self.step_size]
-            lacking = -len(chunk) % self.world_size
-            if lacking:
-                chunk = torch.cat([chunk, order.repeat(-(-lacking // self.n))[:lacking]])
-            share = len(chunk) // self.world_size
-            yield chunk[self.rank * share : (self.rank + 1) * share]
+            chunk = order[step * self.batch_size : (step + 1) * self.batch_size]
+            yield chunk.tensor_split(self.world_size)[self.rank]
+
+    def share(self, step: int) -> int:
+        """How many samples of batch ``step`` are this process's."""
+        size = min(self.batch_size, self.n - step * self.batch_size)
+        return size // self.world_size + (self.rank < size % self.world_size)
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a saved position to mean the same samples."""
-        names = ("n", "batch_size", "seed", "shuffle", "drop_last", "world_size")
+        names = ("n", "batch_size", "seed", "shuffle", "drop_last")
         return {name: getattr(self, name) for name in names}
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,7 +115,7 @@ class EpochOrder:
         return {"epoch": epoch, "offset": offset, **self.identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the saved position.
+        """Take up the saved position, which another number of processes may have saved.
 
         Raises:
             CheckpointError: when the state belongs to another order, or its position does not
@@ -115,6 +127,8 @@ class EpochOrder:
             raise CheckpointError(
                 f"loader state: lacks {', '.join(missing)}; needs the state_dict of a loader"
             )
+        # Earlier versions counted the samples of a batch for each process.
+        state = {**state, "batch_size": state["batch_size"] * state.get("world_size", 1)}
         for key, value in mine.items():
             if state[key] != value:
                 raise CheckpointError(
@@ -139,8 +153,9 @@ class ResumableLoader:
     ``state_dict(consumed=k)``.
 
     Iterating starts at the beginning of ``epoch``, or at the saved batch after ``load_state_dict``;
-    ``len`` is always that of a whole epoch. An epoch that was iterated to its end is followed by
-    the next, unless ``set_epoch`` says otherwise.
+    ``len`` is always that of a whole epoch, and the same for every process: one whose share of a
+    batch is empty gets a sample all the same, which ``order.share`` does not count. An epoch that
+    was iterated to its end is followed by the next, unless ``set_epoch`` says otherwise.
 
     Example:
         >>> from fredholm.data import create_dataset
@@ -207,6 +222,8 @@ class ResumableLoader:
 
     def _make(self, indices: Tensor, epoch: int) -> tuple[Any, Tensor]:
         augment = self.augment
+        if not len(indices):  # what others do together, this process must do as well
+            indices = torch.zeros(1, dtype=torch.int64)
         if augment is None:
             return self.dataset.batch(indices)
         return self.dataset.batch(
@@ -234,8 +251,7 @@ class ResumableLoader:
         """Go on where ``state`` was taken, batch for batch the same.
 
         Raises:
-            CheckpointError: when the state belongs to another data set size, batch size, seed or
-                number of processes.
+            CheckpointError: when the state belongs to another data set size, batch size or seed.
         """
         self.order.load_state_dict(state)
         self._resume, self._chosen = True, False
@@ -253,9 +269,7 @@ def make_loader(
     world_size: int = 1,
 ) -> ResumableLoader:
     """A loader whose order and augmentation follow from ``seed``; see :class:`EpochOrder` and
-    :class:`ResumableLoader`.
-
-    To evaluate without repeated samples use one process, or a set that the step divides.
+    :class:`ResumableLoader`. Of several processes, each reads its share of every batch.
 
     Raises:
         OptionError: for impossible sizes.

@@ -4,18 +4,7 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from .attention import (
-    FEATURE_MAPS,
-    AttentionKernel,
-    FeatureAttentionKernel,
-    FeatureMap,
-    build_feature_map,
-    is_per_head,
-    is_pointwise,
-    key_features,
-    query_features,
-    register_feature_map,
-)
+from .attention import AttentionKernel, FeatureAttentionKernel
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
     Banked,
@@ -36,6 +25,7 @@ from .capabilities import (
     StateScan,
     TokenGraphWeights,
     WeightedValue,
+    Windowed,
     has_trait,
 )
 from .contract import (
@@ -50,6 +40,16 @@ from .contract import (
 from .conversion import as_operator, convertible, refuse, register_converter
 from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
+from .feature_map import (
+    FEATURE_MAPS,
+    FeatureMap,
+    build_feature_map,
+    is_per_head,
+    is_pointwise,
+    key_features,
+    query_features,
+    register_feature_map,
+)
 from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
@@ -91,6 +91,7 @@ from .strategy import (
     register_strategy,
 )
 from .window import Window
+from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
 __all__ = [
     "EXACT",
@@ -151,6 +152,7 @@ __all__ = [
     "WeightedKernel",
     "WeightedValue",
     "Window",
+    "Windowed",
     "add_proposal",
     "answering",
     "as_operator",
@@ -159,9 +161,11 @@ __all__ = [
     "build_feature_map",
     "check_dropout",
     "check_inference",
+    "check_window",
     "choose",
     "convertible",
     "create_operator",
+    "first_gain",
     "fold_ring",
     "grid_displacements",
     "has_trait",
@@ -177,12 +181,14 @@ __all__ = [
     "load_state",
     "mass_rows",
     "merge_heads",
+    "near_pairs",
     "operator_factory",
     "operator_options",
     "orthogonal_draws",
     "own_parameter",
     "prepared",
     "query_features",
+    "query_parts",
     "read_grid",
     "read_strategy",
     "refuse",
@@ -193,6 +199,7 @@ __all__ = [
     "split_heads",
     "sums",
     "visible_from",
+    "window_density",
     "with_offset",
     "write_points",
 ]

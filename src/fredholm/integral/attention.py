@@ -1,7 +1,5 @@
 """What attention kernels share: maps to queries, keys and values, stored as three layers or as one;
-and where the weight is an inner product of features, the feature map.
-
-Longer than others, because these are read together: what a feature map is and what attends with it.
+and where the weight is an inner product of features, what attends with them.
 """
 
 from __future__ import annotations
@@ -12,24 +10,25 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..errors import OptionError, suggest
-from ..ops.backend import at_least_single, cast, full_precision
+from ..domain import Domain, default_line
+from ..errors import DomainError, OptionError
 from ..ops.linear_attention import at_scale, linear_density
-from ..registry import Registry
 from .bases import SEPARABLE, WeightedKernel
-from .capabilities import JointFeatures
+from .capabilities import JointFeatures, Windowed
 from .contract import Part, answering, prepared
-from .forms import WeightBlocks
-from .problem import Problem, head_width, split_heads
+from .feature_map import (
+    FeatureMap,
+    build_feature_map,
+    is_pointwise,
+    key_features,
+    query_features,
+)
+from .forms import WeightBlocks, WindowChunks, WindowMoment
+from .problem import Layout, Problem, head_width, split_heads
 from .projections import Projections, projected_widths
-
-FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
-"""Functions, and classes derived from :class:`FeatureMap`, by name."""
-
-register_feature_map = FEATURE_MAPS.register
+from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
 # What :meth:`FeatureAttentionKernel.together` does at once.
 PARTS = (
@@ -189,73 +188,20 @@ def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
 # --- where the weight is an inner product of features ---------------------------------------------
 
 
-class FeatureMap(nn.Module):
-    r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a
-    function.
-
-    Every inner product of features is a positive semi-definite kernel. Features come in float32 at
-    least, autocast or not.
-
-    Args:
-        width: e, features of a query or a key.
-        heads: H, for maps with parameters of each head's own.
-
-    Attributes:
-        features: r.
-        positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
-        pointwise: φ of a point is a function of that point alone, so that points may come in
-            pieces.
-        per_head: heads may have maps of their own; False where all share one, which is then also
-            one for keys that several heads share.
-    """
-
-    positive = True
-    pointwise = True
-    per_head = True
-
-    def __init__(self, width: int, heads: int = 1, *, features: int):
-        super().__init__()
-        if features < 1:
-            raise OptionError(f"a feature map has at least one feature, got {features}")
-        self.width, self.heads, self.features = width, heads, features
-
-    def features_of(self, x: Tensor) -> Tensor:
-        """φ of x in float32 or float64, outside autocast."""
-        raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
-
-    def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        with full_precision(x):
-            return self.features_of(cast(x, at_least_single(x.dtype)))
-
-    def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        """Features of queries for a normalised attention, up to a factor of each."""
-        return self(x)
-
-    def of_keys(
-        self,
-        x: Float[Tensor, "b h n e"],
-        valid: Bool[Tensor, "#b n"] | None = None,
-        least: Tensor | None = None,
-    ) -> tuple[Float[Tensor, "b h n r"], Tensor | None]:
-        """Features of keys for a normalised attention, divided by e^c, and c (B, H), or None where
-        nothing was divided; see :class:`.ExponentialMap`.
-        """
-        return self(x), None
-
-    @property
-    def alike(self) -> bool:
-        """Whether :meth:`of_queries` and :meth:`of_keys` are the map itself, point by point."""
-        plain = (FeatureMap.of_queries, FeatureMap.of_keys)
-        return self.pointwise and (type(self).of_queries, type(self).of_keys) == plain
-
-    def extra_repr(self) -> str:
-        return f"width={self.width}, heads={self.heads}, features={self.features}"
-
-
-class FeatureAttentionKernel(AttentionKernel, JointFeatures):
+class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
+
+    With a ``window`` the past is split in two, one measure :math:`\mu = \mu_{near} + \mu_{far}`:
+    softmax's kernel on the last w points, features on all before, over one Z,
+
+    .. math:: K_h(x, y; u)\,Z_h(x) = V_h \begin{cases}
+        e^{Q_h u(x)\cdot K_h u(y) / \sqrt e} & y \text{ near} \\
+        e^{g_h}\,\phi(Q_h u(x))\cdot\phi(K_h u(y)) & y \text{ before} \end{cases}
+
+    The gain g is learned, one number per head: within its own quotient a map may have any factor,
+    beside softmax's exponentials it counts.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
@@ -268,14 +214,18 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         normalised: divide by Z; without it the values' layer must have no bias, whose response
             would not be constant.
         floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`.
+        window: w, points back to which softmax sees, the query's own included; domains are then
+            causal. None for features alone.
 
-    Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h).
+    Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h). A window adds
+    O(N·w·d_h), and O(w·d_h).
 
     Raises:
-        OptionError: an unknown feature map; no positive floor; a value bias without normalisation.
+        OptionError: an unknown feature map; no positive floor; a value bias without normalisation;
+            a window without normalisation, or with features that may be negative.
     """
 
-    forms = (*SEPARABLE, WeightBlocks)
+    forms = (*SEPARABLE, WindowChunks, WindowMoment, WeightBlocks)
     feature_map, key_map = Part(), Part()
 
     _joint = True
@@ -295,6 +245,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         tied: bool = True,
         normalised: bool = True,
         floor: float = 1e-6,
+        window: int | None = None,
         bias: bool = True,
         projections: Projections | None = None,
     ):
@@ -310,6 +261,12 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         )
         self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
         self.floor = floor if normalised else None
+        check_window(window, self.feature_map, self.floor)
+        self.window = window
+        gain = None
+        if window is not None:
+            gain = first_gain(self.feature_map, self._key_map, self.width, heads)
+        self.gain = None if gain is None else nn.Parameter(gain)
 
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
@@ -318,6 +275,10 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
+
+    @property
+    def _key_map(self) -> Any:
+        return self.feature_map if self.key_map is None else self.key_map
 
     @property
     def pointwise(self) -> bool:
@@ -331,7 +292,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         return self.feature_map(self._heads(ux, 0))
 
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
-        return (self.feature_map if self.key_map is None else self.key_map)(self._heads(uy, 1))
+        return self._key_map(self._heads(uy, 1))
 
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         """:meth:`query_features` up to a factor of each query, which the denominator takes away."""
@@ -347,8 +308,48 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         """:meth:`key_features` divided by e^c, and c, (B, H), or None where nothing was divided."""
         if self.floor is None:
             return self.key_features(y, uy), None
-        feature_map = self.feature_map if self.key_map is None else self.key_map
-        return key_features(feature_map, self._heads(uy, 1), valid, least)
+        return key_features(self._key_map, self._heads(uy, 1), valid, least)
+
+    # --- with a window ----------------------------------------------------------------------------
+
+    def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:
+        return self._heads(ux, 0) * self.width**-0.5
+
+    def near_keys(self, y: Tensor, uy: Tensor) -> Tensor:
+        return self._heads(uy, 1)
+
+    def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
+        assert self.gain is not None
+        return query_parts(self.feature_map, self._heads(ux, 0), self.gain)
+
+    def far_keys(
+        self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return key_features(self._key_map, keys, valid, least)
+
+    def check(self, layout: Layout) -> None:
+        if self.window is not None and not layout.causal:
+            raise DomainError(
+                f"{type(self).__name__} with window={self.window} looks back; give it a domain "
+                "with causal=True, or leave window out"
+            )
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return default_line(n, causal=self.window is not None, device=device, dtype=dtype)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def _window_weights(self, problem: Problem, window: int) -> Tensor:
+        p, quadrature = problem, problem.quadrature
+        keys = self.near_keys(p.y, p.uy)
+        near = near_pairs(quadrature.visible(), window, keys.shape[2], keys.device)
+        return window_density(
+            self.near_queries(p.x, p.ux) @ keys.mT,
+            self.far_queries(p.x, p.ux),
+            self.far_keys(keys, quadrature.valid),
+            quadrature.weights(),
+            near,
+        )
 
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
@@ -359,9 +360,9 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         queries, keys, values = self._all_heads(u)
         if self.floor is None:
             query, shift = self.feature_map(queries), None
-            key = (self.feature_map if self.key_map is None else self.key_map)(keys)
+            key = self._key_map(keys)
             return query, key, shift, values
-        feature_map = self.feature_map if self.key_map is None else self.key_map
+        feature_map = self._key_map
         one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
         if one and queries.shape[2] == 1 and queries.shape[1] == keys.shape[1]:
             # as two points of one call: a map costs a step more calls than arithmetic
@@ -372,6 +373,8 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
         return query, key, shift, values
 
     def weights(self, problem: Problem) -> Tensor:
+        if self.window is not None:
+            return self._window_weights(problem, self.window)
         query = self.stable_query_features(problem.x, problem.ux)
         key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
         weights = problem.quadrature.weights()
@@ -379,78 +382,3 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures):
             size = key.detach().amax(-1)[:, :, None]
             query = at_scale(query, torch.where(weights > 0, size, 0.0).amax(-1))
         return linear_density(query, key, weights, self.floor)
-
-
-def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true
-    of named functions.
-    """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map.pointwise
-    # a function that is at hand was registered when its module was imported
-    return any(feature_map is known for known in FEATURE_MAPS.registered())
-
-
-def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether heads may have maps of their own: what a :class:`FeatureMap` says, false of named
-    functions.
-    """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map.per_head and feature_map.heads > 1
-    return not any(feature_map is known for known in FEATURE_MAPS.registered())
-
-
-def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Features of queries for a normalised attention: exponentials without their largest exponent,
-    others as they are.
-    """
-    return feature_map.of_queries(x) if isinstance(feature_map, FeatureMap) else feature_map(x)
-
-
-def key_features(
-    feature_map: Callable[[Tensor], Tensor],
-    x: Tensor,
-    valid: Tensor | None = None,
-    least: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Features of keys for a normalised attention, and the exponent they were divided by, see
-    :meth:`FeatureMap.of_keys`.
-    """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map.of_keys(x, valid, least)
-    return feature_map(x), None
-
-
-def build_feature_map(
-    feature_map: str | Callable[[Tensor], Tensor], width: int, heads: int, **options
-) -> Callable[[Tensor], Tensor]:
-    """A map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the given function or
-    module itself.
-
-    Raises:
-        OptionError: an unknown name; options for a map that has none; a module for another width or
-            number of heads.
-
-    Example:
-        >>> build_feature_map("performer", 8, 2, features=16).features
-        16
-    """
-    if isinstance(feature_map, FeatureMap):
-        have, need = (feature_map.width, feature_map.heads), (width, heads)
-        if have[0] != width or have[1] not in (1, heads):
-            raise OptionError(
-                f"{type(feature_map).__name__} is for {have[1]} heads of width {have[0]}, needs "
-                f"{need[1]} of {need[0]}"
-            )
-    chosen = feature_map
-    if isinstance(feature_map, str):
-        if feature_map not in FEATURE_MAPS:
-            known = suggest(feature_map, FEATURE_MAPS)
-            raise OptionError(f"unknown feature map {feature_map!r}{known}, or pass a function")
-        chosen = FEATURE_MAPS[feature_map]
-    if isinstance(chosen, type):
-        return chosen(width, heads, **options)
-    if options:
-        names = ", ".join(sorted(options))
-        raise OptionError(f"feature map {feature_map!r} has no options, got {names}")
-    return chosen  # type: ignore[return-value]

@@ -154,6 +154,38 @@ class JointFeatures(Stabilised):
         """What ``stable_query_features``, ``stable_key_features`` (two) and ``values`` give."""
 
 
+class Windowed(Stabilised):
+    r"""Softmax's weight on the last points of an order, an inner product of features on all before,
+    over one normaliser.
+
+    Attributes:
+        window: points back to which softmax sees, the query's own included; None for features
+            alone.
+    """
+
+    window: int | None
+
+    @abstractmethod
+    def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:
+        """Queries (B, H, Nq, e), softmax's scale in them."""
+
+    @abstractmethod
+    def near_keys(self, y: Tensor, uy: Tensor) -> Tensor:
+        """Keys (B, H, Nk, e)."""
+
+    @abstractmethod
+    def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
+        """φ over e^a, and a (B, H, Nq), or None where nothing was divided; in the measure of
+        softmax's exponentials.
+        """
+
+    @abstractmethod
+    def far_keys(
+        self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """ψ of :meth:`near_keys` over e^c, and c, see :meth:`Stabilised.stable_key_features`."""
+
+
 class Banked(Separable):
     """The features are a bank of scalar networks at projections, which a GPU evaluates where they
     are used and does not keep.
@@ -305,6 +337,7 @@ CAPABILITIES: tuple[type, ...] = (
     Banked,
     Stabilised,
     JointFeatures,
+    Windowed,
     Expanded,
     Pooled,
     TokenGraphWeights,

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.backend import full_precision
-from .attention import FeatureMap
+from .feature_map import FeatureMap
 
 
 class ExponentialMap(FeatureMap):
@@ -40,8 +40,15 @@ class ExponentialMap(FeatureMap):
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
         """Features of queries, each divided by its own largest one."""
+        return self.parts_of_queries(x)[0]
+
+    def parts_of_queries(
+        self, x: Float[Tensor, "b h n e"]
+    ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h n"]]:
+        """Features of queries, each divided by its own largest one, :math:`e^a`, and a."""
         exponents = self._exponents(x)
-        return (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
+        largest = exponents.detach().amax(-1, keepdim=True)
+        return (exponents - largest).exp(), largest[..., 0]
 
     def of_keys(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.backend import cast, result_dtype
+from ..ops.backend import at_least_single, cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
@@ -496,12 +496,14 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 ux = self._split(query)
         if quadrature is None:
             quadrature = domain.quadrature(call.query_domain)
+        if quadrature.mass.dtype != at_least_single(u.dtype):
+            quadrature = quadrature.to(u.dtype)
         problem = Problem(
             x=x,
             y=y,
             ux=ux,
             uy=uy,
-            quadrature=quadrature.to(u.dtype),
+            quadrature=quadrature,
             layout=call.layout,
             real=target.valid,
         )

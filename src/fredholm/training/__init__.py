@@ -18,6 +18,7 @@ _PUBLIC = {
     "list_recipes": ("recipe_files", "yaml"),
     "RunResult": ("folder", "pydantic"),
     "train": ("run", "lightning"),
+    "first_process": ("processes", "lightning"),
     "plan_run": ("planning", "lightning"),
     "RunPlan": ("planning", "lightning"),
     "evaluate": ("evaluation", "lightning"),

@@ -52,12 +52,19 @@ class Batches:
     def __len__(self) -> int:
         return len(self.loader)
 
+    @property
+    def order(self) -> Any:
+        """Of the loader: which samples are this process's."""
+        return self.loader.order
 
-def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, int], Any], Any]:
-    """A factory of the shuffled, augmented training loader of process ``rank`` of ``world_size``,
-    and the validation loader.
 
-    ``batch_size`` is that of a step; processes share it.
+def build_loaders(
+    recipe: Recipe, train: Any, val: Any, rank: int = 0, world_size: int = 1
+) -> tuple[Callable[[int, int], Any], Any]:
+    """A factory of the shuffled, augmented training loader of a process, and the validation loader
+    of process ``rank`` of ``world_size``.
+
+    Batches are those of a step; processes share them.
     """
     from .. import data
 
@@ -72,7 +79,7 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
     def training(rank: int, world_size: int) -> Any:
         return data.make_loader(
             train,
-            options.batch_size // world_size,
+            options.batch_size,
             seed=recipe.seed,
             shuffle=True,
             augment=transform,
@@ -81,8 +88,9 @@ def build_loaders(recipe: Recipe, train: Any, val: Any) -> tuple[Callable[[int, 
             world_size=world_size,
         )
 
+    size = max(options.eval_batch_size, world_size)
     return training, Batches(
-        data.make_loader(val, options.eval_batch_size, seed=recipe.seed, shuffle=False)
+        data.make_loader(val, size, seed=recipe.seed, rank=rank, world_size=world_size)
     )
 
 

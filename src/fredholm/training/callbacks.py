@@ -8,12 +8,15 @@ import csv
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
+from torch.optim.swa_utils import AveragedModel
 
 from ..files import replacing
+from .sharding import is_sharded, load_whole, shard, whole
 
 
 class Ema(WeightAveraging):
@@ -29,6 +32,23 @@ class Ema(WeightAveraging):
             return mean + (1 - rate) * (value - mean)
 
         super().__init__(use_buffers=False, avg_fn=average)
+
+    def setup(self, trainer, pl_module, stage: str) -> None:
+        """As Lightning's, which does not average weights that are split over processes."""
+        self._average_model = AveragedModel(pl_module, use_buffers=False, **self._kwargs)
+        if pl_module.device_mesh is not None:
+            shard(self.averaged.model, pl_module.device_mesh["data_parallel"])
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        checkpoint["state_dict"] = whole(checkpoint["state_dict"])
+
+    def on_load_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
+        averages, state = self._average_model, checkpoint["averaging_state"]
+        assert averages is not None
+        load_whole(self.averaged, checkpoint["state_dict"])
+        averages.n_averaged.copy_(state["n_averaged"])
+        load_whole(pl_module, checkpoint["current_model_state"])
 
     @property
     def averaged(self) -> Any:
@@ -147,8 +167,12 @@ class KeepModel(Callback):
             self.write(trainer, pl_module)
 
     def write(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        model = (self.ema.averaged if self.ema else pl_module).model
+        if is_sharded(model):  # put together by all, written by one
+            state = whole(model.state_dict())
+            model = SimpleNamespace(config=model.config, state_dict=lambda: state)
         if trainer.is_global_zero:
-            self.save((self.ema.averaged if self.ema else pl_module).model)
+            self.save(model)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_epoch": self.best_epoch}

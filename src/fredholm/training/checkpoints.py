@@ -199,7 +199,7 @@ class Checkpoints(Checkpoint):
             return
         waited = self.minutes is not None and time.monotonic() - self.last_save >= 60 * self.minutes
         counted = self.steps is not None and trainer.global_step % self.steps == 0
-        if trainer.strategy.broadcast(self.requested or waited or counted):
+        if _any(trainer, self.requested or waited or counted):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer, pl_module) -> None:
@@ -215,6 +215,13 @@ class Checkpoints(Checkpoint):
             if trainer.is_global_zero:
                 for old in list_checkpoints(self.folder)[KEEP:]:
                     old.unlink(missing_ok=True)
-        if trainer.strategy.broadcast(self.requested):
+        if _any(trainer, self.requested):
             saved = "the state is saved" if self.folder else "without a folder no state is saved"
             raise Interrupted(f"interrupted at step {trainer.global_step}; {saved}")
+
+
+def _any(trainer: Any, mine: bool) -> bool:
+    """Whether any of the processes says yes: a signal may have reached one of them alone."""
+    if trainer.world_size == 1:
+        return mine
+    return trainer.strategy.reduce_boolean_decision(mine, all=False)

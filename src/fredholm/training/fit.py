@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
+import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,15 +24,18 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.precision import DoublePrecision
 
-from ..errors import OptionError
+from ..errors import CheckpointError, OptionError
 from ..files import storing
 from .callbacks import Ema, History, KeepModel, LastStep, Patience
 from .checkpoints import AtomicIO, Checkpoints, newest_readable
 from .failures import Interrupted
 from .learner import Learner
+from .processes import Group
+from .sharding import make_strategy
 
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Limits:
         ema_decay: of the average of the weights that validation and the kept model use; None for
             the weights themselves.
         precision: a name of :data:`PRECISIONS`; weights and statistics stay in float32.
-        devices, strategy: Lightning's.
+        strategy: how several processes share the work, ``ddp`` or ``fsdp2``; ``auto`` is ``ddp``.
         save_minutes, save_steps: within an epoch; after each epoch it is saved anyway.
 
     Raises:
@@ -58,7 +64,6 @@ class Limits:
     accumulate: int = 1
     ema_decay: float | None = None
     precision: str = "32"
-    devices: int = 1
     strategy: str = "auto"
     save_minutes: float | None = 5.0
     save_steps: int | None = None
@@ -112,6 +117,7 @@ def fit(
     tensorboard: bool = False,
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], None] | None = None,
+    group: Group | None = None,
 ) -> Fit:
     """Train ``module``, or go on exactly where its newest checkpoint stopped.
 
@@ -134,6 +140,7 @@ def fit(
         tensorboard: whether curves are written.
         callbacks: further ones of Lightning's.
         say: receives a line an epoch; on a terminal there is a progress bar as well.
+        group: the processes that train together; None for this one alone.
 
     Raises:
         OptionError: something to resume without a folder.
@@ -144,7 +151,8 @@ def fit(
     """
     if resume and folder is None:
         raise OptionError("resume=True needs the folder in which the fit was begun")
-    checkpoint = newest_readable(folder / "checkpoints", say) if resume and folder else None
+    group = group or Group()
+    checkpoint = _newest(group, folder, say) if resume and folder else None
     if folder is not None:
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -158,14 +166,19 @@ def fit(
     stopping = [] if stop is None or stop.patience is None else [_patience(stop)]
     bar = [RichProgressBar()] if sys.stderr.isatty() and say is not None else []
     last = None if limits.steps is None else LastStep(limits.steps)
-    parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
     module.last_step = limits.steps
-    with _quiet(), _graceful(checkpoints):
+    parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
+    plugins: list[Any] = [AtomicIO(), group.environment]
+    if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
+        plugins.append(DoublePrecision())
+        module.double()  # Lightning's turn comes after a checkpoint is read
+    with _quiet(), _graceful(checkpoints, group):
         trainer = pl.Trainer(
             accelerator="auto",
-            devices=limits.devices,
-            strategy=limits.strategy,
-            precision=PRECISIONS[limits.precision],  # type: ignore[arg-type]
+            devices=group.devices,
+            num_nodes=group.nodes,
+            strategy=make_strategy(limits.strategy, group),
+            precision=None if limits.precision == "64" else PRECISIONS[limits.precision],  # type: ignore[arg-type]
             max_epochs=-1 if limits.epochs is None else limits.epochs,
             gradient_clip_val=limits.clip_norm,
             accumulate_grad_batches=limits.accumulate,
@@ -175,7 +188,7 @@ def fit(
             enable_checkpointing=True,
             logger=_logger(folder if tensorboard else None),
             log_every_n_steps=10,
-            plugins=[AtomicIO()],
+            plugins=plugins,
             callbacks=[part for part in parts if part is not None],
             use_distributed_sampler=False,
         )
@@ -187,7 +200,7 @@ def fit(
             keeper.write(trainer, module)
             keeper.best_epoch = len(history.rows)
     stopped = _reason(limits, history.rows, timer)
-    return Fit(history.rows, keeper.best_epoch, stopped, trainer.is_global_zero)
+    return Fit(history.rows, keeper.best_epoch, stopped, group.first)
 
 
 def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
@@ -198,6 +211,17 @@ def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
         return "all steps done"
     late = limits.minutes and (timer.time_remaining("train") or 0.0) <= 0
     return "time is up" if late else "no more improvement"
+
+
+def _newest(group: Group, folder: Path, say: Callable[[str], None] | None) -> Path:
+    """The checkpoint that rank 0 chooses, which every machine must see."""
+    path = group.by_first(lambda: newest_readable(folder / "checkpoints", say))
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path}: not here on {socket.gethostname()}; all machines of a run need the same "
+            "folder, on a shared drive"
+        )
+    return path
 
 
 def check_precision(name: str) -> None:
@@ -221,12 +245,20 @@ def _logger(folder: Path | None) -> Any:
 
 
 @contextlib.contextmanager
-def _graceful(checkpoints: Checkpoints) -> Iterator[None]:
+def _graceful(checkpoints: Checkpoints, group: Group) -> Iterator[None]:
     """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second
-    one stops at once.
+    one stops at once. Of several processes' signals, those within a second are one: a terminal
+    gives Ctrl-C to all of them, and torchrun passes it on.
     """
+    first = math.inf
 
     def request(number, frame):
+        nonlocal first
+        if group.size > 1:
+            first = min(first, time.monotonic())
+            if time.monotonic() - first < 1:
+                checkpoints.requested = True
+                return
         if checkpoints.requested:
             raise Interrupted("stopped at once; what came after the last checkpoint is lost")
         checkpoints.requested = True

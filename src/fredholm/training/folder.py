@@ -21,8 +21,9 @@ from .leases import HOLDER, LOCK
 from .recipe import Recipe
 from .recipe_files import differences, load_recipe, read_plain, save_recipe
 
-# How often to save and how long to go on may change on resume: neither changes what is computed.
-_FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes")
+# How often to save, how long to go on and on how many processes may change on resume: none of them
+# changes what is computed.
+_FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes", "devices", "nodes", "strategy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +153,7 @@ class RunFolder:
         for section in (old, new):
             section.pop("name")
             for key in _FREE:
-                section["training"].pop(key)
+                section["training"].pop(key, None)
         changed = differences(old, new)
         changed += [
             f"import ({Path(source).name} has other content)"

@@ -14,6 +14,7 @@ from ..errors import OptionError
 from ..integral import inference
 from .evaluation import load_run
 from .tasks import Tokens
+from .text_generation import generate_text, model_folder
 
 
 def generate(
@@ -24,6 +25,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
+    chat: bool = False,
     trust_code: bool = False,
 ) -> dict[str, Any]:
     """Continue ``prompt`` by ``length`` tokens, each drawn from the model's distribution after all
@@ -34,12 +36,15 @@ def generate(
     at once.
 
     Args:
-        run: a run on a data set of the task ``tokens``, such as itnet-kjv, with a causal model.
+        run: a run on a data set of the task ``tokens``, such as itnet-kjv, with a causal model; or
+            a folder of a language model of transformers, of a conversion or of a GGUF file.
         prompt: read with the run's vocabulary; at least one token.
-        length: tokens to add. Prompt and continuation fit the length the model was trained with.
+        length: tokens to add. Prompt and continuation fit the length the model was trained with;
+            a language model of transformers may end its text before.
         temperature: the logits are divided by it; 0 takes the likeliest token.
         top_k: draw among so many of the likeliest tokens.
         seed: of the draws.
+        chat: the prompt is a user's turn, put into the template of the language model's tokenizer.
         trust_code: see :func:`fredholm.training.load_run`.
 
     Returns: ``text`` (the continuation), ``prompt``, ``tokens`` (its numbers) and
@@ -51,6 +56,13 @@ def generate(
             impossible numbers.
         CheckpointError: no run or no model there.
     """
+    check_draws(length, temperature, top_k)
+    folder = None if (Path(run) / "recipe.yaml").is_file() else model_folder(run)
+    if folder is not None:
+        draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
+        return generate_text(folder, prompt, **draws, chat=chat)
+    if chat:
+        raise OptionError(f"chat: {run} is a run, whose vocabulary has no template; leave it out")
     model, _ = load_run(run, trust_code=trust_code)
     facts = model.extra
     if facts.get("task") != Tokens.name or not hasattr(model, "init_state"):
@@ -58,12 +70,6 @@ def generate(
             f"generate: {run} is no model of the next token; needs a run such as itnet-kjv"
         )
     model.init_state(1)  # refuses a model that is not causal
-    if length < 1 or temperature < 0 or (top_k is not None and top_k < 1):
-        raise OptionError(
-            f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; "
-            "needs a length and top_k of 1 or more "
-            "and a temperature of 0 or more"
-        )
     vocabulary = Vocabulary.from_dict(facts["vocabulary"])
     numbers = read_prompt(prompt, vocabulary)
     if len(numbers) + length - 1 > facts["max_length"]:
@@ -81,6 +87,16 @@ def generate(
         "tokens": added,
         "log_probability": total / length,
     }
+
+
+def check_draws(length: int, temperature: float, top_k: int | None) -> None:
+    """OptionError for numbers by which nothing can be drawn."""
+    if length < 1 or temperature < 0 or (top_k is not None and top_k < 1):
+        raise OptionError(
+            f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; "
+            "needs a length and top_k of 1 or more "
+            "and a temperature of 0 or more"
+        )
 
 
 def read_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:

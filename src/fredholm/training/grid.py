@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,13 +25,14 @@ from ..files import digest_json, write_json, write_text
 from .evaluation import evaluate
 from .failures import Interrupted
 from .folder import RunFolder
-from .leases import hold
+from .leases import InUseError, Watch, bury, hold, holds, read_holder
 from .recipe import Recipe
 from .run import train
 
 Result = dict[str, Any]
 Report = Callable[[str], None]
 CELLS = ".cells"  # beside the cells' folders: a lease and a result per key
+FAILURE = "failure.json"  # of the last try
 
 
 def quiet(line: str) -> None:
@@ -103,26 +106,80 @@ class Grid:
     def compute(self, cell: Cell) -> Result:
         """A cell's result, read or computed; ``{"error": ...}`` where it fails."""
         try:
-            with hold(self._folder(cell), self.report):
-                result = self.read(cell)  # by another process, while this one waited its turn
-                if result is None:
-                    result = _plain(self.work(cell, self.report))
-                    if "error" in result:
-                        raise ValueError(
-                            "a result named 'error': failures are; choose another name"
-                        )
-                    kept = {"settings": cell.settings, "result": result}
-                    write_json(self._folder(cell) / "result.json", kept)
-                return result
+            return self._leased(cell, Watch())
         except Interrupted:
             raise
         except Exception as error:  # one cell's failure must not take the others with it
-            cell.place.parent.mkdir(parents=True, exist_ok=True)
-            trace = cell.place.with_name(f"{cell.place.name}.error.txt")
-            write_text(trace, traceback.format_exc())
-            known = isinstance(error, FredholmError)
-            text = str(error) if known else f"{type(error).__name__}: {error}"
-            return {"error": text.partition("\n")[0]}
+            return self._failed(cell, error)
+
+    def share(self, cells: Iterable[Cell], wait: float = 1.0) -> Iterator[tuple[Cell, Result]]:
+        """Cells with their results as they end, computed here where no other process is at work on
+        them; after the last one all of them are there, whoever computed them.
+
+        Any number of processes, on any machines that see the folder, may do so at once. What one of
+        them leaves behind when it dies, another one takes over: at once on the same machine,
+        otherwise when its lease was not renewed for a while. A cell that fails is tried once.
+
+        Raises:
+            Interrupted: Ctrl-C; the others go on, and so does the same call.
+        """
+        waiting, watch, begun = list(cells), Watch(), None
+        while waiting:
+            left = []
+            for cell in waiting:
+                begun = begun or _now(cell.place.parent)
+                result = self.read(cell) or self._failure(cell, begun)
+                try:
+                    result = result or self._leased(cell, watch)
+                except InUseError:
+                    left.append(cell)
+                    continue
+                except Interrupted:
+                    raise
+                except Exception as error:
+                    result = self._failed(cell, error)
+                yield cell, result
+            if len(left) == len(waiting):
+                time.sleep(wait)
+            waiting = left
+
+    def _leased(self, cell: Cell, watch: Watch) -> Result:
+        folder = self._folder(cell)
+        before = read_holder(folder)
+        with hold(folder, self.report, expired=watch.expired):
+            result = self.read(cell)  # by another process, while this one waited its turn
+            if result is not None:
+                return result
+            bury(cell.place, before)
+            result = _plain(self.work(cell, self.report))
+            if "error" in result:
+                raise ValueError("a result named 'error': failures are; choose another name")
+            if not holds(folder):
+                raise InUseError(f"{folder}: taken over by {read_holder(folder)}")
+            write_json(folder / "result.json", {"settings": cell.settings, "result": result})
+            return result
+
+    def _failed(self, cell: Cell, error: Exception) -> Result:
+        cell.place.parent.mkdir(parents=True, exist_ok=True)
+        trace = cell.place.with_name(f"{cell.place.name}.error.txt")
+        write_text(trace, "".join(traceback.format_exception(error)))
+        known = isinstance(error, FredholmError)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        result = {"error": text.partition("\n")[0]}
+        if not isinstance(error, InUseError):
+            self._folder(cell).mkdir(parents=True, exist_ok=True)
+            write_json(self._folder(cell) / FAILURE, result)
+        return result
+
+    def _failure(self, cell: Cell, begun: int) -> Result | None:
+        """How a cell has failed since ``begun``, in this process or another."""
+        path = self._folder(cell) / FAILURE
+        try:
+            if path.stat().st_mtime_ns < begun:
+                return None
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
     def run(self, cells: Iterable[Cell], jobs: int = 1) -> Iterator[tuple[Cell, Result]]:
         """Cells with their results: in order, or with ``jobs`` processes (each with its share of
@@ -150,7 +207,9 @@ class Grid:
 def recipe_cell(recipe: Recipe, place: Path) -> Cell:
     """The cell of one training and its evaluation on the test split."""
     code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
-    return Cell({"recipe": recipe.to_dict(), "code": code}, place, recipe)
+    plain = recipe.to_dict()
+    plain["training"].pop("nodes")  # on how many machines decides nothing
+    return Cell({"recipe": plain, "code": code}, place, recipe)
 
 
 def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
@@ -188,6 +247,13 @@ def safe_name(label: str) -> str:
     """
     kept = "".join(c if c.isalnum() or c in "._=+-" else "," for c in label)
     return ",".join(part for part in kept.split(",") if part)
+
+
+def _now(folder: Path) -> int:
+    """The time by the clock that stamps the folder's files, which may be another machine's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime_ns
 
 
 def _plain(value: Any) -> Any:

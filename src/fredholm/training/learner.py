@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..errors import OptionError
 from .failures import TrainingFailed
 from .schedules import Schedule
+from .sharding import is_sharded, shard
 
 # Makes the training loader of one process, from its rank and the number of processes.
 Loader = Callable[[int, int], Any]
@@ -106,7 +107,7 @@ class Learner(pl.LightningModule):
         self.model: Any = model
         self.loader, self.descent, self.seed = loader, descent, seed
         self.last_step: int | None = None  # of a fit that ends by steps
-        self.sums = [0.0, 0.0]  # of the epoch so far: loss * n, n
+        self.sums = [0.0, 0.0]  # of the epoch so far, over all processes: loss * n, n
         self.metrics: dict[str, float] = {}
         self.loader_state: dict[str, Any] | None = None
 
@@ -115,6 +116,12 @@ class Learner(pl.LightningModule):
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         """The mean loss of a batch."""
         raise NotImplementedError
+
+    def weight(self, labels: Tensor) -> int:
+        """How many losses :meth:`loss` is the mean of, so that the parts of a batch that several
+        processes have are weighted as one process would.
+        """
+        return len(labels)
 
     def penalty(self) -> Tensor | None:
         """What is minimised beside the loss and not reported with it."""
@@ -141,17 +148,32 @@ class Learner(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         inputs, labels = batch
         loss = self.loss(inputs, labels)
-        if not torch.isfinite(loss):
+        mean, count, share = self._whole(loss, labels)
+        if not math.isfinite(mean):  # of the whole batch, so that all processes stop
             raise TrainingFailed(
-                f"loss: {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}, "
+                f"loss: {mean} at step {self.global_step} (epoch {self.current_epoch + 1}, "
                 f"batch {batch_idx + 1}); {self.cure()}"
             )
-        count = len(labels)
-        for place, value in enumerate((loss.detach() * count, count)):
-            self.sums[place] += float(value)
-        self.log("train_loss_step", loss.detach(), prog_bar=True, logger=True)
+        for place, value in enumerate((mean * count, count)):
+            self.sums[place] += value
+        self.log("train_loss_step", mean, prog_bar=True, logger=True)
         extra = self.penalty()
-        return loss if extra is None else loss + extra
+        loss = loss if extra is None else loss + extra
+        return loss if share == 1 else share * loss
+
+    def _whole(self, loss: Tensor, labels: Tensor) -> tuple[float, int, float]:
+        """Of the batch that all processes have a part of: its mean loss, its samples, and the
+        weight of this part in the mean over processes, which the gradient is.
+        """
+        world = self.trainer.world_size
+        if world == 1:
+            return float(loss.detach()), len(labels), 1.0
+        mine = self.weight(labels)
+        part = float(loss.detach()) * mine if mine else 0.0  # the mean of nothing is no number
+        total, whole, samples = self.reduced([part, mine, len(labels)])
+        if not whole:
+            return math.nan, int(samples), 1.0
+        return total / whole, int(samples), mine * world / whole
 
     def on_train_epoch_start(self) -> None:
         self.sums = [0.0, 0.0]
@@ -163,7 +185,8 @@ class Learner(pl.LightningModule):
         for config in self.trainer.lr_scheduler_configs:
             if config.reduce_on_plateau:
                 known = {"train_loss": loss, **self.metrics}
-                config.scheduler.step(_metric(known, str(config.monitor)))
+                plateau: Any = config.scheduler
+                plateau.step(_metric(known, str(config.monitor)))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         if not isinstance(scheduler, ReduceLROnPlateau):  # see on_train_epoch_end
@@ -171,13 +194,17 @@ class Learner(pl.LightningModule):
 
     def train_loss(self) -> float:
         """Mean training loss of the epoch so far, over all processes."""
-        total, count = self.reduced(self.sums)
+        total, count = self.sums
         return total / max(count, 1.0)
 
     def reduced(self, sums: list[float]) -> list[float]:
         """Sums over all processes."""
         values = torch.tensor(sums, dtype=torch.float64, device=self.device)
         return self.trainer.strategy.reduce(values, reduce_op="sum").tolist()
+
+    def configure_model(self) -> None:
+        if self.device_mesh is not None and not is_sharded(self.model):
+            shard(self.model, self.device_mesh["data_parallel"])
 
     # --- what is resumed --------------------------------------------------------------------------
 
@@ -206,6 +233,9 @@ class Learner(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.sums = list(checkpoint["sums"])
         self.loader_state = checkpoint["loader"]
+        loader: Any = self.trainer.train_dataloader
+        if loader is not None:  # of sharded weights the state is read after the loader was made
+            loader.load_state_dict(self.loader_state)
 
 
 def _metric(known: dict[str, float], name: str) -> float:

@@ -80,7 +80,10 @@ def matthews(outputs: Tensor, labels: Tensor) -> float:
         >>> round(matthews(logits, torch.tensor([0, 0, 1, 1])), 6)
         0.57735
     """
-    return float(_sklearn().matthews_corrcoef(labels.cpu(), outputs.argmax(-1).cpu()))
+    labels, called = labels.cpu(), outputs.argmax(-1).cpu()
+    if len(torch.cat([labels, called]).unique()) < 2:  # scikit-learn would warn
+        return 0.0
+    return float(_sklearn().matthews_corrcoef(labels, called))
 
 
 @METRICS.register("auc")
@@ -164,3 +167,24 @@ def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
     area = auc(logits, labels)
     scores = {"f1": f1(logits, labels), "matthews": matthews(logits, labels)}
     return scores if math.isnan(area) else scores | {"auc": area}
+
+
+@METRICS.register("perplexity")
+def perplexity(logits: Tensor, labels: Tensor) -> float:
+    """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
+
+    Example:
+        >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
+        4.0
+    """
+    return math.exp(float(cross_entropy(logits.float(), labels)))
+
+
+def direction(name: str) -> str:
+    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
+
+    Example:
+        >>> direction("perplexity"), direction("accuracy")
+        ('min', 'max')
+    """
+    return "min" if name in ("bits", "perplexity") else "max"

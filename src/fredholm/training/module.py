@@ -42,15 +42,6 @@ class Classifier(Learner):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)
 
-    def on_after_batch_transfer(self, batch, dataloader_idx: int):
-        """Several processes validate each its own rows of the same batch, so that no sample counts
-        twice.
-        """
-        world = self.trainer.world_size
-        if world == 1 or self.trainer.training:
-            return batch
-        return tuple(part[self.trainer.global_rank :: world] for part in batch)
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         if self.mixer is not None:
             inputs, labels = batch
@@ -60,6 +51,9 @@ class Classifier(Learner):
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         return self.task.loss(self.model(inputs), labels, self.recipe.training.label_smoothing)
+
+    def weight(self, labels: Tensor) -> int:
+        return self.task.weight(labels)
 
     def penalty(self) -> Tensor | None:
         return auxiliary_loss(self.model)
@@ -74,6 +68,9 @@ class Classifier(Learner):
     def validation_step(self, batch, batch_idx: int) -> None:
         inputs, labels = batch
         values = self.task.sums(self.model(inputs), labels)
+        loader: Any = self.trainer.val_dataloaders
+        if self.trainer.world_size > 1 and not loader.order.share(batch_idx):
+            return  # none of the batch's samples is this process's
         self.validated = [total + float(value) for total, value in zip(self.validated, values)]
 
     def on_validation_epoch_end(self) -> None:

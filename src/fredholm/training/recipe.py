@@ -36,6 +36,10 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _sharded(value: Any) -> Any:
+    return "fsdp2" if value == "fsdp" else value
+
+
 def _truth(value: Any) -> Any:
     """YAML 1.1's other truth values."""
     return value.truth if isinstance(value, Word) else value
@@ -201,6 +205,10 @@ class EarlyStop(Section):
 class Training(Section):
     """How long, how regularised, how often saved, and on what.
 
+    ``devices`` processes on each of ``nodes`` machines share every batch; left out, both are what
+    torchrun or srun started. ``strategy``: ``ddp`` (each process has all weights; the default of
+    several) or ``fsdp2`` (each has its part of them; ``fsdp`` is another name).
+
     The first of ``epochs``, ``steps`` of the optimizer and ``max_minutes`` that is reached ends the
     run. ``epochs`` are 10, or, with ``steps``, without a limit.
     """
@@ -210,7 +218,7 @@ class Training(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     label_smoothing: Fraction = 0.0
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    precision: Annotated[Literal["32", "bf16"], BeforeValidator(_text)] = "32"
+    precision: Annotated[Literal["32", "64", "bf16"], BeforeValidator(_text)] = "32"
     early_stop: EarlyStop | None = None
     keep: Literal["best", "last"] = "best"
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
@@ -218,7 +226,8 @@ class Training(Section):
     max_minutes: Annotated[float, Field(gt=0, lt=1e9)] | None = None
     accumulate: Positive = 1
     devices: Annotated[int, Field(ge=1)] = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    nodes: Annotated[int, Field(ge=1)] = 1
+    strategy: Annotated[Literal["auto", "ddp", "fsdp2"], BeforeValidator(_sharded)] = "auto"
 
     @model_validator(mode="before")
     @classmethod
@@ -293,17 +302,6 @@ def _conflicts(recipe: Recipe):
     ):
         got = f"{stop.mode!r} for {stop.metric}"
         yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
-    if training.strategy != "auto" and training.devices < 2:
-        got = f"{training.strategy!r} with devices 1"
-        yield f"training.strategy: received {got}; needs training.devices of 2 or more"
-    if recipe.data.batch_size % training.devices:
-        got = f"{recipe.data.batch_size} for {training.devices} devices"
-        yield f"data.batch_size: received {got}; needs a multiple of them"
-    if training.ema_decay is not None and training.strategy == "fsdp":
-        yield (
-            "training.ema_decay: received a decay with strategy 'fsdp'; needs null (sharded "
-            "weights are not averaged)"
-        )
     if training.epochs is None and training.steps is None:
         yield "training.epochs: received None; needs a number, or training.steps"
     yield from _schedule_conflicts(recipe.schedule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from .. import models
+from ..data import make_loader
 from ..errors import OptionError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
@@ -23,9 +23,11 @@ from .checkpoints import list_checkpoints
 from .failures import TrainingFailed
 from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
+from .launch import launch, launches
 from .leases import hold
 from .module import Classifier
 from .monitors import SAMPLES, StepMonitor
+from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
 from .tasks import task_of
 from .warm_start import known_vocabulary, start_from
@@ -67,41 +69,67 @@ def train(
         TrainingFailed: the loss is not finite, or the disk is full; the last checkpoint stays.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    place, say = RunFolder(folder), report or (lambda line: None)
     check_devices(recipe)
-    if not _joins():
-        place.check(recipe, resume, overwrite)
-        if place.started and not (resume and place.finished):
-            with hold(place.root, say):  # refused at once, not after the data are read
-                pass
+    if launches(recipe):
+        return launch(recipe, folder, resume, overwrite, report=report, trust_code=trust_code)
+    with joined(recipe) as group:
+        place, report = RunFolder(folder), report if group.first else None
+        group.agree(facts_of(recipe, place.root, resume, overwrite))
+        if group.by_first(lambda: _finished(place, recipe, resume, overwrite, report)):
+            return group.by_first(place.read_result)
+        say = report or (lambda line: None)
+        data, loaders, model = group.in_turn(
+            lambda: _prepare(recipe, group, resume, say, trust_code)
+        )
+        with _owned(group, place, recipe, resume, overwrite, say):
+            try:
+                result = _run(recipe, place, data, loaders, model, resume, report, group)
+                group.by_first(lambda: _calibrate(recipe, place, data[1]))
+                return result
+            except OSError as error:
+                raise _storage_failed(place, error) from error
+
+
+def _finished(
+    place: RunFolder,
+    recipe: Recipe,
+    resume: bool,
+    overwrite: bool,
+    report: Callable[[str], None] | None,
+) -> bool:
+    """Whether there is nothing left to do; a folder that cannot be used is refused at once, not
+    after the data are read.
+    """
+    place.check(recipe, resume, overwrite)
     if resume and place.finished:
-        return place.read_result()
+        return True
+    if place.started:
+        with hold(place.root, report):
+            pass
+    return False
+
+
+def _prepare(
+    recipe: Recipe, group: Group, resume: bool, say: Callable[[str], None], trust_code: bool
+) -> tuple[tuple[Any, Any], tuple[Any, Any], Any]:
+    """Data sets, their loaders and the model."""
     words = known_vocabulary(recipe, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
         say(line)
     for line in _shortened(recipe, len(data[0])):
         say(line)
-    loaders = build_loaders(recipe, *data)
+    loaders = build_loaders(recipe, *data, group.rank, group.size)
     model = build_model(recipe, data[0])
+    if recipe.training.strategy == "fsdp2" and isinstance(model.body, ContinuousBody):
+        raise OptionError(
+            "training.strategy: received 'fsdp2' for a continuous model, whose evolution is not "
+            "split; needs 'ddp'"
+        )
     if recipe.init_from is not None and not resume:  # refused before there is a folder
         for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
             say(line)
-    with _owned(place, recipe, resume, overwrite, say):
-        try:
-            result = _run(recipe, place, data, loaders, model, resume, report)
-            if not _joins():
-                calibrate(place, task_of(data[0]), loaders[1])
-            return result
-        except OSError as error:
-            reason = error if isinstance(error, StorageError) else storage_error(error, place.root)
-            saved = list_checkpoints(place.checkpoints)
-            way = (
-                f"{saved[0].name} is intact, continue with --resume"
-                if saved
-                else "no checkpoint was saved yet, start again with --overwrite"
-            )
-            raise TrainingFailed(f"{reason}; {way}") from error
+    return data, loaders, model
 
 
 def _shortened(recipe: Recipe, samples: int) -> Iterator[str]:
@@ -122,22 +150,42 @@ def _shortened(recipe: Recipe, samples: int) -> Iterator[str]:
         yield f"schedule: a warm-up of {asked} steps in a run of {steps}; shortened to {steps // 2}"
 
 
-def _joins() -> bool:
-    """Whether this process was started by another one of the same run, which has the folder."""
-    return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0) > 0
-
-
 @contextlib.contextmanager
 def _owned(
-    place: RunFolder, recipe: Recipe, resume: bool, overwrite: bool, say: Callable[[str], None]
+    group: Group,
+    place: RunFolder,
+    recipe: Recipe,
+    resume: bool,
+    overwrite: bool,
+    say: Callable[[str], None],
 ) -> Iterator[None]:
-    """The run's folder, locked and ready; of a run's further processes, the first one's."""
-    if _joins():
+    """The run's folder, locked and ready; rank 0 does it for all."""
+    with contextlib.ExitStack() as stack:
+
+        def prepare() -> None:
+            stack.enter_context(hold(place.root, say))
+            place.open(recipe, resume, overwrite)
+
+        group.by_first(prepare)
         yield
-        return
-    with hold(place.root, say):
-        place.open(recipe, resume, overwrite)
-        yield
+
+
+def _calibrate(recipe: Recipe, place: RunFolder, validation: Any) -> None:
+    """The temperature of the kept model, from all of the validation data."""
+    size, seed = recipe.data.eval_batch_size, recipe.seed
+    batches = make_loader(validation, size, seed=seed, shuffle=False)
+    calibrate(place, task_of(validation), batches)
+
+
+def _storage_failed(place: RunFolder, error: OSError) -> TrainingFailed:
+    reason = error if isinstance(error, StorageError) else storage_error(error, place.root)
+    saved = list_checkpoints(place.checkpoints)
+    way = (
+        f"{saved[0].name} is intact, continue with --resume"
+        if saved
+        else "no checkpoint was saved yet, start again with --overwrite"
+    )
+    return TrainingFailed(f"{reason}; {way}")
 
 
 def _run(
@@ -148,6 +196,7 @@ def _run(
     model: Any,
     resume: bool,
     report: Callable[[str], None] | None,
+    group: Group,
 ) -> RunResult:
     """Fit in a folder that is ready."""
     save = partial(models.save_pretrained, folder=place.model, **data[0].describe())
@@ -169,6 +218,7 @@ def _run(
         tensorboard=True,
         callbacks=_watchers(place, model, data[1]),
         say=report,
+        group=group,
     )
     return _finish(recipe, place, model, fitted)
 
@@ -183,7 +233,6 @@ def _limits(recipe: Recipe) -> Limits:
         accumulate=options.accumulate,
         ema_decay=options.ema_decay,
         precision=options.precision,
-        devices=options.devices,
         strategy=options.strategy,
         save_minutes=options.checkpoint_minutes,
         save_steps=options.checkpoint_steps,
@@ -198,16 +247,14 @@ def check_devices(recipe: Recipe) -> None:
     """Refuse a recipe for devices that this machine does not have.
 
     Raises:
-        OptionError: more GPUs than there are, or a strategy that needs some.
+        OptionError: more GPUs than there are.
     """
-    wanted, cuda = recipe.training.devices, torch.cuda.is_available()
-    if cuda and wanted > torch.cuda.device_count():
+    wanted = recipe.training.devices
+    if torch.cuda.is_available() and wanted > torch.cuda.device_count():
         raise OptionError(
             f"training.devices: received {wanted}; this machine has {torch.cuda.device_count()} "
             "GPUs"
         )
-    if not cuda and recipe.training.strategy == "fsdp":
-        raise OptionError("training.strategy: received 'fsdp'; needs GPUs, here use 'ddp'")
 
 
 def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:

@@ -93,12 +93,15 @@ def sweep(
     *,
     report: Callable[[str], None] | None = None,
     trust_code: bool = False,
+    worker: bool = False,
 ) -> tuple[list[Row], list[Row]]:
     """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
 
     Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its
     error while the rest goes on. ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in
-    ``folder`` are rewritten after every cell. ``trust_code``: of a run folder as the source, see
+    ``folder`` are rewritten after every cell. Of several processes that are each a ``worker``, on
+    any machines that see ``folder``, each computes cells that no other is at work on, and writes
+    the tables once all are there. ``trust_code``: of a run folder as the source, see
     :func:`fredholm.training.load_recipe`.
 
     Raises:
@@ -117,14 +120,21 @@ def sweep(
         plan.append((label, seed, recipe_cell(recipe, folder / name)))
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
-    found = Grid(train_cell, say).run(cell for _, _, cell in plan)
-    for (label, seed, _), (cell, result) in zip(plan, found):
-        rows.append({"cell": label, "seed": seed, "folder": str(cell.place), **result})
-        metric = _metric(rows[-1:])
+    grid, cells = Grid(train_cell, say), [cell for _, _, cell in plan]
+    known = {cell.place: (label, seed) for label, seed, cell in plan}
+    done: dict[Path, Row] = {}
+    for cell, result in grid.share(cells) if worker else grid.run(cells):
+        label, seed = known[cell.place]
+        row = {"cell": label, "seed": seed, "folder": str(cell.place), **result}
+        done[cell.place] = row
+        metric = _metric([row])
         failed = "error" in result
         outcome = f"failed: {result['error']}" if failed else f"test {metric} {result[metric]:.4g}"
-        say(f"[{len(rows)}/{len(plan)}] {label} seed {seed}: {outcome}")
+        say(f"[{len(done)}/{len(plan)}] {label} seed {seed}: {outcome}")
+        if not worker:
+            _write(folder, list(done.values()))
+    rows = [done[cell.place] for cell in cells]
+    if worker:
         _write(folder, rows)
     return rows, tabulate(rows)
 

@@ -61,6 +61,12 @@ class Task:
         """The mean over a batch, and over its points."""
         return self.loss_of_pairs(*self.pairs(outputs, labels), smoothing)
 
+    def weight(self, labels: Tensor) -> int:
+        """How many losses :meth:`loss` is the mean of, so that the parts of a batch can be
+        weighted.
+        """
+        return len(labels)
+
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
         """Summed loss, how many were right, and how many there were."""
         raise NotImplementedError
@@ -127,7 +133,7 @@ class Classification(Task):
         return cross_entropy(outputs, labels, label_smoothing=smoothing)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        outputs, labels = self.pairs(outputs.float(), labels)
+        outputs, labels = self.pairs(_wide(outputs), labels)
         right = (outputs.argmax(-1) == labels).sum()
         return cross_entropy(outputs, labels, reduction="sum"), right, len(labels)
 
@@ -154,6 +160,9 @@ class Steps(Classification):
         asked = labels != IGNORED
         return outputs[asked], labels[asked]
 
+    def weight(self, labels: Tensor) -> int:
+        return int((labels != IGNORED).sum())
+
 
 @register_task("tokens")
 class Tokens(Steps):
@@ -169,6 +178,7 @@ class Tokens(Steps):
     counted = "tokens"
     metric = ("val_loss", "min")
     measure = "nats a token"
+    score = "perplexity"
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         total, right, count = 0.0, 0, 0
@@ -198,7 +208,7 @@ class Answers(Task):
         return binary_cross_entropy_with_logits(outputs, labels) * labels.shape[-1]
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        outputs, labels = self.pairs(outputs.float(), labels)
+        outputs, labels = self.pairs(_wide(outputs), labels)
         score = labels.gather(1, outputs.argmax(-1, keepdim=True)).sum()
         return self.loss(outputs, labels) * len(labels), score, len(labels)
 
@@ -238,7 +248,7 @@ class Regression(Numbers):
                 f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
                 "model.head.outputs=1"
             )
-        return outputs.float().flatten(), labels.float().flatten()
+        return _wide(outputs).flatten(), _wide(labels).flatten()
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return mse_loss(outputs, labels)
@@ -276,7 +286,7 @@ class Field(Numbers):
         return relative_error(outputs, labels).mean()
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        outputs, labels = self.pairs(outputs.float(), labels)
+        outputs, labels = self.pairs(_wide(outputs), labels)
         return relative_error(outputs, labels).sum(), torch.zeros(()), len(labels)
 
     def summary_of_pairs(
@@ -284,6 +294,11 @@ class Field(Numbers):
     ) -> dict[str, Any]:
         error = relative_error(outputs.double(), labels.double())
         return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    """In float32 at least: half precision does not hold sums."""
+    return numbers if numbers.dtype == torch.float64 else numbers.float()
 
 
 def _alike(task: Task, outputs: Tensor, labels: Tensor) -> Pairs:

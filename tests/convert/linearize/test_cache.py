@@ -30,17 +30,19 @@ ROUNDED = {"atol": 1e-6, "rtol": 1e-6}  # generate gives logits in float32
 
 
 @cache
-def converted(name: str, to: str = "hedgehog"):
+def converted(name: str, to: str = "hedgehog", window: int | None = None):
     """A decoder in float64, all of it converted; tests leave it as it is."""
     torch.manual_seed(0)
-    return replace_attention(decoder(name), to).model.double()
+    return replace_attention(decoder(name), to, window=window).model.double()
 
 
 @cache
 def mixed():
     """A decoder that keeps softmax in its second layer."""
     layers = ["model.layers.0.self_attn"]
-    return replace_attention(decoder("llama"), "hedgehog", layers=layers).model.double()
+    return replace_attention(
+        decoder("llama"), "hedgehog", layers=layers, window=None
+    ).model.double()
 
 
 @cache
@@ -119,11 +121,11 @@ def test_a_prompt_in_chunks(name, size):
 
 
 def test_sampling_and_several_sequences_of_one_prompt():
-    found = []
+    model, found = converted("llama"), []
     for kept in (True, False):
         torch.manual_seed(3)
         options = {"do_sample": True, "num_return_sequences": 2, "use_cache": kept}
-        found.append(generated(converted("llama"), **options)[0].sequences)
+        found.append(generated(model, **options)[0].sequences)
     assert found[0].shape == (4, N + 4)
     assert found[0].equal(found[1])
 
@@ -155,7 +157,7 @@ def test_a_session_forks():
 
 
 def test_half_precision_keeps_its_state_in_float32():
-    model = replace_attention(decoder("llama"), "hedgehog").model.bfloat16()
+    model = replace_attention(decoder("llama"), "hedgehog", window=None).model.bfloat16()
     out, logits = generated(model, new=3)
     layer = out.past_key_values.layers[0]
     assert layer.memory()["moment"].dtype == torch.float32
@@ -176,7 +178,7 @@ def test_a_state_goes_on_in_another_precision():
 
 
 def test_training_leaves_the_cache_of_keys():
-    model = replace_attention(decoder("llama"), "hedgehog").model.train()
+    model = replace_attention(decoder("llama"), "hedgehog", window=None).model.train()
     out = model(prompt()["input_ids"], use_cache=True)
     assert cache_size(out.past_key_values).linear_layers == 0
 
@@ -251,8 +253,12 @@ def test_from_which_length_on_a_state_is_smaller():
     assert smaller_from(9, 128, 64, groups=3) == 196
     assert smaller_from(3, 128, 64, groups=3, exponential=False) == 66
     assert smaller_from(9, 128, 64, groups=3, exponential=False, cache_bytes=2) == 391
+    # a window's keys and values are tokens of a cache, and 64 masses less than one
+    assert smaller_from(9, 128, 64, groups=3, exponential=False, window=64) == 196 + 64
     with pytest.raises(OptionError, match="at least 1"):
         smaller_from(0, 128, 64, groups=3)
+    with pytest.raises(OptionError, match="or 0, got -1"):
+        smaller_from(9, 128, 64, groups=3, window=-1)
 
 
 def test_the_length_is_that_of_a_real_cache():

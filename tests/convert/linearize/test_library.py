@@ -157,7 +157,7 @@ def test_windows_beside_layers_that_can_be_linear(name):
     with pytest.raises(ConversionError, match=rf"\({window}: asks for a sliding window\)"):
         replace_attention(source(name))
     for options in ({"keep_refused": True}, {"layers": [full]}):
-        replaced = replace_attention(source(name), "hedgehog", **options)
+        replaced = replace_attention(source(name), "hedgehog", window=None, **options)
         assert [layer.name for layer in replaced.layers] == [full]
         check_teacher_inside(replaced, source(name), inputs(name))
     with pytest.raises(ConversionError, match="asks for a sliding window"):
@@ -185,7 +185,7 @@ def test_capped_logits_and_windows_everywhere_are_named():
         replace_attention(source("mistral"), keep_refused=True)
     whole = library("mistral")
     whole.config.sliding_window = None
-    check_teacher_inside(replace_attention(whole, "luna"), whole, inputs("mistral"))
+    check_teacher_inside(replace_attention(whole, "luna", window=None), whole, inputs("mistral"))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -193,7 +193,7 @@ def test_capped_logits_and_windows_everywhere_are_named():
 def test_layers_left_out_keep_the_softmax_they_had(name, before):
     model = {"gpt2": models.gpt2, "llama": models.llama}[name]()
     model.set_attn_implementation(before)
-    replaced = replace_attention(model, "hedgehog", layers=["*.1.*attn"])
+    replaced = replace_attention(model, "hedgehog", layers=["*.1.*attn"], window=None)
     check_teacher_inside(replaced, model, inputs(name))
     with torch.no_grad(), replaced.mode("softmax"):
         told = replaced.model(**inputs(name), output_hidden_states=True).hidden_states[1]
@@ -314,7 +314,9 @@ def test_a_conversion_leaves_no_trace_in_its_source():
 
 
 def test_parameters_are_counted_as_parameters():
-    report = ConversionReport.of(replace_attention(source("gpt2"), "performer"), "GPT2LMHeadModel")
+    report = ConversionReport.of(
+        replace_attention(source("gpt2"), "performer", window=None), "GPT2LMHeadModel"
+    )
     model = source("gpt2")
     assert report.parameters == sum(p.numel() for p in model.parameters()), "the embedding is tied"
     assert report.new_parameters == 0, "random frequencies are buffers"

@@ -31,7 +31,7 @@ def logits(model, **inputs):
 def test_the_teacher_inside_a_converted_model_is_the_source(build):
     source, inputs = build(), models.padded()
     seen = inputs["attention_mask"].bool()
-    replaced = replace_attention(source)
+    replaced = replace_attention(source, window=None)
     shape = (slice(None),) if build is models.bert else seen
     for mode in ("softmax", "distil"):
         with replaced.mode(mode):

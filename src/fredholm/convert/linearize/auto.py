@@ -303,6 +303,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "to": replaced.to,
         "options": replaced.options,
         "tied": replaced.tied,
+        "window": replaced.window,
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
     }

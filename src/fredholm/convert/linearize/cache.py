@@ -28,7 +28,8 @@ from .interface import SLOT, STATE
 from .masks import new_tokens
 from .state import advance, has_state
 
-NAMES = ("moment", "shift", "real")  # the recurrent states of a layer, by their index
+NEAR = ("near_key", "near_value", "near_mass")  # of a layer with a window: its last tokens
+NAMES = ("moment", "shift", "real", *NEAR)  # the recurrent states of a layer, by their index
 
 
 class LinearState(LinearAttentionLayer, CacheLayerMixin):
@@ -87,7 +88,7 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
         """
         self.pending = 0
         valid = new_tokens(mask, key.shape[2])
-        known = self.recurrent_states[NAMES.index("real")]
+        known = self.recurrent_states[NAMES.index("moment")]
         if known is not None and known.shape[0] != query.shape[0]:
             raise ConversionError(
                 f"the cache holds {known.shape[0]} sequences, and the call has {query.shape[0]}; "

@@ -49,7 +49,7 @@ def model_card(kind: type, config: Any, facts: dict[str, Any], lines: Sequence[s
 
 Made by `fredholm linearize` from {f"`{base}`" if base else f"a {kind.__name__}"}: the softmax of
 {len(facts["layers"])} attention layers was replaced by linear attention with the feature map
-`{facts["to"]}`, every other weight is the source's or was fine-tuned from it.
+`{facts["to"]}`{_window(facts)}, every other weight is the source's or was fine-tuned from it.
 
 transformers alone cannot load this model. Install fredholm, `pip install "fredholm[hf]"`, and
 import it first:
@@ -66,6 +66,11 @@ which does it.
 """
     said = [*(f"- {line}" for line in lines), *kept]
     return text + ("\n## The conversion\n\n" + "\n".join(said) + "\n" if said else "")
+
+
+def _window(facts: dict[str, Any]) -> str:
+    window = facts.get("window")
+    return "" if window is None else f" and softmax on the last {window} tokens"
 
 
 def _auto_class(kind: type) -> str:

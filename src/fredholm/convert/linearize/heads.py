@@ -14,8 +14,21 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...integral import build_feature_map, is_pointwise, key_features, query_features
+from ...integral import (
+    build_feature_map,
+    check_window,
+    first_gain,
+    is_per_head,
+    is_pointwise,
+    key_features,
+    near_pairs,
+    query_features,
+    query_parts,
+    window_density,
+)
 from ...ops.linear_attention import (
+    Far,
+    advance_window,
     at_scale,
     attend_in_pieces,
     linear_attention,
@@ -83,7 +96,9 @@ class Heads(nn.Module):
 
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
-            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass.
+            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass;
+            ``"calibrate"``, the same as softmax, and what follows from data without a gradient is
+            set by them, see :meth:`calibrate`.
     """
 
     name: str
@@ -115,12 +130,17 @@ class Heads(nn.Module):
             return self._respond(
                 query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
             )
-        if self.mode == "softmax":
+        if self.mode == "calibrate":
+            self.calibrate(query, key, seen, scale)
+        if self.mode in ("softmax", "calibrate"):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
         real = seen.valid if query.shape[2] == key.shape[2] else None
         self.noted.add(divergence(weights, self.student_weights(query, key, seen, scale), real))
         return weights.to(value.dtype) @ value
+
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Set what follows from data without a gradient; nothing here."""
 
     def student_weights(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float
@@ -179,6 +199,9 @@ class LinearHeads(Heads):
     Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that
     maps see what they see at the usual factor :math:`1/\sqrt e`.
 
+    With a ``window`` the last w keys keep softmax's :math:`e^{s q_i\cdot k_j}`, those before have
+    :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one normaliser is over both; the gain g is learned.
+
     Args:
         heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a
             group of neighbours.
@@ -186,6 +209,7 @@ class LinearHeads(Heads):
         options: of the map; conversions of ``luna`` default to maps of each head's own.
         tied: one φ for queries and keys, or keys with a map of their own.
         floor: of the denominator.
+        window: w, of causal layers: the last keys that softmax sees, the query's own included.
 
     Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query
     that sees nothing gets zero.
@@ -211,6 +235,7 @@ class LinearHeads(Heads):
         options: dict[str, Any] | None = None,
         tied: bool = True,
         floor: float = 1e-6,
+        window: int | None = None,
     ):
         super().__init__(heads, width)
         if not floor > 0:
@@ -223,6 +248,16 @@ class LinearHeads(Heads):
         self.floor, self.name = floor, feature_map
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
+        check_window(window, self.feature_map, floor)
+        self.window = window
+        gain = None
+        if window is not None:
+            gain = first_gain(self.feature_map, self._key_map, width, heads)
+        self.gain = None if gain is None else nn.Parameter(gain)
+
+    @property
+    def _key_map(self) -> Any:
+        return self.feature_map if self.key_map is None else self.key_map
 
     def query_features(self, query: Tensor, scale: float) -> Tensor:
         """φ(q) up to a factor of each query, which the denominator takes away, in
@@ -234,8 +269,46 @@ class LinearHeads(Heads):
         self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """ψ(k) over a common e^c, and c, see :func:`fredholm.integral.key_features`."""
-        key_map = self.feature_map if self.key_map is None else self.key_map
-        return key_features(key_map, self._scaled(key, scale), valid, least)
+        return key_features(self._key_map, self._scaled(key, scale), valid, least)
+
+    def far(self, query: Tensor, scale: float) -> Far:
+        """What queries see before the window."""
+
+        def keys(
+            x: Tensor, valid: Tensor | None, least: Tensor | None
+        ) -> tuple[Tensor, Tensor | None]:
+            x = self.share(x) if is_per_head(self._key_map) else x
+            return self.key_features(x, scale, valid, least)
+
+        assert self.gain is not None
+        return Far(*query_parts(self.feature_map, self._scaled(query, scale), self.gain), keys)
+
+    @torch.no_grad()
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        r"""Of a window the gain of each head: that with which the sum over the points before the
+        window is softmax's, in the geometric mean over queries,
+        :math:`g = \operatorname{mean}_i \log \sum_j e^{s q_i\cdot k_j} - \log \sum_j
+        \phi(q_i)\cdot\psi(k_j)`. O(N²).
+        """
+        if self.window is None or self.gain is None:
+            return
+        quadrature, far = (
+            seen.quadrature(query.shape[2], key.shape[2], query),
+            self.far(query, scale),
+        )
+        sees = quadrature.visible()
+        near = near_pairs(sees, self.window, key.shape[2], key.device)
+        before = ~near if sees is None else sees & ~near
+        scores = (query.float() @ key.float().mT) * scale
+        features, shift = far.keys(key, seen.valid, None)
+        ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
+        theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
+        missing = theirs - ours.log()
+        for exponent in (far.exponent, None if shift is None else shift[..., None]):
+            missing = missing if exponent is None else missing - exponent.float()
+        real = missing.isfinite()
+        mean = torch.where(real, missing, 0.0).sum((0, 2)) / real.sum((0, 2)).clamp(min=1)
+        self.gain += mean.to(self.gain.dtype)
 
     def _scaled(self, x: Tensor, scale: float) -> Tensor:
         factor = (scale * self.width**0.5) ** 0.5
@@ -245,9 +318,18 @@ class LinearHeads(Heads):
         self, query: Tensor, key: Tensor, seen: Seen, scale: float
     ) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
+        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
+        if self.window is not None:
+            weights, far = quadrature.weights(), self.far(query, scale)
+            sees = quadrature.visible()
+            near = near_pairs(sees, self.window, key.shape[2], key.device)
+            features = far.keys(key, seen.valid, None)
+            dtype = torch.promote_types(query.dtype, torch.float32)
+            scores = (query.to(dtype) @ key.to(dtype).mT) * scale
+            return window_density(scores, far[:2], features, weights, near) * weights
         left = self.query_features(query, scale)
         right, shift = self.key_features(key, scale, seen.valid)
-        weights = seen.quadrature(query.shape[2], key.shape[2], query).weights()
+        weights = quadrature.weights()
         if shift is not None:
             size = right.detach().amax(-1)[:, :, None]
             left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
@@ -256,8 +338,11 @@ class LinearHeads(Heads):
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
-        if seen.pairs is not None:
+        single = self.window is not None and not seen.causal  # a step over keys in a cache
+        if seen.pairs is not None or single:
             return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
+        if self.window is not None:
+            return self._in_window(query, key, value, seen.valid, scale, self.window)
         sizes = query.shape[2], key.shape[2]
         quadrature = seen.quadrature(*sizes, query)
         pointwise = all(
@@ -283,9 +368,23 @@ class LinearHeads(Heads):
         options = {"floor": self.floor, "piece": PIECE}
         return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
 
+    def _in_window(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        points, far = (query * scale, key, value), self.far(query, scale)
+        mass = query.new_ones(1, query.shape[2]) if valid is None else valid.to(query.dtype)
+        return advance_window(*points, mass, far, {}, window=window)[0].to(value.dtype)
+
     def extra_repr(self) -> str:
         shape = f"heads={self.heads}, width={self.width}"
-        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}"
+        window = "" if self.window is None else f", window={self.window}"
+        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
 
 
 def clean(x: Tensor, valid: Tensor | None) -> Tensor:

@@ -29,6 +29,8 @@ from .interface import (
 from .positions import limit_positions
 from .replaced import Layer, Replaced
 
+AUTO, WINDOW = "auto", 64  # tokens that causal layers keep softmax on, where nothing else is said
+
 
 def replace_attention(
     model: nn.Module,
@@ -36,6 +38,7 @@ def replace_attention(
     *,
     options: dict[str, Any] | None = None,
     tied: bool = True,
+    window: int | str | None = AUTO,
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
@@ -51,6 +54,9 @@ def replace_attention(
         to: a name of :data:`fredholm.kernels.FEATURE_MAPS`, ``"infsa"`` or ``"linear_infsa"``.
         options: of the map, such as ``{"channels": 16}``.
         tied: one map for queries and keys, or one for each.
+        window: of causal layers of transformers: the last tokens that keep softmax, over one
+            normaliser with the linear attention of all before. ``"auto"`` is 64 where the layer is
+            causal and the map positive; None or 0 for linear attention alone.
         layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
         inputs: arguments of one small call of a transformers model, where its dummy inputs do not
             suffice.
@@ -81,16 +87,47 @@ def replace_attention(
         )
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
+    choose, options = _chooser(layers), dict(options or {})
+    length = window_length(window, to, options)
     if copied:
         model = copy.deepcopy(model)
-    choose, options = _chooser(layers), dict(options or {})
     if is_transformers(model):
         if not copied:
             _own_configuration(model)
-        return _transformers(model, to, options, tied, choose, inputs, keep_refused, probe)
+        asked = window != AUTO
+        return _transformers(
+            model, to, options, tied, length, asked, choose, inputs, keep_refused, probe
+        )
+    if length is not None and window != AUTO:
+        raise ConversionError(
+            f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
+            "leave window out, or train a model of fredholm with this option of its operator"
+        )
     from .modules import replace_modules
 
     return replace_modules(model, to, options, tied, choose, keep_refused, probe)
+
+
+def window_length(window: int | str | None, to: str, options: dict[str, Any]) -> int | None:
+    """The window that causal layers get.
+
+    Raises:
+        OptionError: no number, or a window beside what it cannot share a normaliser with.
+
+    Example:
+        >>> window_length("auto", "luna", {}), window_length(0, "luna", {})
+        (64, None)
+    """
+    if window == AUTO:
+        positive = to not in GRAPHS and getattr(FEATURE_MAPS[to], "positive", True)
+        return WINDOW if positive and options.get("nonneg", True) else None
+    if window is None or window == 0:
+        return None
+    if type(window) is not int or window < 0:
+        raise OptionError(f"window is a number of tokens, 0 or {AUTO!r}, got {window!r}")
+    if to in GRAPHS:
+        raise OptionError(f"{to} has no feature map beside which a window could stand")
+    return window
 
 
 Chooser = Callable[[list[str]], list[str]]
@@ -155,6 +192,8 @@ def _transformers(
     to: str,
     options: dict[str, Any],
     tied: bool,
+    window: int | None,
+    asked: bool,
     choose: Chooser,
     inputs: Any,
     keep_refused: bool,
@@ -166,11 +205,18 @@ def _transformers(
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
     reasons |= probed.unreached
+    if window is not None and asked:
+        reasons |= {
+            name: f"has no causal order, along which window={window} could look back"
+            for name, call in calls.items()
+            if not call.causal
+        }
     wanted = choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
     check_found(model, names, refused, keep_refused)
-    replaced = attach(model, [calls[name] for name in names], to, options, tied, refused)
+    chosen = [calls[name] for name in names]
+    replaced = attach(model, chosen, to, options, tied, window, refused)
     if compared:
         with replaced.mode("softmax"):
             verify(model, probed)
@@ -193,6 +239,7 @@ def attach(
     to: str,
     options: dict[str, Any],
     tied: bool,
+    window: int | None = None,
     refused: dict[str, str] | None = None,
 ) -> Replaced:
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
@@ -211,7 +258,8 @@ def attach(
         if to in GRAPHS:
             part = GraphHeads(call.heads, call.width, to, options)
         else:
-            part = LinearHeads(call.heads, call.width, feature_map=to, options=options, tied=tied)
+            given = {"options": options, "tied": tied, "window": window if call.causal else None}
+            part = LinearHeads(call.heads, call.width, feature_map=to, **given)
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
         if call.causal:
@@ -225,8 +273,11 @@ def attach(
     softmax = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
     model.set_attn_implementation(MIXED if softmax else NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
+    window = window if any(call.causal for call in calls) else None
     replaced = Replaced(
-        model, "transformers", to, options, tied, layers, refused or {}, parts, {"roots": roots}
+        *(model, "transformers", to, options, tied, layers, refused or {}, parts),
+        {"roots": roots},
+        window,
     )
     become_linear(model, facts_of(replaced))
     return replaced
@@ -259,6 +310,8 @@ def restore(
         Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
         for x in facts["layers"]
     ]
-    replaced = attach(model, calls, facts["to"], facts["options"], facts["tied"], facts["refused"])
+    window = facts.get("window")  # absent from what earlier versions wrote
+    map_facts = facts["to"], facts["options"], facts["tied"]
+    replaced = attach(model, calls, *map_facts, window, facts["refused"])
     if maps is not None:
         replaced.fill({local(name): value for name, value in maps.items()}, folder)

@@ -70,6 +70,7 @@ class Replaced:
         refused: attention modules that keep their softmax, and why.
         parts: what stands in each layer, by its name.
         extra: what loading needs beside.
+        window: the last tokens on which causal layers keep softmax; None where they keep none.
     """
 
     model: Any
@@ -81,6 +82,7 @@ class Replaced:
     refused: dict[str, str]
     parts: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
+    window: int | None = None
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""

@@ -50,15 +50,17 @@ class ConversionReport:
 
     Attributes:
         source: class of the model.
-        to, options, tied: the map.
+        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
         metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
-            (after stage 1) and ``tuned``.
+            (after the maps' stage), ``matched`` (after the teacher's logits) and ``tuned``.
         epochs: of each stage; ``minutes`` likewise.
         speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
             forward pass of batch 1.
+        receipt: of a decoder, what it costs and what it lost by length; see
+            :mod:`fredholm.training.distill.receipt`.
     """
 
     source: str
@@ -75,6 +77,8 @@ class ConversionReport:
     epochs: dict[str, int] = field(default_factory=dict)
     minutes: dict[str, float] = field(default_factory=dict)
     speed: list[dict[str, float]] = field(default_factory=list)
+    window: int | None = None
+    receipt: dict[str, Any] | None = None
     format: int = FORMAT
 
     @classmethod
@@ -100,6 +104,7 @@ class ConversionReport:
             refused=dict(replaced.refused),
             parameters=_count(result.values()),
             new_parameters=_count(replaced.new_parameters().values()),
+            window=replaced.window,
         )
 
     def measured(self, when: str, divergences: dict[str, float]) -> None:
@@ -110,10 +115,25 @@ class ConversionReport:
 
     @property
     def recovered(self) -> float | None:
-        """Percent of the teacher's score that the converted model has: tuned, else distilled."""
-        teacher = self.scores.get("teacher")
-        student = self.scores.get("tuned", self.scores.get("distilled"))
-        return 100.0 * student / teacher if teacher and student is not None else None
+        """Percent of the teacher's score that the converted model has after its last stage; None
+        for a perplexity.
+        """
+        teacher, student = self.scores.get("teacher"), self._last()
+        if self.metric == "perplexity" or not teacher or student is None:
+            return None
+        return 100.0 * student / teacher
+
+    @property
+    def ratio(self) -> float | None:
+        """The converted model's perplexity over the teacher's; None for any other score."""
+        teacher, student = self.scores.get("teacher"), self._last()
+        if self.metric != "perplexity" or not teacher or student is None:
+            return None
+        return student / teacher
+
+    def _last(self) -> float | None:
+        stages = ("tuned", "matched", "distilled")
+        return next((self.scores[key] for key in stages if key in self.scores), None)
 
     @property
     def crossover(self) -> int | None:
@@ -129,6 +149,7 @@ class ConversionReport:
         return {
             **dataclasses.asdict(self),
             "recovered": self.recovered,
+            "ratio": self.ratio,
             "crossover": self.crossover,
         }
 
@@ -153,6 +174,8 @@ class ConversionReport:
             f"{self.source} → {self.to}: {len(self.layers)} attention layers converted, "
             f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
         ]
+        if self.window is not None:
+            lines.append(f"causal layers keep softmax on the last {self.window} tokens")
         lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:
@@ -167,6 +190,7 @@ class ConversionReport:
                 "teacher": "teacher",
                 "before": "replaced",
                 "distilled": "distilled",
+                "matched": "matched",
                 "tuned": "tuned",
             }
             shown = ", ".join(
@@ -175,7 +199,11 @@ class ConversionReport:
                 if key in self.scores
             )
             percent = "" if self.recovered is None else f"; {self.recovered:.1f}% recovered"
+            if self.ratio is not None:
+                percent = f"; {self.ratio:.3f} times the teacher's"
             lines.append(f"{self.metric}: {shown}{percent}")
+        if self.receipt:
+            lines.append(f"{self.receipt['sentence']}")
         if self.speed:
             where = "none measured" if self.crossover is None else f"{self.crossover} tokens"
             lines.append(f"faster than its teacher from: {where}")

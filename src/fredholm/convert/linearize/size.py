@@ -68,13 +68,14 @@ def smaller_from(
     *,
     groups: int,
     exponential: bool = True,
+    window: int = 0,
     state_bytes: int = 4,
     cache_bytes: int = 4,
 ) -> int:
     r"""The number of tokens N from which on a layer's state takes fewer bytes than a cache of its
     keys and values.
 
-    .. math:: S\,\big(r\,(e + 1) + 1\big)\,s \;<\; 2\,N\,G\,e\,c
+    .. math:: \big(S\,(r\,(e + 1) + 1) + w\big)\,s + 2\,w\,G\,e\,c \;<\; 2\,N\,G\,e\,c
 
     Args:
         states: S, heads that keep a state: those of the queries, or of the keys where heads that
@@ -83,18 +84,23 @@ def smaller_from(
         width: e, of a key and a value.
         groups: G, heads of keys and values.
         exponential: whether a state has the exponent of a common factor, one number more.
+        window: w, last tokens whose keys, values and mass (one number) are kept.
         state_bytes, cache_bytes: s and c, of a number; a state is in float32 at least.
 
     Raises:
-        OptionError: a size below one.
+        OptionError: a size below one, or a negative window.
 
     Example:
         >>> smaller_from(9, 128, 64, groups=3, exponential=False)  # equal at 195
         196
+        >>> smaller_from(9, 128, 64, groups=3, window=64)
+        260
     """
     sizes = (states, features, width, groups, state_bytes, cache_bytes)
     if min(sizes) < 1:
         raise OptionError(f"heads, features, widths and bytes are at least 1, got {sizes}")
-    state = states * (features * (width + 1) + int(exponential)) * state_bytes
+    if window < 0:
+        raise OptionError(f"a window is a number of tokens or 0, got {window}")
+    numbers = states * (features * (width + 1) + int(exponential)) + window
     token = 2 * groups * width * cache_bytes
-    return state // token + 1
+    return numbers * state_bytes // token + window + 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import ConversionError
 from ...integral import Memory, is_per_head, is_pointwise
-from ...ops.linear_attention import advance_moment
+from ...ops.linear_attention import advance_moment, advance_window
 from ...quadrature import reciprocal
 from .heads import Heads, LinearHeads, clean
 
@@ -42,9 +42,10 @@ def advance(
 ) -> tuple[Float[Tensor, "b h n d"], Memory]:
     r"""The next n tokens of a causal sequence: what they receive, and the state after them.
 
-    The state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j so far, their
-    number, and c where the map is exponential: of every head of keys where maps are shared, else of
-    every head of queries.
+    Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j
+    so far, their number, and c where the map is exponential: of every head of keys where maps are
+    shared, else of every head of queries. With one it is that sum over the tokens before the last
+    w, and these w: see :func:`fredholm.ops.linear_attention.advance_window`.
 
     Args:
         heads: the converted layer's.
@@ -52,7 +53,7 @@ def advance(
         memory: the state before; empty before the first token.
 
     Shape: ``moment`` (B, G, r, d + 1), ``real`` (B,), ``shift`` (B, G); G is H where each head has
-    a map of its own.
+    a map of its own. Of a window the keys and values are those of the model's heads of keys.
 
     Cost: O(n·H·r·d) time, whatever came before.
 
@@ -67,16 +68,21 @@ def advance(
         ((1, 2, 4, 5), [6])
     """
     heads.check(query)
-    if not shares_keys(heads):
-        key, value = heads.share(key), heads.share(value)
-    elif query.shape[1] % key.shape[1]:
+    if query.shape[1] % key.shape[1]:
         raise ConversionError(
             f"{key.shape[1]} heads of keys do not divide {query.shape[1]} heads of queries"
         )
-    b, h, n, _ = query.shape
-    groups = key.shape[1]
     scale = heads.factor(scale)
     key, value = clean(key, valid), clean(value, valid)
+    if heads.window is not None:
+        mass = key.new_ones(1, key.shape[2]) if valid is None else valid.to(key.dtype)
+        points = query * scale, key, value, mass, heads.far(query, scale), memory
+        out, memory = advance_window(*points, window=heads.window)
+        return out.to(value.dtype), memory
+    if not shares_keys(heads):
+        key, value = heads.share(key), heads.share(value)
+    b, h, n, _ = query.shape
+    groups = key.shape[1]
     dtype = torch.promote_types(key.dtype, torch.float32)  # the state's may be another
     sums = {name: memory[name].to(dtype) for name in ("moment", "shift") if name in memory}
     features, shift = heads.key_features(key, scale, valid, sums.get("shift"))

@@ -33,7 +33,10 @@ def create(request: Request) -> NextTokens:
     }
     vocabulary = options.make_vocabulary([parts["train"]])
     numbers = torch.tensor(vocabulary.encode(parts[request.split]), dtype=torch.int16)
-    return NextTokens(entry.name, request.split, numbers, vocabulary, options.length)
+    documents = [parts[request.split]]
+    return NextTokens(
+        entry.name, request.split, numbers, vocabulary, options.length, documents=documents
+    )
 
 
 PACKAGE = Package(

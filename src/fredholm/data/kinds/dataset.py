@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...errors import DataError, OptionError
+from ..stored import StoredRows
 from .kind import SAMPLES, Kind
 
 Transform = Callable[[Tensor], Tensor]
@@ -27,7 +28,7 @@ class LabelledDataset(Dataset):
 
     Args:
         name, split: what this is.
-        labels: (N,) class numbers, or what else is asked of each sample.
+        labels: (N,) class numbers, or what else is asked of each sample, which may stay on disk.
         classes: class names, in the order of their numbers.
 
     Attributes:
@@ -55,9 +56,9 @@ class LabelledDataset(Dataset):
     source: Mapping[str, Any] | None = None
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
-    def __init__(self, name: str, split: str, labels: Tensor, classes: Sequence[str]):
+    def __init__(self, name: str, split: str, labels: Tensor | StoredRows, classes: Sequence[str]):
         self.name, self.split = name, split
-        self.labels = labels
+        self.labels: Any = labels
         self.classes = tuple(classes)
 
     def __len__(self) -> int:
@@ -178,7 +179,10 @@ class LabelledDataset(Dataset):
         result = copy.copy(self)
         for name in self.per_sample:
             value = getattr(self, name)
-            setattr(result, name, None if value is None else value[chosen])
+            if isinstance(value, StoredRows):
+                setattr(result, name, value.select(chosen))
+            else:
+                setattr(result, name, None if value is None else value[chosen])
         result.raw = _Rows(self, chosen)  # type: ignore[method-assign]
         return result
 

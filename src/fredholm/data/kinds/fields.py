@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, ShapeError
+from ..stored import StoredRows
 from .dataset import LabelledDataset, Transform
 from .images import prepare_pictures
 from .kind import Cloud, Kind, Page, register_kind
@@ -32,13 +33,19 @@ class Fields(Kind):
 FIELDS = register_kind(Fields())
 
 
+def _floats(values: Tensor | StoredRows) -> Any:
+    return values.float() if isinstance(values, Tensor) else values
+
+
 class FieldDataset(LabelledDataset):
     """Pairs of fields on one grid: a batch is (B, C, H, W) inputs and (B, K, H, W) answers, each
     channel divided by its scale.
 
     Args:
         name, split: what this is.
-        inputs, answers: (N, C, H, W) and (N, K, H, W) floats.
+        inputs, answers: (N, C, H, W) and (N, K, H, W) floats; tensors, or
+            :class:`fredholm.data.StoredRows`, which stay on disk and are checked when a batch is
+            read.
         classes: names of the K answered fields.
         input_shift, input_scale, scale: of each channel, from the training fields; answers are not
             shifted, so that relative errors stay.
@@ -60,28 +67,23 @@ class FieldDataset(LabelledDataset):
         self,
         name: str,
         split: str,
-        inputs: Tensor,
-        answers: Tensor,
+        inputs: Tensor | StoredRows,
+        answers: Tensor | StoredRows,
         classes: Sequence[str],
         *,
         input_shift: Sequence[float] = (0.0,),
         input_scale: Sequence[float] = (1.0,),
         scale: Sequence[float] = (1.0,),
     ):
-        super().__init__(name, split, answers.float(), classes)
+        super().__init__(name, split, _floats(answers), classes)
         good = inputs.dim() == 4 and answers.dim() == 4 and inputs.shape[::2] == answers.shape[::2]
         if not good or inputs.shape[3] != answers.shape[3] or answers.shape[1] != len(classes):
             got = f"inputs {tuple(inputs.shape)}, answers {tuple(answers.shape)}"
             raise ShapeError(
                 f"{name}: received {got}; needs (N, C, H, W) and (N, {len(classes)}, H, W)"
             )
-        for what, values in (("inputs", inputs), ("answers", answers)):
-            if not bool(values.isfinite().all()):
-                row = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-                raise DataError(
-                    f"{name} {split}: {what} of sample {row} have a value that is no finite number"
-                )
-        self.fields, self.channels = inputs.float(), inputs.shape[1]
+        self.fields, self.channels = _floats(inputs), inputs.shape[1]
+        self._check(torch.arange(len(inputs)), inputs, answers)
         self.shift, self.input_scale = (
             torch.tensor(x)[:, None, None] for x in (input_shift, input_scale)
         )
@@ -91,7 +93,20 @@ class FieldDataset(LabelledDataset):
         self, indices: Tensor | Sequence[int]
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        return self.fields[indices], self.labels[indices]
+        inputs, answers = self.fields[indices], self.labels[indices]
+        if isinstance(self.fields, StoredRows) or isinstance(self.labels, StoredRows):
+            self._check(indices, inputs, answers)
+        return inputs, answers
+
+    def _check(self, rows: Tensor, *values: Tensor | StoredRows) -> None:
+        """Refuse samples ``rows`` that have values that are no finite numbers."""
+        for what, some in zip(("inputs", "answers"), values):
+            if isinstance(some, Tensor) and not bool(some.isfinite().all()):
+                bad = int((~some.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise DataError(
+                    f"{self.name} {self.split}: {what} of sample {int(rows[bad])} have a value "
+                    "that is no finite number"
+                )
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None

@@ -31,6 +31,7 @@ class NextTokens(TokenizedDataset):
         numbers: the text's token numbers.
         vocabulary: of its tokens.
         max_length: N.
+        documents: the texts that it consists of, for models with tokens of their own.
 
     Raises:
         DataError: a text shorter than one window.
@@ -54,6 +55,7 @@ class NextTokens(TokenizedDataset):
         numbers: Int[Tensor, " n"],
         vocabulary: Vocabulary,
         max_length: int,
+        documents: Sequence[str] = (),
     ):
         count = (len(numbers) - 1) // max_length
         if count < 1:
@@ -68,6 +70,7 @@ class NextTokens(TokenizedDataset):
             token_names(vocabulary),
         )
         self.numbers, self.vocabulary, self.max_length = numbers, vocabulary, max_length
+        self.documents = tuple(documents)
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]

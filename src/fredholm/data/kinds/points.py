@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError, ShapeError
 from ..counter import hash64, uniform
+from ..stored import StoredRows
 from .dataset import LabelledDataset, Transform, check_labels
 from .kind import Cloud, Kind, Page, register_kind
 
@@ -50,7 +51,8 @@ class PointDataset(LabelledDataset):
     Args:
         name, split: what this is.
         clouds: (N, P, C) floats, in random order, coordinates first; NaN where a cloud has fewer
-            points.
+            points. A tensor, or :class:`fredholm.data.StoredRows`, which stay on disk and are
+            checked when a batch is read.
         labels, classes: class numbers and names.
         points: how many of a cloud a model reads; in training :class:`CloudAugment` draws others
             each time.
@@ -74,7 +76,7 @@ class PointDataset(LabelledDataset):
         self,
         name: str,
         split: str,
-        clouds: Tensor,
+        clouds: Tensor | StoredRows,
         labels: Tensor,
         classes: Sequence[str],
         points: int | None = None,
@@ -90,18 +92,26 @@ class PointDataset(LabelledDataset):
             raise ShapeError(f"{name}: received {got}; needs (N, P, C), (N,) and 1 to P points")
         if not regression:
             check_labels(labels, classes)
+        self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
+        if isinstance(clouds, Tensor):
+            self._check(torch.arange(len(clouds)), clouds)
+
+    def _check(self, rows: Tensor, clouds: Tensor) -> None:
+        """Refuse clouds ``rows`` without a point, or with infinite coordinates."""
         missing = clouds.isnan().any(-1)
-        bad = missing[:, :points].all(1) | clouds.isinf().flatten(1).any(1)
+        bad = missing[:, : self.points].all(1) | clouds.isinf().flatten(1).any(1)
         if bool(bad.any()):
             raise DataError(
-                f"{name} {split}: cloud {int(bad.nonzero()[0])} has no point, or an infinite "
-                "coordinate"
+                f"{self.name} {self.split}: cloud {int(rows[bad.nonzero()[0]])} has no point, or "
+                "an infinite coordinate"
             )
-        self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        return self.clouds[indices].float(), self.labels[indices]
+        clouds = self.clouds[indices]
+        if isinstance(self.clouds, StoredRows):
+            self._check(indices, clouds)
+        return clouds.float(), self.labels[indices]
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None

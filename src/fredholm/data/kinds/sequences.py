@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import DataError, ShapeError
+from ..stored import StoredRows
 from .dataset import LabelledDataset, check_labels
 from .images import ImageDataset
 from .kind import Kind, Page, Signal, register_kind
@@ -69,7 +70,8 @@ class SequenceDataset(LabelledDataset):
         name, split: what this is.
         labels: classes (N,), a number each (N,), or classes at every point (N, points).
         classes: their names; empty for a regression.
-        values: the padded sequences of some indices (int64), (B, N, C).
+        values: the padded sequences of some indices (int64), (B, N, C): a function, or
+            :class:`fredholm.data.StoredRows` (N, points, C), which stay on disk.
         shape: points of the longest training sequence, and channels without time.
         task, timed: see above.
 
@@ -92,7 +94,7 @@ class SequenceDataset(LabelledDataset):
         split: str,
         labels: Tensor,
         classes: Sequence[str],
-        values: Callable[[Tensor], Tensor],
+        values: Callable[[Tensor], Tensor] | StoredRows,
         *,
         shape: tuple[int, int],
         task: str = "classification",
@@ -103,7 +105,8 @@ class SequenceDataset(LabelledDataset):
             raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
         if task != "regression":
             check_labels(labels, classes)
-        self.values, self.length, self.channels = values, *shape
+        self.values = values.__getitem__ if isinstance(values, StoredRows) else values
+        self.length, self.channels = shape
         self.task, self.timed = task, timed
         self.spacing = 1.0  # steps of the full rate between two samples
         self.pool: str | None = None  # of the head, where the data determine it

@@ -39,9 +39,10 @@ class LunaKernel(FeatureAttentionKernel, Banked):
     :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     Args:
-        dim, heads, bias, projections: see :class:`fredholm.kernels.attention.AttentionKernel`.
+        dim, heads, bias, projections: see :class:`fredholm.integral.AttentionKernel`.
         floor: of the denominator, see :func:`fredholm.ops.linear_attention.guarded`.
         tied: one φ for queries and keys.
+        window: see :class:`fredholm.integral.FeatureAttentionKernel`.
         map_options: options of :class:`LunaMap`.
 
     Raises:
@@ -66,6 +67,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         projections: Projections | None = None,
         floor: float = 1e-6,
         tied: bool = True,
+        window: int | None = None,
         **map_options,
     ):
         super().__init__(
@@ -75,6 +77,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
             feature_options=map_options,
             tied=tied,
             floor=floor,
+            window=window,
             bias=bias,
             projections=projections,
         )
@@ -90,6 +93,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         return {"query": query, "key": key, "query_bank": banks[0], "key_bank": banks[1], **rules}
 
     def check(self, layout: Layout) -> None:
+        super().check(layout)
         if self.feature_map.cap != "batch":
             return
         facts = {

@@ -66,9 +66,8 @@ class LinearAttention(IntegralOperator):
         strategy: ``"auto"`` takes the linear form; ``"exact"`` the quadratic definition, a block of
             queries at a time.
         out_dim: see :class:`IntegralOperator`.
-        kernel_options: ``feature_options``, ``tied``, ``normalised``, ``floor``, ``bias``,
-            ``projections`` of
-            :class:`fredholm.kernels.LinearAttentionKernel`.
+        kernel_options: ``feature_options``, ``tied``, ``normalised``, ``floor``, ``window``,
+            ``bias``, ``projections`` of :class:`fredholm.kernels.LinearAttentionKernel`.
 
     Shape: (B, N, dim) to (B, N, out_dim).
 

@@ -15,6 +15,7 @@ from .separable import Chunks, RunningMoment, SeparableForm, Sums
 from .taps import TapConvolution
 from .transition import Transition
 from .weights import WeightBlocks
+from .windowed import WindowChunks, WindowMoment
 
 __all__ = [
     "AnchorKeys",
@@ -39,6 +40,8 @@ __all__ = [
     "TapConvolution",
     "Transition",
     "WeightBlocks",
+    "WindowChunks",
+    "WindowMoment",
     "choose",
     "with_offset",
 ]

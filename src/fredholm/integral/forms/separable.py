@@ -25,7 +25,15 @@ from ...ops.linear_attention import (
 )
 from ...parallel import Shards, gathered, largest, summed
 from ...quadrature import Quadrature
-from ..capabilities import Banked, Expanded, JointFeatures, Separable, Stabilised, has_trait
+from ..capabilities import (
+    Banked,
+    Expanded,
+    JointFeatures,
+    Separable,
+    Stabilised,
+    Windowed,
+    has_trait,
+)
 from ..contract import Form, Kernel, Memory, with_offset
 from ..exchange import Exchange, before_this, mass_rows
 from ..problem import Facts, Problem
@@ -45,6 +53,8 @@ class SeparableForm(Form):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
             return "pairs, and an order across two domains, leave no moment that all queries share"
+        if isinstance(kernel, Windowed) and kernel.window is not None:
+            return "the last points are weighed by softmax, and not by features"
         if facts.layout.sharded:
             return refuses_shards(kernel, self.strategy)
         return None

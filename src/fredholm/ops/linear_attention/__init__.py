@@ -15,10 +15,13 @@ from .chunked import (
 )
 from .naive import linear_attention_naive, linear_density
 from .running import advance_moment
+from .windowed import Far, advance_window, vanishing
 
 __all__ = [
+    "Far",
     "Moment",
     "advance_moment",
+    "advance_window",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",
@@ -30,5 +33,6 @@ __all__ = [
     "linear_density",
     "moment_of",
     "over_new_factor",
+    "vanishing",
     "wants_pieces",
 ]

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ...errors import FredholmError, OptionError
 from ...explain.results import read_history
 from ...files import write_json
@@ -22,6 +24,7 @@ from .budgets import BUDGETS, REFERENCE, count_points, epochs_in, make_recipe, r
 from .tasks import ComparedTask, Contender, find_task, read_contenders
 
 Report = Callable[[str], None]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ def compare(
     seeds: int = 1,
     jobs: int = 1,
     report: Report | None = None,
+    worker: bool = False,
 ) -> dict[str, Any]:
     """Train every operator on every task and write ``compare.json``, ``compare.csv``,
     ``compare.md`` and ``index.html`` into ``out``.
@@ -89,6 +93,8 @@ def compare(
         seeds: repetitions, with seeds 0, 1, …
         jobs: processes at a time, each with its share of the threads.
         report: receives lines of progress.
+        worker: share the runs with other workers, on any machines that see ``out``; each writes
+            the tables once all runs are there.
 
     Raises:
         OptionError: unknown tasks or operators, numbers below 1, or a folder with results of
@@ -100,29 +106,59 @@ def compare(
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if value < 1:
             raise OptionError(f"{name}: received {value}; needs 1 or more")
+    if worker and jobs > 1:
+        raise OptionError(f"jobs: received {jobs} for a worker; start as many workers instead")
     contenders, chosen = read_contenders(operators), [find_task(name) for name in tasks]
     results = tables.open_results(place, setting)
-    runs: list[Run] = []
-    for task in chosen:
-        entry, mine = plan(task, contenders, place, setting, seeds, say)
-        results["tasks"] = [t for t in results["tasks"] if t["name"] != task.name] + [entry]
-        runs += mine
-    tables.write(place, results)
+    with _turn(place):  # sizes are solved once, by whoever comes first
+        plans = [plan(task, contenders, place, setting, seeds, say) for task in chosen]
+        _enter(results, plans)
+        if not worker:
+            tables.write(place, results)
+    runs = [run for _, mine in plans for run in mine]
     runs.sort(
         key=lambda run: run.seed
     )  # a comparison that is cut short has fewer seeds, not fewer operators
-    known = {id(run.cell): run for run in runs}
-    found = Grid(train_cell).run([run.cell for run in runs], jobs)
-    for number, (cell, result) in enumerate(found, 1):
-        run, failed = known[id(cell)], "error" in result
-        score = f"failed: {result['error']}" if failed else _score(result)
-        say(f"[{number}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {score}")
-        row = {"seed": run.seed, **result} | ({} if failed else {"curve": _curve(cell)})
-        row.pop("parameters", None)  # of every seed the same; they stand beside the width
-        tables.add(results, run.task, run.operator, row)
-        tables.write(place, results)
-    tables.write_page(place, results)
+    grid, cells = Grid(train_cell), [run.cell for run in runs]
+    rows: dict[int, Row] = {}
+    for cell, result in grid.share(cells) if worker else grid.run(cells, jobs):
+        number = next(i for i, run in enumerate(runs) if run.cell is cell)
+        run, rows[number] = runs[number], _row(runs[number], result)
+        score = f"failed: {result['error']}" if "error" in result else _score(result)
+        say(f"[{len(rows)}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {score}")
+        tables.add(results, run.task, run.operator, rows[number])
+        if not worker:
+            tables.write(place, results)
+    with _turn(place):
+        if worker:  # others may have written other tasks meanwhile
+            results = tables.open_results(place, setting)
+            _enter(results, plans)
+            for number, run in enumerate(runs):
+                tables.add(results, run.task, run.operator, rows[number])
+            tables.write(place, results)
+        tables.write_page(place, results)
     return results
+
+
+def _turn(place: Path) -> FileLock:
+    """Held by one process at a time, while the others wait for it."""
+    place.mkdir(parents=True, exist_ok=True)
+    return FileLock(place / ".tables.lock")
+
+
+def _enter(results: dict[str, Any], plans: list[tuple[dict[str, Any], list[Run]]]) -> None:
+    """Put the tasks' entries in the place of earlier ones."""
+    for entry, _ in plans:
+        others = [task for task in results["tasks"] if task["name"] != entry["name"]]
+        results["tasks"] = [*others, entry]
+
+
+def _row(run: Run, result: dict[str, Any]) -> Row:
+    row = {"seed": run.seed, **result}
+    if "error" not in result:
+        row["curve"] = _curve(run.cell)
+    row.pop("parameters", None)  # of every seed the same; they stand beside the width
+    return row
 
 
 def plan(

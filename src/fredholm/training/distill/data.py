@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from ...data import LabelledDataset
+from ...data.kinds.dataset import IGNORED
 from ...errors import DataError, OptionError
 
 
@@ -94,6 +95,62 @@ class TokenTexts(LabelledDataset):
             rows = [torch.tensor(column[int(i)]) for i in indices]
             parts[key] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return parts, self.labels[indices]
+
+
+class TokenWindows(LabelledDataset):
+    """Documents as a decoder's tokenizer gives them, in windows of N tokens: a batch is the model's
+    arguments (B, N), and at each token the one that follows, -100 at a window's end.
+
+    A window lies inside a document. What is left at a document's end, and documents shorter than a
+    window, are put end to end and make windows too.
+
+    Args:
+        name, split: what this is.
+        documents: texts.
+        tokenizer: called with a list of texts.
+        length: N.
+
+    Raises:
+        DataError: texts with fewer than N tokens in all.
+
+    Example:
+        >>> def letters(texts):
+        ...     return {"input_ids": [list(text.encode()) for text in texts]}
+        >>> data = TokenWindows("tiny", "train", ["abcdefg", "hi"], letters, 3)
+        >>> [row["input_ids"].tolist() for row, _ in (data.batch([0]), data.batch([2]))]
+        [[[97, 98, 99]], [[103, 104, 105]]]
+    """
+
+    task = "tokens"
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        documents: Sequence[str],
+        tokenizer: Callable[..., Any],
+        length: int,
+    ):
+        windows, rest = [], []
+        for ids in tokenizer(list(documents))["input_ids"]:
+            whole = len(ids) - len(ids) % length
+            windows += [ids[i : i + length] for i in range(0, whole, length)]
+            rest += ids[whole:]
+        windows += [rest[i : i + length] for i in range(0, len(rest) - length + 1, length)]
+        if not windows:
+            raise DataError(
+                f"{name} {split}: {len(rest)} tokens; a window takes {length}, set a smaller length"
+            )
+        self.windows = torch.tensor(windows, dtype=torch.int32)
+        following = torch.nn.functional.pad(self.windows[:, 1:], (0, 1), value=IGNORED)
+        super().__init__(name, split, following, ())
+
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Any = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """A model's arguments and the tokens that follow, (B, N) each."""
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return {"input_ids": self.windows[indices].long()}, self.labels[indices].long()
 
 
 def as_dataset(source: Any) -> Any:

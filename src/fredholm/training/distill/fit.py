@@ -16,6 +16,7 @@ from ..build import Batches
 from ..checkpoints import list_checkpoints
 from ..fit import Goal, Limits, fit
 from ..leases import hold
+from ..metrics import direction
 from ..tasks import Task
 from .progress import Progress
 from .stages import Metric, Stage
@@ -26,8 +27,9 @@ class StageOptions:
     """How one stage learns: AdamW at ``lr``, linear warm-up over the share ``warmup`` of all steps,
     a cosine to zero.
 
-    ``epochs=0`` leaves the stage out; ``patience`` is how many epochs without a better validation
-    score are waited for.
+    ``epochs=0`` leaves the stage out, and ``steps`` ends it within an epoch; ``patience`` is how
+    many epochs without a better validation score are waited for. With ``lora`` only changes of that
+    rank, of the layers inside converted attention, and the maps are trained.
     """
 
     epochs: int = 1
@@ -37,8 +39,12 @@ class StageOptions:
     warmup: float = 0.0
     patience: int | None = None
     clip_norm: float | None = 1.0
+    steps: int | None = None
+    lora: int | None = None
 
     def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise OptionError(f"steps: received {self.steps}; needs 1 or more, or None")
         if self.epochs < 0 or self.batch_size < 1 or not self.lr > 0:
             raise OptionError(
                 f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
@@ -125,11 +131,14 @@ def _fit(
     for parameter in learning:
         parameter.requires_grad_(True)
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
-    goal = None if val is None else Goal("val_metric", "max", options.patience)
+    goal = None
+    if val is not None:
+        goal = Goal("val_metric", direction(run.metric_name), options.patience)
+    limits = {"clip_norm": options.clip_norm, "precision": run.precision}
     with contextlib.nullcontext() if place is None else hold(place, run.say):
         fitted = fit(
             stage,
-            limits=Limits(options.epochs, clip_norm=options.clip_norm, precision=run.precision),
+            limits=Limits(options.epochs, options.steps, **limits),
             keep=lambda model: progress.keep(key, model),
             validation=None if val is None else Batches(make_loader(val, size)),
             best=goal,

@@ -19,12 +19,15 @@ from ..metrics import METRICS
 from ..tasks import create_task
 from .data import as_dataset
 from .fit import Run, StageOptions, run_stage
+from .matching import Matching
 from .progress import Progress
+from .receipt import Documents, measure_receipt
 from .scores import check_head, divergences, evaluate
 from .speed import measure_speed
 from .stages import Distillation, FineTuning
 
 DISTIL = StageOptions(epochs=1, lr=1e-2)
+MATCH = StageOptions(epochs=0, lr=1e-4, batch_size=1, warmup=0.05)
 TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
 
 
@@ -61,16 +64,19 @@ def linearize(
     metric: str | None = None,
     options: dict[str, Any] | None = None,
     tied: bool = True,
+    window: int | str | None = "auto",
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
     probe: bool = True,
     distil: StageOptions = DISTIL,
+    match: StageOptions = MATCH,
     tune: StageOptions = TUNE,
     folder: str | Path | None = None,
     resume: bool = False,
     precision: str = "32",
     lengths: Sequence[int] | dict[int, Any] = (),
+    documents: Documents | None = None,
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> Conversion:
@@ -80,7 +86,9 @@ def linearize(
     costs O(N) instead of O(N²). Stage 1 trains the maps alone: every layer is given what the
     teacher gives it, and minimises
     :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real
-    keys. Stage 2 trains everything on the task, with early stopping.
+    keys. Stage 2, where asked for, trains everything, or low-rank changes of it, to give the logits
+    of the teacher, :math:`\mathrm{KL}(p \,\|\, s)` end to end. Stage 3 trains everything on the
+    task, with early stopping.
 
     Args:
         model: an encoder or decoder of transformers, a model of fredholm, or one with
@@ -91,19 +99,21 @@ def linearize(
         data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets
             of (inputs, label), inputs a tensor or a mapping of a model's arguments. Without data
             the model is replaced and not trained.
-        task: ``"classification"``, ``"regression"`` or ``"steps"``, see
+        task: ``"classification"``, ``"regression"``, ``"steps"`` or ``"tokens"``, see
             :class:`fredholm.training.tasks.Task`.
         metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of
-            regressions ``"spearman"``.
-        options, tied, layers, inputs, keep_refused, probe: see
+            regressions ``"spearman"``, of tokens ``"perplexity"``.
+        options, tied, window, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
-        distil, tune: the two stages.
+        distil, match, tune: the three stages.
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
             resume.
         resume: go on in ``folder``; what is finished is read.
         precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32).
         lengths: at which time and memory of both models are measured, see
             :func:`fredholm.training.distill.speed.measure_speed`.
+        documents: of a decoder, held-out texts on which its receipt is measured, see
+            :class:`fredholm.training.distill.receipt.Documents`.
         seed: of the maps' start, the batches' order and dropout.
         say: receives a line at every step of the conversion and every epoch.
 
@@ -137,6 +147,7 @@ def linearize(
         "model": type(model).__name__,
     }
     settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
+    settings |= {"match": dataclasses.asdict(match)}
     splits = None if data is None else [as_dataset(split) for split in data]
     if splits is not None:
         check_head(model, splits[0])
@@ -146,21 +157,27 @@ def linearize(
         to,
         options=options,
         tied=tied,
+        window=window,
         layers=layers,
         inputs=inputs,
         keep_refused=keep_refused,
         probe=probe,
     )
+    settings["window"] = replaced.window  # what "auto" came to
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if splits is not None:
         name = getattr(splits[0], "name", "") or type(splits[0]).__name__
         sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
         report.data = f"{name}, {sizes}"
-        _train(run, progress, model, replaced, report, splits, distil, tune)
+        _train(run, progress, model, replaced, report, splits, (distil, match, tune))
     replaced.model.eval()
     if lengths:
         report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))
+    if documents:
+        report.receipt = progress.get(
+            "receipt", lambda: measure_receipt(model, replaced.model, documents, run.say)
+        )
     conversion = Conversion(replaced.model, report, replaced)
     if progress.folder is not None:
         conversion.save(progress.folder / "model")
@@ -225,33 +242,43 @@ def _train(
     replaced: Replaced,
     report: ConversionReport,
     data: list[Any],
-    distil: StageOptions,
-    tune: StageOptions,
+    stages: tuple[StageOptions, StageOptions, StageOptions],
 ) -> None:
-    """Both stages, measured before and after each; what was done before is read."""
+    """All stages, measured before and after each; what was done before is read."""
     train, val = data
+    distil, match, tune = stages
     report.metric = run.metric_name
     student = replaced.model
+    # A token's logits are as many as there are tokens, and its attention as long as the text.
+    sizes = {"batch_size": 1} if run.task.name == "tokens" else {}
 
     def score(key: str, of: nn.Module) -> None:
         report.scores[key] = progress.get(
-            key, lambda: evaluate(of, val, run.metric, run.task, run.precision)
+            key, lambda: evaluate(of, val, run.metric, run.task, run.precision, **sizes)
         )
         run.say(f"{run.metric_name} of {key}: {report.scores[key]:.4f}")
 
     score("teacher", teacher)
     report.measured(
         "before",
-        progress.get("divergence before", lambda: divergences(replaced, val, run.precision)),
+        progress.get(
+            "divergence before", lambda: divergences(replaced, val, run.precision, **sizes)
+        ),
     )
     score("before", student)
     if distil.epochs and replaced.distils:
         run_stage(run, progress, "distilled", Distillation, replaced, train, None, distil, report)
         report.measured(
             "after",
-            progress.get("divergence after", lambda: divergences(replaced, val, run.precision)),
+            progress.get(
+                "divergence after", lambda: divergences(replaced, val, run.precision, **sizes)
+            ),
         )
         score("distilled", student)
+    if match.epochs:
+        extra = (teacher, run.say)
+        run_stage(run, progress, "matched", Matching, replaced, train, None, match, report, *extra)
+        score("matched", student)
     if tune.epochs:
         extra = (run.task, run.metric)
         run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report, *extra)

@@ -8,12 +8,14 @@ from pathlib import Path
 from ...convert.linearize import ConversionReport
 from ...explain.page import Picture, Section, folded, render_page, table
 from ...explain.style import Theme, new_figure, render
+from .receipt_page import receipt_sections
 
 NAMES = {
     "teacher": "teacher",
     "before": "maps as they start",
-    "distilled": "after stage 1",
-    "tuned": "after stage 2",
+    "distilled": "maps distilled",
+    "matched": "teacher's logits matched",
+    "tuned": "tuned on the task",
 }
 
 
@@ -32,7 +34,11 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
     if report.recovered is not None:
         facts.append(("recovered", f"{report.recovered:.1f}%", "of the teacher's score"))
     facts.append(("new parameters", f"{report.new_parameters:,}", f"of {report.parameters:,}"))
+    if report.ratio is not None:
+        facts.append(("perplexity ratio", f"{report.ratio:.3f}", "over the teacher's"))
+    receipt = report.receipt
     sections = [
+        *([] if receipt is None else receipt_sections(receipt)),
         _layers(report),
         *([_refused(report)] if report.refused else []),
         *([_speed(report)] if report.speed else []),
@@ -41,6 +47,8 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
         f"{len(report.layers)} attention layers of {report.source} compute {report.to} linear "
         "attention."
     )
+    if receipt is not None:
+        lead += f" {receipt['sentence']}."
     shared = "share" if report.tied else "do not share"
     options = report.options or "defaults"
     foot = f"Options of the map: {options}; keys {shared} the queries' map."

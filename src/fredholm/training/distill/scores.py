@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...convert.linearize import Replaced
 from ...data import make_loader
+from ..metrics import perplexity
 from ..tasks import Task, create_task
 from .stages import Metric, check_batch, outputs_of
 
@@ -27,10 +28,13 @@ def evaluate(
     batch_size: int = 32,
 ) -> float:
     """A model's score on a split, in evaluation mode."""
-    pairs = [
-        (task or create_task()).pairs(out.float().cpu(), target.cpu())
-        for out, target in _forward(model, dataset, precision, batch_size)
-    ]
+    chosen = task or create_task()
+    batches = _forward(model, dataset, precision, batch_size)
+    if metric is perplexity:  # the logits of a whole split are many
+        return chosen.summary(((out.cpu(), target.cpu()) for out, target in batches), ())[
+            "perplexity"
+        ]
+    pairs = [chosen.pairs(out.float().cpu(), target.cpu()) for out, target in batches]
     outputs, labels = (torch.cat(parts) for parts in zip(*pairs))
     return metric(outputs, labels)
 

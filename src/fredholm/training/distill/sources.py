@@ -5,23 +5,35 @@ gives them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...convert.linearize.description import ADAPTER
-from ...convert.transformers_folder import load_local
-from ...data import create_dataset
+from ...convert.transformers_folder import load_gguf, load_local
+from ...data import create_dataset, dataset_path, fetch, list_datasets
 from ...errors import CheckpointError, ConversionError, OptionError, require
 from ...files import storing
 from ..build import build_dataset
 from ..evaluation import load_run
-from .data import Part, TokenTexts
+from .data import Part, TokenTexts, TokenWindows
 from .fit import StageOptions
-from .linearize import DISTIL, TUNE, Conversion, linearize
+from .linearize import DISTIL, MATCH, TUNE, Conversion, linearize
+from .receipt import Documents
 
+TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
+ENCODER = {"distil": DISTIL, "match": MATCH, "tune": TUNE}
+# Of a language model, whose window needs features that cannot outgrow softmax's exponentials.
+MAP = {"to": "hedgehog", "options": {"softmax": True}, "tied": False}
+# Of a language model: the maps, then the teacher's logits, which are all that it has to learn.
+DECODER = {
+    "distil": replace(DISTIL, lr=3e-2, batch_size=1, steps=60),
+    "match": replace(MATCH, epochs=1, steps=400),
+    "tune": replace(TUNE, epochs=0),
+}
 # Files of tokenizers, of image and of sound processors, as transformers writes them.
 PROCESSOR = (
     "added_tokens.json",
@@ -42,14 +54,17 @@ PROCESSOR = (
 
 def linearize_source(
     source: str | Path,
-    to: str = "luna",
+    to: str | None = None,
     *,
     data: str | None = None,
     out: str | Path,
     max_length: int | None = None,
     samples: int | None = None,
-    distil: StageOptions = DISTIL,
-    tune: StageOptions = TUNE,
+    distil: StageOptions | Mapping[str, Any] | None = None,
+    match: StageOptions | Mapping[str, Any] | None = None,
+    tune: StageOptions | Mapping[str, Any] | None = None,
+    receipt: bool = True,
+    unseen: str | None = None,
     say: Callable[[str], None] | None = None,
     trust_code: bool = False,
     **options: Any,
@@ -58,14 +73,22 @@ def linearize_source(
 
     Args:
         source: a folder of transformers (``config.json`` with ``architectures``, its weights, and
-            of texts its tokenizer), or the folder of a run of ``fredholm train``, whose own data
-            are used.
-        to, distil, tune, say, options: see :func:`linearize`.
+            of texts its tokenizer), one with a model in a GGUF file, the name of weights that
+            :func:`fredholm.data.fetch` brings, or the folder of a run of ``fredholm train``, whose
+            own data are used.
+        to: see :func:`linearize`; default ``"luna"``, of a language model :data:`MAP`.
+        say, options: see :func:`linearize`.
         data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of
-            transformers is replaced, not trained.
+            transformers is replaced, not trained. Weights by name that are a language model's take
+            ``python-docs``.
         out: folder of the conversion.
-        max_length: tokens kept of a text; default what the model can place.
+        max_length: tokens kept of a text, of a language model those of a window; default what the
+            model can place, of a language model 512 at most.
         samples: of the training split, the first so many after a fixed shuffle; default all.
+        distil, match, tune: the stages, or changes to their defaults, which are
+            :data:`DISTIL`, :data:`MATCH` and :data:`TUNE`, of a language model :data:`DECODER`.
+        receipt: measure what a language model lost and saves; ``unseen`` is a further data set of
+            texts for it, of a kind that was not trained on.
         trust_code: of a run, see :func:`fredholm.training.load_run`. Code in a folder of
             transformers is never executed.
 
@@ -75,25 +98,111 @@ def linearize_source(
         OptionError: a data set that does not fit the model.
         ConversionError: a class that transformers does not know.
     """
-    source = Path(source)
+    source, named = _folder_of(source, say)
+    asked, defaults = {"distil": distil, "match": match, "tune": tune}, ENCODER
+    processor: Any = None
     if (source / "recipe.yaml").is_file():
         if data is not None:
             raise OptionError("--data belongs to models of transformers; a run has data of its own")
         model, place = load_run(source, trust_code=trust_code)
         splits: Any = tuple(build_dataset(place.load_recipe(), split) for split in ("train", "val"))
     else:
-        model = _transformers_model(source)
-        splits = None if data is None else _splits(model, source, data, max_length)
+        model, processor = _transformers_model(source)
+        decoder = _is_decoder(model)
+        if to is None and decoder:
+            options |= MAP | {key: options[key] for key in ("options",) if options.get(key)}
+            to = options.pop("to")
+        if data is None and named and decoder:
+            data = TEXTS
+        if decoder and data is not None:
+            defaults = DECODER
+            tokenizer = processor or _tokenizer(source)
+            splits = _windows(data, tokenizer, max_length, model)
+            options |= {"task": "tokens"}
+            if receipt:
+                options["documents"] = _documents(data, unseen, tokenizer)
+        else:
+            splits = None if data is None else _splits(model, source, data, max_length)
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
-    result = linearize(
-        model, to, data=splits, folder=out, distil=distil, tune=tune, say=say, **options
-    )
+    stages = {key: _stage(defaults[key], given) for key, given in asked.items()}
+    result = linearize(model, to or "luna", data=splits, folder=out, say=say, **stages, **options)
+    if processor is not None:
+        with storing(Path(out)):
+            processor.save_pretrained(Path(out) / "model")
     for name in PROCESSOR:  # a tokenizer as it is: what it would write anew may differ
         if (source / name).is_file():
             with storing(Path(out)):
                 shutil.copyfile(source / name, Path(out) / "model" / name)
     return result
+
+
+def _stage(default: StageOptions, given: StageOptions | Mapping[str, Any] | None) -> StageOptions:
+    """A stage as it was given, or the default with what was given in the place of its fields."""
+    return given if isinstance(given, StageOptions) else replace(default, **(given or {}))
+
+
+def _folder_of(source: str | Path, say: Callable[[str], None] | None) -> tuple[Path, bool]:
+    """The folder of a source, and whether it is one that was fetched by name."""
+    name = str(source)
+    if Path(name).exists() or name not in list_datasets():
+        return Path(name), False
+    return _fetched(name, say), True
+
+
+def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:
+    """The folder of a data set or of weights, brought where it is not there yet."""
+    folder = dataset_path(name)
+    if not folder.is_dir():
+        if say is not None:
+            say(f"{name}: fetching it")
+        fetch(name)
+    return folder
+
+
+def _is_decoder(model: Any) -> bool:
+    """Whether a model of transformers predicts the next token."""
+    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def _windows(name: str, tokenizer: Any, max_length: int | None, model: Any) -> tuple[Any, Any]:
+    """A data set's training and validation split in windows of tokens."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    length = max_length or min(WINDOW, limit or WINDOW)
+    if limit is not None and length > limit:
+        raise OptionError(
+            f"--max-length: received {length}; the model has positions for {limit} tokens"
+        )
+    train, val = (
+        TokenWindows(name, split, _texts(name, split), tokenizer, length)
+        for split in ("train", "val")
+    )
+    return train, _some(val, min(len(val), VALIDATED))
+
+
+def _texts(name: str, split: str) -> list[str]:
+    """The documents of a data set's split, or its texts.
+
+    Raises:
+        OptionError: a data set of something else.
+    """
+    _fetched(name)
+    source = create_dataset(name, split)
+    result = getattr(source, "documents", None) or getattr(source, "texts", None)
+    if not result:
+        raise OptionError(
+            f"--data: {name} holds {source.kind.name}; a language model needs texts, such as "
+            f"{TEXTS}"
+        )
+    return list(result)
+
+
+def _documents(data: str, unseen: str | None, tokenizer: Any) -> Documents:
+    """Held-out texts of the receipt: of the kind trained on, and of another."""
+    kinds = {data: _texts(data, "test")}
+    if unseen is not None:
+        kinds[unseen] = _texts(unseen, "test")
+    return Documents(kinds, tokenizer)
 
 
 def _some(dataset: Any, samples: int) -> Any:
@@ -103,9 +212,13 @@ def _some(dataset: Any, samples: int) -> Any:
     return Part(dataset, order[:samples])
 
 
-def _transformers_model(folder: Path) -> Any:
-    """The model that a folder's configuration names."""
+def _transformers_model(folder: Path) -> tuple[Any, Any]:
+    """The model that a folder's configuration names, or that is in its GGUF file, with its
+    tokenizer where that is inside as well.
+    """
     library: Any = require("transformers", "hf", "converting a transformers model")
+    if not (folder / "config.json").is_file() and any(folder.glob("*.gguf")):
+        return load_gguf(folder)
     if not (folder / "config.json").is_file():
         raise CheckpointError(
             f"no config.json in {str(folder)!r}; give a folder of transformers, or of a run of "
@@ -132,7 +245,16 @@ def _transformers_model(folder: Path) -> Any:
         raise CheckpointError(
             f"{folder}: weights are missing, which would start at random: {', '.join(missing[:8])}"
         )
-    return model.eval()
+    return model.eval(), None
+
+
+def _tokenizer(folder: Path) -> Any:
+    """A folder's tokenizer, or a CheckpointError."""
+    library: Any = require("transformers", "hf", "reading texts")
+    try:
+        return load_local(library.AutoTokenizer, folder)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder}: has no tokenizer ({error})") from error
 
 
 def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tuple[Any, Any]:
@@ -140,11 +262,7 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
     if model.main_input_name == "pixel_values":
         size = model.config.image_size
         return tuple(create_dataset(name, split, image_size=size) for split in ("train", "val"))  # type: ignore[return-value]
-    library: Any = require("transformers", "hf", "reading texts")
-    try:
-        tokenizer = load_local(library.AutoTokenizer, folder)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}: has no tokenizer ({error})") from error
+    tokenizer = _tokenizer(folder)
     limit = getattr(model.config, "max_position_embeddings", None)
     length = max_length or limit or 512
     if limit is not None and length > limit:

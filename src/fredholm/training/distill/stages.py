@@ -1,4 +1,6 @@
-"""The two stages of a conversion: attention distillation, then the task."""
+"""Two of the stages of a conversion: attention distillation, and the task; ``matching.py`` has the
+one between them.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +96,14 @@ class Distillation(Stage):
             part.train()
         self.replaced.switch("distil")
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        if self.global_step == 0 and batch_idx == 0:
+            self.replaced.switch("calibrate")
+            with torch.no_grad():
+                outputs_of(self.model, batch[0])
+            self.replaced.switch("distil")
+
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         outputs_of(self.model, inputs)
         losses = self.replaced.losses()
@@ -110,7 +120,7 @@ class Distillation(Stage):
 
 
 class FineTuning(Stage):
-    """Stage 2: the whole model learns the task; validation after each epoch."""
+    """Stage 3: the whole model learns the task; validation after each epoch."""
 
     def __init__(
         self,

@@ -1,0 +1,82 @@
+"""What decoding costs two models by the length of what came before: time a token, time of the
+prompt, bytes kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...convert.linearize import cache_size
+
+STEPS = 12  # timed at each length
+
+
+def measure_decoding(
+    models: dict[str, nn.Module], text: Tensor, lengths: list[int]
+) -> list[dict[str, float]]:
+    """A row a length N: milliseconds of a prompt of N tokens, tokens a second after it (the median
+    step), and exact bytes of the cache, those of layers that keep softmax apart.
+
+    Args:
+        models: causal ones of transformers, in evaluation mode; their steps are timed in turns.
+        text: tokens of the prompts, repeated where too few.
+    """
+    from transformers import DynamicCache
+
+    rows = []
+    for length in sorted(lengths):
+        tokens = text.repeat(-(-(length + STEPS) // len(text)))[: length + STEPS]
+        row, caches = {"length": float(length)}, {}
+        for name, model in models.items():
+            caches[name] = cache = DynamicCache()
+            seconds = _seconds(model, tokens[:length], cache)
+            size = cache_size(cache)
+            row |= {f"{name}_prompt_ms": 1e3 * seconds}
+            row |= {f"{name}_bytes": float(size.linear_bytes + size.softmax_bytes)}
+            row |= {f"{name}_softmax_bytes": float(size.softmax_bytes)}
+        times: dict[str, list[float]] = {name: [] for name in models}
+        for i in range(STEPS):
+            for name, model in models.items():
+                step = tokens[length + i : length + i + 1]
+                times[name].append(_seconds(model, step, caches[name]))
+        for name, values in times.items():
+            row[f"{name}_tokens_a_second"] = 1.0 / statistics.median(values)
+        rows.append(row)
+    return rows
+
+
+def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
+    device = next(model.parameters()).device
+    ids = tokens[None].to(device)
+    begun = time.perf_counter()
+    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
+    """From which length on the student's cache is smaller, by the bytes of a token, and from which
+    measured length on its tokens are faster; None where there is none.
+
+    Example:
+        >>> crossings([{"length": 10.0, "teacher_bytes": 100.0, "student_bytes": 250.0,
+        ...     "student_softmax_bytes": 0.0, "teacher_tokens_a_second": 2.0,
+        ...     "student_tokens_a_second": 3.0}])
+        {'smaller_from': 26, 'faster_from': 10}
+    """
+    last = rows[-1]
+    kept = last["student_softmax_bytes"]
+    token = (last["teacher_bytes"] - kept) / last["length"]
+    smaller = None
+    if token > 0:
+        smaller = int((last["student_bytes"] - kept) // token) + 1
+    speeds = ("student_tokens_a_second", "teacher_tokens_a_second")
+    slower = [row["length"] for row in rows if row[speeds[0]] <= row[speeds[1]]]
+    faster = [row["length"] for row in rows if row["length"] > max(slower, default=0)]
+    return {"smaller_from": smaller, "faster_from": int(min(faster)) if faster else None}

@@ -1,0 +1,92 @@
+"""Text from a language model of transformers in a folder, converted or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..convert.linearize.positions import limit_positions
+from ..convert.transformers_folder import load_gguf, load_local
+from ..errors import CheckpointError, OptionError, require
+
+
+def model_folder(folder: str | Path) -> Path | None:
+    """Where in ``folder`` a model of transformers lies: there, or in ``model/`` of a conversion;
+    None where there is none.
+    """
+    places = (Path(folder), Path(folder) / "model")
+    return next((p for p in places if (p / "config.json").is_file() or _quantised(p)), None)
+
+
+def _quantised(folder: Path) -> bool:
+    return any(folder.glob("*.gguf"))
+
+
+@torch.inference_mode()
+def generate_text(
+    folder: Path,
+    prompt: str,
+    *,
+    length: int,
+    temperature: float,
+    top_k: int | None,
+    seed: int,
+    chat: bool,
+) -> dict[str, Any]:
+    """:func:`fredholm.training.generate` for a folder of transformers, by the library's own
+    ``generate``; it ends before ``length`` where the model ends its text.
+
+    Raises:
+        CheckpointError: no language model there, or one without a tokenizer.
+        OptionError: a prompt without a token, or ``chat`` of a tokenizer without a template.
+        DomainError: more tokens than learned positions.
+    """
+    model, tokenizer = _load(folder)
+    text = prompt
+    if chat:
+        if not getattr(tokenizer, "chat_template", None):
+            raise OptionError(f"chat: the tokenizer in {folder} has no template; leave it out")
+        turn = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    ids = torch.tensor([tokenizer(text)["input_ids"]], dtype=torch.int64)
+    if not ids.numel():
+        raise OptionError(f"prompt: received {prompt!r}; needs at least one token")
+    draws: dict[str, Any] = {"do_sample": temperature > 0}
+    if temperature > 0:  # the library's own default for top_k is 50
+        draws |= {"temperature": temperature, "top_k": top_k or 0, "top_p": 1.0}
+    torch.manual_seed(seed)
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=length,
+        output_logits=True,
+        return_dict_in_generate=True,
+        **draws,
+    )
+    added = out.sequences[0, ids.shape[1] :]
+    rows = torch.cat(out.logits).double().log_softmax(-1)
+    return {
+        "prompt": prompt,
+        "text": tokenizer.decode(added.tolist(), skip_special_tokens=True),
+        "tokens": added.tolist(),
+        "log_probability": float(rows.gather(1, added[:, None]).mean()),
+    }
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    """A language model in evaluation mode, and its tokenizer."""
+    library: Any = require("transformers", "hf", "generating with a language model")
+    if not (folder / "config.json").is_file():
+        model, tokenizer = load_gguf(folder)
+    else:
+        try:
+            model = load_local(library.AutoModelForCausalLM, folder)
+            tokenizer = load_local(library.AutoTokenizer, folder)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{folder}: no language model with its tokenizer ({error})"
+            ) from error
+    limit_positions(model)
+    return model.eval(), tokenizer

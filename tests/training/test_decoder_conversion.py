@@ -1,0 +1,360 @@
+"""Decoders made linear: the teacher's logits, low-rank changes, the receipt, text from a folder."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fredholm import linearize
+from fredholm.convert import ConversionReport, replace_attention
+from fredholm.errors import (
+    CheckpointError,
+    ConversionError,
+    DataError,
+    DomainError,
+    OptionError,
+)
+from fredholm.training import Interrupted, StageOptions, generate
+from fredholm.training.distill.data import TokenWindows
+from fredholm.training.distill.lora import Lora
+from fredholm.training.distill.matching import cross_entropies, logit_divergence
+from fredholm.training.distill.page import write_page
+from fredholm.training.distill.receipt import Documents, by_position, measure_receipt, segments
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ("the quick brown fox jumps over the lazy dog. " * 16, "five dozen liquor jugs. " * 24)
+OFF = StageOptions(epochs=0)
+DISTIL = StageOptions(epochs=1, lr=2e-2, batch_size=4, steps=12)
+MATCH = StageOptions(epochs=1, lr=5e-3, batch_size=4)
+
+
+class Letters:
+    """A tokenizer of bytes."""
+
+    chat_template = None
+
+    def __call__(self, texts):
+        return {"input_ids": [list(text.encode()) for text in texts]}
+
+    def decode(self, numbers, skip_special_tokens=True):
+        return bytes(number % 128 for number in numbers).decode("ascii")
+
+
+def llama(**options):
+    """A small decoder whose attention matters: weights of the usual start would hardly look."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = transformers.LlamaConfig(
+        vocab_size=128, **sizes, **heads, initializer_range=0.35, **options
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def windows(split, texts, length=24):
+    return TokenWindows("letters", split, texts, Letters(), length)
+
+
+VAL = windows("val", [text[:100] for text in TEXTS])
+FAST = {"to": "hedgehog", "data": (windows("train", TEXTS), VAL), "task": "tokens", "tune": OFF}
+FAST |= {"window": 4, "tied": False, "options": {"softmax": True}, "distil": DISTIL}
+
+
+# --- the stage ------------------------------------------------------------------------------------
+
+
+def test_divergence_of_logits_is_torchs_in_value_and_gradient():
+    torch.manual_seed(0)
+    student = (3 * torch.randn(2, 37, 11)).requires_grad_()
+    teacher, real = 3 * torch.randn(2, 37, 11), torch.rand(2, 37) < 0.6
+    for mask in (None, real):
+        p, s = teacher.log_softmax(-1), student.log_softmax(-1)
+        rows = F.kl_div(s, p, log_target=True, reduction="none").sum(-1)
+        expected = rows.mean() if mask is None else rows[mask].mean()
+        ours = logit_divergence(student, teacher, mask)
+        torch.testing.assert_close(ours, expected)
+        gradients = [
+            torch.autograd.grad(x, student, retain_graph=True)[0] for x in (ours, expected)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
+def test_matching_brings_the_logits_to_the_teachers():
+    lines: list[str] = []
+    model, ids = llama(), VAL.windows.long()
+    conversion = linearize(model, **FAST, match=MATCH, say=lines.append)
+    fresh, report = linearize(model, **FAST).model, conversion.report
+    assert report.metric == "perplexity"
+    assert report.recovered is None
+    with torch.no_grad():
+        away = [
+            float(logit_divergence(x(input_ids=ids).logits, model(input_ids=ids).logits))
+            for x in (fresh, conversion.model)
+        ]
+    assert away[1] < 0.7 * away[0]
+    assert report.ratio == report.scores["matched"] / report.scores["teacher"]
+    assert any("matched: step " in line and "times the teacher's" in line for line in lines)
+    assert all(row.after < row.before for row in report.layers)
+
+
+def test_a_stopped_match_ends_as_one_that_was_not(tmp_path, monkeypatch):
+    from fredholm.training.distill.matching import Matching
+
+    options = {
+        **FAST,
+        "distil": OFF,
+        "match": StageOptions(epochs=2, lr=5e-3, batch_size=6, lora=2),
+    }
+    whole = linearize(llama(), **options, folder=tmp_path / "whole")
+    left, inner = [0], Matching.training_step
+
+    def stopping(self, batch, index):
+        left[0] += 1
+        if left[0] == 9:
+            raise Interrupted("stopped")
+        return inner(self, batch, index)
+
+    monkeypatch.setattr(Matching, "training_step", stopping)
+    with pytest.raises(Interrupted, match="resume=True"):
+        linearize(llama(), **options, folder=tmp_path / "c")
+    resumed = linearize(llama(), **options, folder=tmp_path / "c", resume=True)
+    assert resumed.report.scores == whole.report.scores
+    ours, theirs = (x.model.state_dict() for x in (resumed, whole))
+    assert all(value.equal(theirs[name]) for name, value in ours.items())
+
+
+def test_low_rank_changes_are_merged_into_the_attention_alone():
+    model = llama()
+    options = {**FAST, "distil": OFF, "match": StageOptions(lr=5e-3, batch_size=8, lora=2)}
+    converted = linearize(model, **options).model
+    source, state = model.state_dict(), converted.state_dict()
+    assert {name for name in state if "linear_heads" not in name} == set(source)
+    for name, value in source.items():
+        inside = ".self_attn." in name
+        assert state[name].equal(value) != inside, name
+        change = state[name] - value
+        if inside:
+            assert torch.linalg.matrix_rank(change, rtol=1e-3) <= 2
+    assert all(p.requires_grad for p in converted.parameters())
+
+
+def test_low_rank_changes_need_a_rank_and_linear_layers():
+    replaced = replace_attention(llama(), "hedgehog", probe=False)
+    with pytest.raises(OptionError, match="rank of 1"):
+        Lora(replaced, 0)
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
+    gpt2 = replace_attention(transformers.GPT2LMHeadModel(config).eval(), "hedgehog", probe=False)
+    with pytest.raises(ConversionError, match=r"no torch\.nn\.Linear"):
+        Lora(gpt2, 2)
+
+
+def test_a_regression_has_no_logits_to_match():
+    from tests.convert.linearize import models
+
+    ids = torch.randint(1, models.VOCABULARY, (4, 6))
+    data = [({"input_ids": row}, torch.tensor(0.5)) for row in ids]
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=models.VOCABULARY,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            num_labels=1,
+        )
+    ).eval()
+    with pytest.raises(OptionError, match="no logits that could be matched"):
+        linearize(
+            model, "t2r", data=(data, data), task="regression", distil=OFF, match=MATCH, tune=OFF
+        )
+
+
+def test_the_gain_of_a_window_gives_the_past_softmaxs_share():
+    model, ids = llama(), torch.tensor([list(TEXTS[0].encode()[:40])])
+    replaced = replace_attention(model, "hedgehog", window=4, options={"softmax": True})
+    with torch.no_grad():
+        before, after = {}, {}
+        for mode, seen in (("distil", before), ("calibrate", None), ("distil", after)):
+            replaced.switch(mode)
+            replaced.model(input_ids=ids)
+            if seen is not None:
+                seen |= {name: float(x) for name, x in replaced.losses().items()}
+        for name, part in replaced.parts.items():
+            assert after[name] < before[name], name
+            gains = part.gain.clone()
+            replaced.switch("calibrate")
+            replaced.model(input_ids=ids)
+            torch.testing.assert_close(part.gain, gains, atol=1e-4, rtol=0)  # it is there already
+
+
+# --- what it reads --------------------------------------------------------------------------------
+
+
+def test_windows_lie_inside_documents_and_what_is_left_makes_more():
+    data = TokenWindows("t", "train", ["abcdefgh", "xy", "zw"], Letters(), 3)
+    rows = [bytes(row.tolist()).decode() for row in data.windows]
+    assert rows == ["abc", "def", "ghx", "yzw"]
+    inputs, labels = data.batch([1])
+    assert labels.tolist() == [[*inputs["input_ids"][0, 1:].tolist(), -100]]
+    with pytest.raises(DataError, match="4 tokens; a window takes 9"):
+        TokenWindows("t", "train", ["abcd"], Letters(), 9)
+
+
+# --- the receipt ----------------------------------------------------------------------------------
+
+
+DOCUMENTS = Documents(
+    {"seen": TEXTS, "other": TEXTS[::-1]},
+    Letters(),
+    positions=(32, 128, 4096),
+    distances=(8, 32),
+    copies=(8,),
+    lengths=(16, 64),
+    repeats=2,
+    prompts=("hello",),
+    new_tokens=3,
+)
+
+
+def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path):
+    model = llama()
+    replaced = replace_attention(model, "hedgehog", window=4, options={"softmax": True})
+    with replaced.mode("softmax"):
+        same = measure_receipt(model, replaced.model, DOCUMENTS)
+    for rows in same["perplexity"].values():
+        assert [row["to"] for row in rows] == [32, 128], "no document has 4,096 tokens"
+        assert all(row["ratio"] == pytest.approx(1.0, abs=1e-4) for row in rows)
+    for row in (*same["recall"], *same["copying"]):
+        assert row["teacher"] == row["student"]
+    (texts,) = same["continuations"]
+    assert texts["teacher"] == texts["student"]
+
+    receipt = measure_receipt(model, replaced.model, DOCUMENTS)
+    sizes = [row["student_bytes"] for row in receipt["decoding"]]
+    assert sizes[0] == sizes[1] < receipt["decoding"][1]["teacher_bytes"]
+    token = receipt["decoding"][0]["teacher_bytes"] / 16
+    assert token == 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads of keys, width, bytes
+    assert receipt["smaller_from"] == int(sizes[0] // token) + 1
+    assert f"from {receipt['smaller_from']:,} tokens on" in receipt["sentence"]
+
+    report = ConversionReport.of(replaced, "Llama")
+    report.receipt = json.loads(json.dumps(receipt))
+    page = write_page(report, tmp_path / "page.html").read_text()
+    assert all(heading in page for heading in ("What it lost", "What it saves", "side by side"))
+    assert ConversionReport.from_dict(report.to_dict()) == report
+
+
+def test_perplexity_by_position_is_the_models_own():
+    model = llama()
+    tokens = [torch.tensor(list(text.encode())) for text in TEXTS]
+    (first, second) = by_position({"teacher": model, "student": model}, tokens, DOCUMENTS, 512)
+    rows = segments(tokens, 128, 2)
+    with torch.no_grad():
+        losses = torch.stack([cross_entropies(model(x[None]).logits[0, :-1], x[1:]) for x in rows])
+    assert first["teacher"] == pytest.approx(float(losses[:, :31].mean().exp()), rel=1e-5)
+    assert second["student"] == pytest.approx(float(losses[:, 32:127].mean().exp()), rel=0.05)
+
+
+def test_a_receipt_needs_documents_that_are_long_enough():
+    with pytest.raises(DataError, match="longest document has 5 tokens"):
+        measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
+
+
+# --- text from a folder ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small decoder with its tokenizer, as transformers saves them."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(("<end>", "the", "fox", "dog", "jumps", "."))}
+    model = tokenizers.models.WordLevel(words, unk_token="<end>")
+    own = tokenizers.Tokenizer(model)
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    place = tmp_path_factory.mktemp("decoder")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<end>").save_pretrained(
+        place
+    )
+    config = transformers.GPT2Config(
+        n_embd=8, n_layer=1, n_head=2, vocab_size=6, n_positions=16, eos_token_id=0, bos_token_id=0
+    )
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(place)
+    return place
+
+
+def test_text_from_a_converted_folder_is_that_of_its_model(folder, tmp_path):
+    from fredholm.training import linearize_source
+
+    given = {"say": lambda line: None, "window": 4, "out": tmp_path / "out"}
+    model = linearize_source(folder, "hedgehog", **given).model
+    draws = {"length": 4, "temperature": 0.0}
+    result = generate(tmp_path / "out", "the fox", **draws)
+    ids = torch.tensor([[1, 2]])
+    expected = model.generate(ids, max_new_tokens=4, do_sample=False)[0, 2:]
+    assert result["tokens"] == expected.tolist()
+    assert result["log_probability"] < 0
+    again = [generate(tmp_path / "out", "the fox", length=4, seed=3)["tokens"] for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):
+    with pytest.raises(DomainError, match="16 positions"):
+        generate(folder, "the fox jumps . " * 5, length=2)
+    with pytest.raises(OptionError, match="at least one token"):
+        generate(folder, "", length=2)
+    with pytest.raises(OptionError, match="no template"):
+        generate(folder, "the fox", length=2, chat=True)
+    with pytest.raises(CheckpointError):
+        generate(tmp_path, "the fox", length=2)
+
+
+def test_a_folder_of_two_gguf_files_or_a_damaged_one_is_refused(tmp_path):
+    pytest.importorskip("gguf")
+    from fredholm.convert.transformers_folder import load_gguf
+
+    (tmp_path / "a.gguf").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="cannot read it"):
+        load_gguf(tmp_path)
+    (tmp_path / "b.gguf").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="holds 2 GGUF files"):
+        load_gguf(tmp_path)
+
+
+def test_weights_by_name_are_fetched_and_their_texts_are_the_default(tmp_path, monkeypatch):
+    from fredholm.training.distill import sources
+
+    asked = []
+    monkeypatch.setattr(sources, "dataset_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(sources, "fetch", asked.append)
+    monkeypatch.setattr(sources, "load_gguf", lambda folder: None)
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        sources.linearize_source("smollm2", out=tmp_path / "out")
+    assert asked == ["smollm2"]
+    assert sources._folder_of(tmp_path, None) == (tmp_path, False)
+
+
+# --- what models are given ------------------------------------------------------------------------
+
+
+def test_a_decoder_in_bfloat16_is_converted_and_trained_in_it():
+    steps = {"batch_size": 4, "steps": 2}
+    stages = {"distil": StageOptions(lr=1e-2, **steps), "match": StageOptions(lr=1e-3, **steps)}
+    model = linearize(llama().to(torch.bfloat16), **{**FAST, **stages}).model
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    assert torch.isfinite(model(torch.tensor([[5, 6, 7]])).logits).all()
+    out = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False)
+    assert out.shape == (1, 7)
+
+
+def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused(folder, tmp_path):
+    from fredholm.training import linearize_source
+
+    with pytest.raises(OptionError, match="positions for 16 tokens"):
+        linearize_source(folder, data="python-docs", max_length=17, out=tmp_path / "a")
+    with pytest.raises(OptionError, match="holds images; a language model needs texts"):
+        linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")
