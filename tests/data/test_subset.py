@@ -49,7 +49,7 @@ def test_texts_that_lost_their_end_are_counted_among_those_that_are_left(hidden)
     full = (few.raw(torch.arange(50))[0] != 0).sum(1) == 4  # 4 of 4 or more words
     assert whole.truncated == 200  # of 5 to 8 words
     assert 0 < few.truncated <= int(full.sum()) < 50
-    kept = few.source.texts if hidden else few.texts
+    kept = few.texts.texts if hidden else few.texts
     assert few.truncated == sum(len(text.split()) > 4 for text in kept)
     assert whole.truncated == 200
 

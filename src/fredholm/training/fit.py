@@ -51,6 +51,7 @@ class Limits:
             the weights themselves.
         precision: a name of :data:`PRECISIONS`; weights and statistics stay in float32.
         strategy: how several processes share the work, ``ddp`` or ``fsdp2``; ``auto`` is ``ddp``.
+        accelerator: Lightning's.
         save_minutes, save_steps: within an epoch; after each epoch it is saved anyway.
 
     Raises:
@@ -65,6 +66,7 @@ class Limits:
     ema_decay: float | None = None
     precision: str = "32"
     strategy: str = "auto"
+    accelerator: str = "auto"
     save_minutes: float | None = 5.0
     save_steps: int | None = None
 
@@ -174,7 +176,7 @@ def fit(
         module.double()  # Lightning's turn comes after a checkpoint is read
     with _quiet(), _graceful(checkpoints, group):
         trainer = pl.Trainer(
-            accelerator="auto",
+            accelerator=limits.accelerator,
             devices=group.devices,
             num_nodes=group.nodes,
             strategy=make_strategy(limits.strategy, group),

@@ -125,13 +125,13 @@ class HiddenTokens(TokenizedDataset):
                 f"masked: received {share}; needs a share of the tokens between 0 and 1"
             )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
-        self.source, self.share, self.notes = texts, share, texts.notes
+        self.texts, self.share, self.notes = texts, share, texts.notes
         self.vocabulary, self.max_length, self.cut = texts.vocabulary, texts.max_length, texts.cut
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
     ) -> tuple[Int[Tensor, "b n"], Int[Tensor, " b"]]:
-        return self.source.raw(indices)
+        return self.texts.raw(indices)
 
     def batch(
         self,
@@ -148,7 +148,7 @@ class HiddenTokens(TokenizedDataset):
         return {**super().describe(), "classes": []}  # they are the vocabulary
 
     def select(self, chosen: Int[Tensor, " m"]) -> HiddenTokens:
-        return HiddenTokens(self.source.select(chosen), self.share)
+        return HiddenTokens(self.texts.select(chosen), self.share)
 
     def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any]:
         self.refuse(options)
@@ -174,7 +174,7 @@ class HiddenTokens(TokenizedDataset):
         return torch.where(asked, changed, numbers), torch.where(asked, numbers, IGNORED)
 
     def __repr__(self) -> str:
-        return f"HiddenTokens({self.source!r}, {self.share:g})"
+        return f"HiddenTokens({self.texts!r}, {self.share:g})"
 
 
 def token_names(vocabulary: Vocabulary) -> tuple[str, ...]:

@@ -20,14 +20,14 @@ class Samples(LabelledDataset):
     """A torch data set of (inputs, label), handed out in batches."""
 
     def __init__(self, source: Any):
-        self.source, self.name, self.split, self.classes = source, type(source).__name__, "", ()
+        self.whole, self.name, self.split, self.classes = source, type(source).__name__, "", ()
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.whole)
 
     def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
         """Inputs and labels of ``indices``, collated."""
-        inputs, labels = default_collate([self.source[int(i)] for i in indices])
+        inputs, labels = default_collate([self.whole[int(i)] for i in indices])
         return inputs, labels
 
 
@@ -36,14 +36,14 @@ class Part(LabelledDataset):
 
     def __init__(self, source: LabelledDataset, indices: Tensor):
         super().__init__(source.name, source.split, source.labels[indices], source.classes)
-        self.source, self.indices = source, indices
+        self.whole, self.indices = source, indices
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
         """Inputs and labels of these samples' ``indices``."""
-        return self.source.batch(self.indices[torch.as_tensor(indices)], transform)
+        return self.whole.batch(self.indices[torch.as_tensor(indices)], transform)
 
 
 class TokenTexts(LabelledDataset):

@@ -1,0 +1,344 @@
+"""Samples in memory, as arrays, lists and texts: their kind, and data sets of them as of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import OptionError, ShapeError
+from .files.collection import TRAIN, VAL, Collection
+from .files.datasets import labels_of
+from .files.reading import Reading
+from .files.scaling import channel_scales, cloud_tensor, point_rows, series_rows, table_rows
+from .files.source import KINDS, LARGEST_SIDE, Source
+from .kinds.dataset import LabelledDataset
+from .kinds.fields import POINT_FIELDS
+from .kinds.images import ImageDataset
+from .kinds.sequences import padded
+from .kinds.texts import TextOptions, encode_rows
+from .splits import SPLIT_SEED, SPLITS, stratified
+from .vocabulary import Vocabulary
+
+_BY_AXES = {2: "rows", 3: "series", 4: "images"}
+
+
+# --- from what a caller has to a collection -------------------------------------------------------
+
+
+def recognise(samples: Any) -> str:
+    """The kind of samples in memory, a name of :data:`fredholm.data.files.source.KINDS`.
+
+    An array (N, columns) is rows, (N, times, channels) series, (N, H, W, C) images; strings are
+    texts; a list of arrays (times, channels), or of pairs (times, values), is series, one of arrays
+    (H, W, C) images. Clouds and fields look like other kinds and are never guessed.
+
+    Raises:
+        ShapeError: none of these.
+
+    Example:
+        >>> recognise(np.zeros((5, 3))), recognise(["a text"])
+        ('rows', 'texts')
+        >>> recognise([np.zeros((4, 1)), np.zeros((6, 1))])
+        'series'
+    """
+    if hasattr(samples, "__array__") and not hasattr(samples, "ndim"):
+        samples = np.asarray(samples)
+    axes = getattr(samples, "ndim", None)
+    if axes is not None and axes != 1:
+        if axes not in _BY_AXES:
+            raise ShapeError(
+                f"X: received an array of {axes} axes; needs (N, columns), (N, times, channels) or "
+                "(N, H, W, C), or a list of samples"
+            )
+        return _BY_AXES[axes]
+    first: Any = next(iter(samples), None)
+    if isinstance(first, str):
+        return "texts"
+    if isinstance(first, tuple) and len(first) == 2 and np.ndim(first[0]) == 1:
+        return "series"
+    if hasattr(first, "__array__") and np.ndim(first):
+        return "images" if np.ndim(first) == 3 else "series"
+    if isinstance(first, list) and first and np.ndim(first[0]) == 0:
+        return "rows" if len({len(row) for row in samples}) == 1 else "series"
+    return "series" if isinstance(first, list) else "rows"
+
+
+def collect_samples(samples: Any, kind: str, task: str) -> Collection:
+    """Samples of a kind, without labels, as files of them are.
+
+    Series are an array (N, times, channels), a list of arrays (times, channels) or (times,), or one
+    of pairs (times, values); NaN is what was not measured. Images are (N, H, W) or (N, H, W, C),
+    bytes as shares of 255. Clouds are (points, channels) each, coordinates first. Fields are
+    (N, H, W) or (N, C, H, W), or a list of pairs (coordinates (points, d), values (points, C)).
+
+    Raises:
+        ShapeError: arrays of other shapes, or of different ones.
+        OptionError: times that go back, an infinite value.
+    """
+    reading = Reading(kind=kind, task=task, split="random")
+    result = Collection("samples", reading, None, None, lambda number: f"X, sample {number}")
+    _FILL[kind](result, samples)
+    return result
+
+
+def _rows(result: Collection, samples: Any) -> None:
+    result.samples = np.asarray(samples)
+    result.channels = tuple(str(i) for i in range(result.samples.shape[1]))
+
+
+def _texts(result: Collection, samples: Any) -> None:
+    result.samples = list(samples)
+    for number, text in enumerate(result.samples):
+        if not isinstance(text, str):
+            raise ShapeError(
+                f"{result.where(number)}: received {text!r}; needs a text as the others"
+            )
+
+
+def _series(result: Collection, samples: Any) -> None:
+    parts = list(samples)
+    if parts and isinstance(parts[0], tuple):
+        result.times = [np.asarray(times, np.float64) for times, _ in parts]
+        parts = [values for _, values in parts]
+    result.samples = _matrices(result, parts)
+    for number, times in enumerate(result.times or ()):
+        rows = len(result.samples[number])
+        if times.shape != (rows,):
+            raise ShapeError(
+                f"{result.where(number)}: {rows} values at times {times.shape}; needs as many"
+            )
+        if not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
+            raise OptionError(f"{result.where(number)}: its times do not grow; sort them")
+
+
+def _clouds(result: Collection, samples: Any) -> None:
+    result.samples = _matrices(result, list(samples))
+
+
+def _images(result: Collection, samples: Any) -> None:
+    images = _stack(result, samples)
+    images = images[..., None] if images.ndim == 3 else images
+    if images.ndim != 4:
+        raise ShapeError(f"X: received {images.shape}; images are (N, H, W) or (N, H, W, C)")
+    scale = 255 if images.dtype == np.uint8 else 1
+    result.samples = np.moveaxis(images, -1, 1).astype(np.float32) / scale
+    _check_finite(result, result.samples, missing=False)
+
+
+def _fields(result: Collection, samples: Any) -> None:
+    if not hasattr(samples, "ndim") and isinstance(next(iter(samples), None), tuple):
+        result.coordinates = _matrices(result, [places for places, _ in samples])
+        result.samples = _matrices(result, [values for _, values in samples])
+        return
+    fields = _stack(result, samples).astype(np.float32)
+    result.samples = fields[:, None] if fields.ndim == 3 else fields
+    if result.samples.ndim != 4:
+        raise ShapeError(f"X: received {fields.shape}; fields are (N, H, W) or (N, C, H, W)")
+    _check_finite(result, result.samples, missing=False)
+
+
+_FILL: dict[str, Callable[[Collection, Any], None]] = {
+    "rows": _rows,
+    "texts": _texts,
+    "series": _series,
+    "clouds": _clouds,
+    "images": _images,
+    "fields": _fields,
+}
+
+
+def _stack(result: Collection, samples: Any) -> np.ndarray:
+    if hasattr(samples, "ndim"):
+        return np.asarray(samples)
+    arrays = [np.asarray(sample) for sample in samples]
+    other = next((i for i, a in enumerate(arrays) if a.shape != arrays[0].shape), None)
+    if other is not None:
+        raise ShapeError(
+            f"{result.where(other)}: received {arrays[other].shape}; needs {arrays[0].shape} as "
+            "the first, bring all to one size"
+        )
+    return np.stack(arrays)
+
+
+def _matrices(result: Collection, parts: Sequence[Any]) -> list[np.ndarray]:
+    """Samples (points, channels) of one width."""
+    arrays = [np.asarray(part, np.float64) for part in parts]
+    arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
+    for number, array in enumerate(arrays):
+        if array.ndim != 2 or not len(array) or array.shape[1] != arrays[0].shape[1]:
+            raise ShapeError(
+                f"{result.where(number)}: received {np.shape(parts[number])}; needs (points, "
+                f"{arrays[0].shape[-1]}) with a point or more"
+            )
+    _check_finite(result, arrays, missing=True)
+    return arrays
+
+
+def _check_finite(result: Collection, arrays: Iterable[np.ndarray], *, missing: bool) -> None:
+    for number, array in enumerate(arrays):
+        if not (~np.isinf(array) if missing else np.isfinite(array)).all():
+            raise OptionError(f"{result.where(number)}: has a value that is no finite number")
+
+
+# --- data sets ------------------------------------------------------------------------------------
+
+
+class Samples(Source):
+    """Labelled samples in memory, divided and scaled as files are.
+
+    Args:
+        collection: of :func:`collect_samples`, with labels.
+        held: the share of them that is kept for validation, 0 for none.
+        seed: of the split, stratified by class.
+    """
+
+    def __init__(self, collection: Collection, held: float, seed: int):
+        self.path, self.collection = Path(collection.name), collection
+        self.kind = KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
+        self.parts = np.full(len(collection), TRAIN, np.int8)
+        self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
+        self.training = np.flatnonzero(self.parts == TRAIN)
+
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        height, width = self.collection.samples.shape[2:]
+        return min(LARGEST_SIDE, height), min(LARGEST_SIDE, width)
+
+    def dataset(
+        self,
+        split: str,
+        *,
+        image_size: tuple[int, int] | None = None,
+        text: TextOptions | None = None,
+    ) -> LabelledDataset:
+        if self.collection.kind != "images":
+            return super().dataset(split, image_size=image_size, text=text)
+        chosen = np.flatnonzero(self.parts == SPLITS.index(split))
+        trained = self.collection.samples[self.training]
+        result = FloatImages(
+            self.name,
+            split,
+            resized(
+                torch.from_numpy(self.collection.samples[chosen]), image_size or self.image_size
+            ),
+            labels_of(self, chosen),
+            self.classes,
+            trained.mean((0, 2, 3), dtype=np.float64).tolist(),
+            channel_scales(trained, (0, 2, 3)),
+            self.collection.task,
+        )
+        result.units, result.source = self.units, self.facts()
+        return result
+
+
+def _held(collection: Collection, share: float, seed: int) -> np.ndarray:
+    """The samples that are held out: of each class, or, where all classes are too small, of all."""
+    codes = getattr(collection.labels, "codes", np.zeros(len(collection)))
+    for strata in (codes, np.zeros(len(collection))):
+        held = stratified(torch.as_tensor(strata).long(), share, seed)[1].numpy()
+        if len(held):
+            break
+    return held
+
+
+class FloatImages(ImageDataset):
+    """Images in memory as floats (N, C, H, W), brought to mean 0 and deviation 1."""
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        images: Float[Tensor, "n c h w"],
+        labels: Tensor,
+        classes: Sequence[str],
+        mean: Sequence[float],
+        std: Sequence[float],
+        task: str = "classification",
+    ):
+        _, channels, height, width = images.shape
+        super().__init__(name, split, labels, classes, mean, std, (channels, height, width))
+        self.images, self.task = images, task
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b c h w"], Tensor]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return self.images[indices], self.labels[indices]
+
+    def normalise(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+        """(value − mean) / std."""
+        return standardised(images, self.mean, self.std)
+
+
+def resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
+    """Images at another size; those that have it as they are."""
+    if tuple(images.shape[-2:]) == tuple(size):
+        return images
+    return functional.interpolate(
+        images, tuple(size), mode="bilinear", antialias=True, align_corners=False
+    )
+
+
+def standardised(
+    images: Float[Tensor, "*b c h w"], mean: Sequence[float], std: Sequence[float]
+) -> Float[Tensor, "*b c h w"]:
+    """(value − mean) / std of each channel."""
+    shift, scale = (torch.tensor(part, dtype=torch.float32)[:, None, None] for part in (mean, std))
+    return (images - shift) / scale
+
+
+# --- samples whose label is asked for -------------------------------------------------------------
+
+
+def read_samples(
+    collection: Collection, facts: Mapping[str, Any], encoder: Any
+) -> Callable[[Sequence[int]], Tensor]:
+    """Inputs of a model by numbers of samples, scaled as those were that ``facts`` describe
+    (:meth:`fredholm.data.LabelledDataset.describe`).
+
+    Raises:
+        ShapeError: samples of other channels than the training samples.
+    """
+    kind, scaling = collection.kind, facts["source"]["scaling"]
+    if kind == "texts":
+        vocabulary = Vocabulary.from_dict(facts["vocabulary"])
+        numbers, _ = encode_rows(collection.samples, vocabulary, facts["max_length"], "X, text")
+        return lambda chosen: numbers[list(chosen)]
+    _check_channels(collection, encoder)
+    if kind == "rows":
+        rows = table_rows(collection, scaling)
+        return lambda chosen: rows[list(chosen)]
+    if kind == "clouds":
+        clouds = cloud_tensor(collection, scaling)[:, : scaling["points"]]
+        return lambda chosen: clouds[list(chosen)]
+    if kind == "images":
+        images = torch.from_numpy(collection.samples)
+        size, mean, std = encoder.image_size, facts["mean"], facts["std"]
+        return lambda chosen: standardised(resized(images[list(chosen)], size), mean, std)
+    if kind == "fields" and collection.coordinates is None:
+        fields = torch.from_numpy(collection.samples)
+        return lambda chosen: standardised(
+            fields[list(chosen)], facts["shift"], facts["input_scale"]
+        )
+    points = collection.coordinates is not None
+    parts = point_rows(collection, scaling) if points else series_rows(collection, scaling)
+    return lambda chosen: padded([parts[i] for i in chosen])
+
+
+def _check_channels(collection: Collection, encoder: Any) -> None:
+    if collection.kind == "rows":
+        return  # a point per column: their number is checked with the columns
+    sample, places = collection.samples[0], collection.coordinates
+    on_grid = collection.kind in ("images", "fields") and places is None
+    width = sample.shape[0] if on_grid else sample.shape[1]
+    width += 0 if places is None else places[0].shape[1]
+    if width != encoder.channels:
+        raise ShapeError(
+            f"X: samples of {width} channels; the estimator was fitted on {encoder.channels}"
+        )

@@ -1,0 +1,243 @@
+"""Estimators: every kind of sample, scikit-learn's rules and tools, saved folders."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fredholm.errors import CheckpointError, OptionError, ShapeError
+from fredholm.estimators import FredholmClassifier, FredholmRegressor
+
+TINY: dict[str, Any] = {"dim": 8, "depth": 1, "heads": 2, "epochs": 1, "random_state": 0}
+
+
+def blobs(n: int = 24) -> tuple[np.ndarray, np.ndarray]:
+    rng, y = np.random.default_rng(0), np.arange(n) % 2
+    return rng.normal(size=(n, 3)) + 4 * y[:, None], y
+
+
+def waves(n: int = 12, channels: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    rng, y = np.random.default_rng(0), np.arange(n) % 2
+    t = np.linspace(0, 6, 10)
+    X = np.sin((1 + y)[:, None, None] * t[:, None]) + 0.1 * rng.normal(size=(n, 10, channels))
+    return X, y
+
+
+# --- kinds of samples -----------------------------------------------------------------------------
+
+
+def samples() -> dict[str, tuple[Any, str | None]]:
+    """Twelve samples of every kind, and what has to be said of them."""
+    rng = np.random.default_rng(0)
+    series, _ = waves()
+    ragged = [row[: 6 + i % 4] for i, row in enumerate(series)]
+    times = [np.sort(rng.uniform(0, 5, len(row))) for row in ragged]
+    gaps = series.copy()
+    gaps[0, 2:4] = np.nan
+    return {
+        "rows": (rng.normal(size=(12, 4)), None),
+        "series": (series, None),
+        "gaps": (gaps, None),
+        "ragged": (ragged, None),
+        "one channel": ([row[:, 0] for row in ragged], None),
+        "timed": (list(zip(times, ragged)), None),
+        "clouds": ([rng.normal(size=(9 + i % 3, 3)) for i in range(12)], "clouds"),
+        "images": (rng.integers(0, 255, size=(12, 8, 8, 3), dtype=np.uint8), None),
+        "grey images": (rng.uniform(size=(12, 8, 8)), "images"),
+        "texts": (["a fine film", "a dull film"] * 6, None),
+    }
+
+
+@pytest.mark.parametrize("name", samples())
+def test_a_classifier_takes_every_kind(name):
+    X, kind = samples()[name]
+    y = np.array(["no", "yes"] * 6)
+    model = FredholmClassifier(kind=kind, **TINY).fit(X, y)
+    shares = model.predict_proba(X)
+    assert shares.shape == (12, 2)
+    assert set(model.predict(X)) <= {"no", "yes"}
+    # Alone as among others: padding and batches change nothing.
+    alone = np.concatenate([model.predict_proba(X[i : i + 1]) for i in range(3)])
+    np.testing.assert_allclose(alone, shares[:3], atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [3, 4])
+def test_fields_on_a_grid(axes, tmp_path):
+    X = np.random.default_rng(0).normal(size=(10, 1, 6, 5)).astype(np.float32)
+    X = X[:, 0] if axes == 3 else X
+    model = FredholmRegressor(**TINY | {"epochs": 15, "lr": 0.02}).fit(X, 5 * X)
+    assert model.kind_ == "fields"
+    assert model.predict(X).shape == X.shape
+    assert model.score(X, 5 * X) > 0.3
+    again = FredholmRegressor.load(model.save(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_fields_on_points():
+    rng = np.random.default_rng(0)
+    places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(10)]
+    X = [(p, p[:, :1] * 2) for p in places]
+    y = [p[:, 0] for p in places]
+    model = FredholmRegressor(kind="fields", **TINY).fit(X, y)
+    assert [field.shape for field in model.predict(X)] == [field.shape for field in y]
+    assert np.isfinite(model.score(X, y))
+
+
+# --- what is learned ------------------------------------------------------------------------------
+
+
+def test_series_are_learned_and_saved(tmp_path):
+    X, y = waves(24)
+    names = np.array(["slow", "fast"])[y]
+    model = FredholmClassifier(**TINY | {"epochs": 15, "lr": 0.02}).fit(X, names)
+    assert model.score(X, names) == 1
+    assert model.n_features_in_ == 2
+    assert model.classes_.tolist() == ["fast", "slow"]
+    folder = model.save(tmp_path / "model")
+    assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
+    again = FredholmClassifier.load(folder)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert again.predict(X[:3]).tolist() == names[:3].tolist()
+    assert again.get_params() == model.get_params()
+    with pytest.raises(CheckpointError, match="FredholmClassifier; needs a FredholmRegressor"):
+        FredholmRegressor.load(folder)
+
+
+def test_a_regression_answers_in_the_units_of_its_targets(tmp_path):
+    X, _ = blobs(40)
+    y = 1000 + 50 * X[:, 0]
+    model = FredholmRegressor(**TINY | {"epochs": 20, "lr": 0.02}).fit(X, y)
+    assert model.score(X, y) > 0.5
+    again = FredholmRegressor.load(model.save(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert again.n_features_in_ == 3
+
+
+def test_equal_seeds_give_equal_models_and_leave_the_callers_generators():
+    X, y = blobs()
+    np.random.seed(3)
+    torch.manual_seed(3)
+    shares = [FredholmClassifier(**TINY).fit(X, y).predict_proba(X) for _ in range(2)]
+    np.testing.assert_array_equal(*shares)
+    drawn = np.random.random(), torch.rand(()).item()
+    np.random.seed(3)
+    torch.manual_seed(3)
+    assert drawn == (np.random.random(), torch.rand(()).item())
+
+
+def test_patience_ends_a_training_and_none_takes_all_samples():
+    X, y = blobs()
+    noise = np.random.default_rng(0).integers(0, 2, len(X))
+    options = TINY | {"epochs": 30, "lr": 0.1, "validation_fraction": 0.5}
+    stopped = FredholmClassifier(patience=2, **options).fit(X, noise)
+    assert stopped.n_iter_ < 30
+    with pytest.raises(OptionError, match="needs held-out samples"):
+        FredholmClassifier(validation_fraction=0, patience=2, **TINY).fit(X, y)
+    whole = FredholmClassifier(validation_fraction=None, **TINY).fit(X, y)
+    assert "val_loss" not in whole.history_[0]
+    assert whole.temperature_ == 1
+
+
+def test_an_operator_by_name():
+    X, y = waves()
+    for name, operator in ((None, "luna"), ("softmax", "softmax"), ("gru", "gru")):
+        model = FredholmClassifier(name, **TINY).fit(X, y)
+        assert model.model_.config.body.operator == operator
+    with pytest.raises(ValueError, match="softmax"):
+        FredholmClassifier("sofmax", **TINY).fit(X, y)
+
+
+# --- scikit-learn's tools -------------------------------------------------------------------------
+
+
+def test_a_pipeline_in_cross_validation():
+    X, y = blobs()
+    model = make_pipeline(StandardScaler(), FredholmClassifier(**TINY | {"epochs": 8, "lr": 0.05}))
+    assert cross_val_score(model, X, y, cv=2).mean() > 0.8
+
+
+def test_a_grid_of_operators_over_ragged_series():
+    X, y = waves(16)
+    ragged = [row[: 8 + i % 3] for i, row in enumerate(X)]
+    search = GridSearchCV(FredholmClassifier(**TINY), {"operator": ["luna", "softmax"]}, cv=2)
+    search.fit(ragged, y)
+    assert search.best_params_["operator"] in ("luna", "softmax")
+    assert search.predict(ragged).shape == (16,)
+
+
+def test_a_clone_has_the_parameters_and_nothing_else():
+    X, y = blobs()
+    model = FredholmClassifier(**TINY).fit(X, y)
+    copy = clone(model).set_params(dim=16)
+    assert copy.get_params() == model.get_params() | {"dim": 16}
+    assert not hasattr(copy, "model_")
+
+
+ROUNDING = "float32: outputs of a sample differ in the last digits with the size of its batch"
+EXPECTED = {
+    "check_methods_subset_invariance": ROUNDING,
+    "check_methods_sample_order_invariance": ROUNDING,
+}
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        FredholmClassifier(**TINY | {"epochs": 10, "lr": 0.02, "batch_size": 16}),
+        FredholmRegressor(**TINY | {"epochs": 15, "lr": 0.02, "batch_size": 16}),
+    ],
+    expected_failed_checks=lambda estimator: EXPECTED,
+)
+def test_scikit_learns_rules(estimator, check):
+    check(estimator)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_samples_that_do_not_fit_are_named():
+    X, y = waves()
+    model = FredholmClassifier(**TINY)
+    with pytest.raises(ShapeError, match=r"X, sample 1: received \(10, 1\); needs \(points, 2\)"):
+        model.fit([X[0], X[1][:, :1]], y[:2])
+    with pytest.raises(OptionError, match="sample 0: its times do not grow"):
+        model.fit([(np.arange(10)[::-1], row) for row in X], y)
+    with pytest.raises(OptionError, match="sample 2: has a value that is no finite number"):
+        model.fit(np.where(np.arange(12)[:, None, None] == 2, np.inf, X), y)
+    with pytest.raises(OptionError, match="one class only"):
+        model.fit(X, np.zeros(12))
+    with pytest.raises(ShapeError, match="fields go with fields"):
+        FredholmRegressor(kind="series", **TINY).fit(X, X)
+    with pytest.raises(OptionError, match="device: received 'tpu'; needs auto, cpu, cuda"):
+        model.set_params(device="tpu").fit(X, y)
+
+
+def test_another_number_of_channels_is_refused_when_predicting():
+    X, y = waves()
+    model = FredholmClassifier(**TINY).fit(X, y)
+    with pytest.raises(ShapeError, match="samples of 1 channels; the estimator was fitted on 2"):
+        model.predict(X[..., :1])
+
+
+def test_a_generator_is_not_saved(tmp_path):
+    X, y = blobs()
+    model = FredholmClassifier(**TINY | {"random_state": np.random.RandomState(0)}).fit(X, y)
+    with pytest.raises(OptionError, match="a number or None can be saved"):
+        model.save(tmp_path / "model")
+
+
+def test_a_saved_folder_is_plain_data(tmp_path):
+    X, y = blobs()
+    folder = FredholmClassifier(**TINY).fit(X, y.astype(bool)).save(tmp_path / "model")
+    saved = json.loads((folder / "config.json").read_text())["extra"]["estimator"]
+    assert saved["class"] == "FredholmClassifier"
+    assert FredholmClassifier.load(folder).classes_.dtype == bool
