@@ -95,7 +95,7 @@ def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
 
 
 def test_what_cannot_go_on_is_refused():
-    with pytest.raises(OptionError, match="precision is one of 32, bf16"):
+    with pytest.raises(OptionError, match="precision is one of 32, 64, bf16"):
         Limits(1, precision="fp8")
     module = Line()
     with torch.no_grad():

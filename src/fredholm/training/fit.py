@@ -168,8 +168,8 @@ def fit(
     stopping = [] if stop is None or stop.patience is None else [_patience(stop)]
     bar = [RichProgressBar()] if sys.stderr.isatty() and say is not None else []
     last = None if limits.steps is None else LastStep(limits.steps)
-    parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
     module.last_step = limits.steps
+    parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
     plugins: list[Any] = [AtomicIO(), group.environment]
     if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
         plugins.append(DoublePrecision())

@@ -185,7 +185,8 @@ class Learner(pl.LightningModule):
         for config in self.trainer.lr_scheduler_configs:
             if config.reduce_on_plateau:
                 known = {"train_loss": loss, **self.metrics}
-                config.scheduler.step(_metric(known, str(config.monitor)))
+                plateau: Any = config.scheduler
+                plateau.step(_metric(known, str(config.monitor)))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         if not isinstance(scheduler, ReduceLROnPlateau):  # see on_train_epoch_end
