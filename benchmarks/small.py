@@ -204,6 +204,8 @@ def _keep(part: str, rows: list[dict[str, Any]], options: Options) -> None:
 def page() -> str:
     """docs/results/small.md."""
     measured = load(FILE)
+    if measured is None:
+        return head("Small problems", "small", FILE) + "Not measured yet.\n"
     rows = {(row["case"], row["way"]): row for row in committed()}
     names = [name for name in GOALS if (f"{name} N={LENGTHS[0]}", "call") in rows]
     return TEXT.format(

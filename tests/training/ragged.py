@@ -21,6 +21,7 @@ ENTRY = register_dataset(
     Entry(
         name="ragged",
         title="Signs of some points",
+        source="generated",
         licence_package="none needed",
         licence_data="none needed",
         kind=SEQUENCES,

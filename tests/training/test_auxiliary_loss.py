@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
 from fredholm.kernels import add_proposal
@@ -23,6 +25,7 @@ def test_the_training_step_trains_proposals(monkeypatch):
     module = Classifier(model, recipe, loader=lambda rank, size: None)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     monkeypatch.setattr(type(module), "global_step", 0)
+    monkeypatch.setattr(type(module), "trainer", SimpleNamespace(world_size=1))
     batch = torch.randn(2, 1, 28, 28), torch.tensor([1, 2])
     module.training_step(batch, 0).backward()
     for name, parameter in model.named_parameters():

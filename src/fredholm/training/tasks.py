@@ -32,6 +32,7 @@ class Task:
         measure: what a table calls that metric.
         score: by which a conversion is judged, a name of
             :data:`fredholm.training.metrics.METRICS`.
+        at_once: samples that a conversion is judged on at once.
     """
 
     name: ClassVar[str]
@@ -40,6 +41,7 @@ class Task:
     metric: ClassVar[tuple[str, str]] = ("val_accuracy", "max")
     measure: ClassVar[str] = "accuracy"
     score: ClassVar[str] = "accuracy"
+    at_once: ClassVar[int] = 32
 
     def outputs(self, classes: Sequence[str]) -> int:
         """How many numbers the model gives for a sample, or for each of its points."""
@@ -179,6 +181,7 @@ class Tokens(Steps):
     metric = ("val_loss", "min")
     measure = "nats a token"
     score = "perplexity"
+    at_once = 1  # a token's logits are as many as there are tokens
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         total, right, count = 0.0, 0, 0

@@ -135,7 +135,7 @@ def test_attention_that_the_small_call_did_not_reach_is_named():
     decoder = source("bart").get_decoder()
     with pytest.raises(ConversionError, match=r"layers\.0\.encoder_attn: was not reached"):
         replace_attention(decoder)
-    replaced = replace_attention(decoder, keep_refused=True)
+    replaced = replace_attention(decoder, keep_refused=True, window=None)
     assert [x.name for x in replaced.layers] == ["layers.0.self_attn", "layers.1.self_attn"]
     states = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
     check_teacher_inside(replaced, decoder, inputs("bart") | {"encoder_hidden_states": states})

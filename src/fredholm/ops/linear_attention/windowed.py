@@ -136,13 +136,13 @@ def _near(
         count += 1  # see _prefix_sums: a traced dimension of size 1 would be taken for a constant
     more = count * block - n
     # keys of block b: from the window before its first query to its last
-    spans = {"dimension": 2, "size": block + window, "step": block}
-    query = F.pad(query, (0, 0, 0, more)).unfold(2, block, block).mT
+    spans = {"size": block + window, "step": block, "count": count}
+    query = _spans(F.pad(query, (0, 0, 0, more)), 2, size=block, step=block, count=count).mT
     key, value = (
-        F.pad(_folded(x, groups).to(query.dtype), (0, 0, 0, more)).unfold(**spans)
+        _spans(F.pad(_folded(x, groups).to(query.dtype), (0, 0, 0, more)), 2, **spans)
         for x in (key, F.pad(value, (0, 1), value=1.0))
     )
-    mass = F.pad(mass, (0, more)).unfold(1, block + window, block)
+    mass = _spans(F.pad(mass, (0, more)), 1, **spans)
     mass = mass.repeat_interleave(groups, 0)[:, None, :, None]
     row, column = (torch.arange(k, device=query.device) for k in (block, block + window))
     ahead = column - row[:, None]
@@ -151,7 +151,20 @@ def _near(
     top = scores.detach().amax(-1, keepdim=True)
     top = torch.where(top > -torch.inf, top, 0.0)
     out = ((scores - top).exp() * mass) @ value.mT
-    return tuple(x.reshape(b, h, -1, x.shape[-1])[:, :, :n] for x in (out, top))  # type: ignore
+    rows = count * block
+    return tuple(x.reshape(b, h, rows, x.shape[-1])[:, :, :n] for x in (out, top))  # type: ignore
+
+
+def _spans(x: Tensor, dim: int, *, size: int, step: int, count: int) -> Tensor:
+    """``x.unfold(dim, size, step)``, whose gradient ``torch.func.vmap`` takes row by row; traced
+    lengths are unfolded, because an index would fix them.
+    """
+    if torch.compiler.is_compiling():
+        return x.unfold(dim, size, step)
+    index = (
+        torch.arange(size, device=x.device) + step * torch.arange(count, device=x.device)[:, None]
+    )
+    return x.index_select(dim, index.flatten()).unflatten(dim, (count, size)).movedim(dim + 1, -1)
 
 
 def _before(
@@ -174,7 +187,7 @@ def _before(
         out, moment = linear_attention_step(*point, mass[:, 0], None, moment, floor=None)
         out = out[:, :, None]
     after = moment.reshape(b, groups, *moment.shape[2:])  # type: ignore[union-attr]
-    return out.reshape(b, h, n, -1), after
+    return out.reshape(b, h, n, out.shape[-1]), after
 
 
 def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:

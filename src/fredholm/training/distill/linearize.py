@@ -248,22 +248,19 @@ def _train(
     train, val = data
     distil, match, tune = stages
     report.metric = run.metric_name
-    student = replaced.model
-    # A token's logits are as many as there are tokens, and its attention as long as the text.
-    sizes = {"batch_size": 1} if run.task.name == "tokens" else {}
+    student, at_once = replaced.model, run.task.at_once
+    few = min(16, at_once)
 
     def score(key: str, of: nn.Module) -> None:
         report.scores[key] = progress.get(
-            key, lambda: evaluate(of, val, run.metric, run.task, run.precision, **sizes)
+            key, lambda: evaluate(of, val, run.metric, run.task, run.precision, at_once)
         )
         run.say(f"{run.metric_name} of {key}: {report.scores[key]:.4f}")
 
     score("teacher", teacher)
     report.measured(
         "before",
-        progress.get(
-            "divergence before", lambda: divergences(replaced, val, run.precision, **sizes)
-        ),
+        progress.get("divergence before", lambda: divergences(replaced, val, run.precision, few)),
     )
     score("before", student)
     if distil.epochs and replaced.distils:
@@ -271,7 +268,7 @@ def _train(
         report.measured(
             "after",
             progress.get(
-                "divergence after", lambda: divergences(replaced, val, run.precision, **sizes)
+                "divergence after", lambda: divergences(replaced, val, run.precision, few)
             ),
         )
         score("distilled", student)
