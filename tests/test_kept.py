@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fredholm import Domain, SoftmaxAttention
+from fredholm import Domain, SoftmaxAttention, create_operator
 from fredholm.domain import default_line
 from fredholm.integral.contract import Part
 
@@ -113,3 +113,14 @@ def test_parts_are_modules_none_or_missing():
     layer.part = nn.Linear(1, 1)
     assert layer.part is layer._modules["part"]
     assert list(layer.state_dict()) == ["part.weight", "part.bias"]
+
+
+@pytest.mark.parametrize("name", ["itnet", "itnet_low_rank", "softmax", "luna", "ckconv"])
+def test_one_query_of_another_domain_sees_no_later_key(name):
+    """A step's short cuts are for steps alone."""
+    torch.manual_seed(0)
+    op, u = create_operator(name, 8, 2).eval(), torch.randn(2, 6, 8)
+    query, past = torch.randn(2, 1, 8), Domain.points(torch.full((1, 1), 0.4))
+    domain = Domain.points(torch.arange(6.0)[:, None] / 6, causal=True)
+    given = {"query": query, "query_domain": past}
+    torch.testing.assert_close(op(u, domain, **given), op.dense(u, domain, **given))

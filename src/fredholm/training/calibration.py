@@ -61,7 +61,7 @@ def calibrate(place: RunFolder, task: Task, validation: Any) -> dict[str, Any] |
     """
     if not isinstance(task, Classification) or isinstance(task, Tokens):
         return None
-    model = models.from_pretrained(place.model)
+    model = models.from_pretrained(place.model).float()  # weights may have been trained in double
     outputs, answers = [], []
     for inputs, labels in validation:
         with torch.inference_mode():

@@ -55,7 +55,7 @@ def load_run(
         raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
     return models.from_pretrained(
         place.model, overrides=_model_overrides(overrides, place)
-    ).eval(), place
+    ).float().eval(), place  # weights may have been trained in double
 
 
 def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -> dict[str, Any]:

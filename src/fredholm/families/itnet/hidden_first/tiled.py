@@ -64,7 +64,9 @@ class TiledColumns(KeyRing):
         options: Any = self.strategy
         terms = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
         terms |= kernel.query_terms(problem.x, problem.ux, columns=True)
-        single = problem.ux.shape[2] == 1 and options.backend != "triton"
+        # a step's keys are all seen; one query of another domain may have an order to keep
+        unordered = problem.quadrature.query_time is None
+        single = problem.ux.shape[2] == 1 and unordered and options.backend != "triton"
         if single and options.memory is None and fits(keys, kernel.heads, kernel.width):
             signal = problem.uy.expand(-1, kernel.heads, -1, -1)
             return one_query(kernel, terms, signal, problem.quadrature)
