@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import signal
 import socket
 import threading
 import time
@@ -204,7 +205,8 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         raise
     except RuntimeError as error:
         # What gloo and the store say of a connection; other errors are this process's own.
-        names, left = group.dead() if _of_others(error) else ([], False)
+        with _unhurried():
+            names, left = group.dead() if _of_others(error) else ([], False)
         if not names and not left:
             raise
         text = (
@@ -219,6 +221,22 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         group.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _unhurried() -> Iterator[None]:
+    """Without SIGTERM, which torchrun sends to the others as soon as one process died: it would end
+    them before they know which one.
+    """
+    try:
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except ValueError:  # not the main thread: the caller handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _of_others(error: Exception) -> bool:
