@@ -403,7 +403,7 @@ class Domain:
         same = {**self._common(), "points": self.size, "sizes": parts, "shape": self.shape}
         same["checksum"] = tuple(round(float(x.detach().double().nansum()), 6) for x in values)
         agreed({"same": same}, shards)
-        shards = replace(shards, sizes=parts, shape=self.shape)
+        shards = replace(shards, sizes=parts, extents=self.shape)
         part = slice(shards.start, shards.start + shards.size)
         return replace(
             self,
@@ -454,7 +454,7 @@ class Domain:
                 f"pairs of a part must have shape (..., {part.size}, {sum(sizes)}), its queries "
                 f"and all keys; got {tuple(part.pairs.shape)}"
             )
-        return replace(part, shape=None, shards=replace(shards, sizes=sizes, shape=shape))
+        return replace(part, shape=None, shards=replace(shards, sizes=sizes, extents=shape))
 
     def _common(self) -> dict[str, Any]:
         """What the parts of one domain have in common."""

@@ -336,7 +336,7 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
         return replace(rows, index=index)
     scale = None if q.scale is None else concatenated(q.scale, shards, 2)
     whole = replace(quadrature, scale=scale, query_time=key_time, triangular=p.layout.causal)
-    layout = replace(p.layout, keys=shards.shape, queries=shards.shape, sharded=False)
+    layout = replace(p.layout, keys=shards.extents, queries=shards.extents, sharded=False)
     return replace(rows, index=index, whole=Problem(y, y, uy, uy, whole, layout, real=valid))
 
 

@@ -19,7 +19,7 @@ class Shards:
         group: the torch process group of the ranks.
         rank: this process among them.
         sizes: points of each rank; a rank may have none.
-        shape: extents of the regular grid that the whole domain is, or None.
+        extents: of the regular grid that the whole domain is, or None.
         holes: ranks whose one point only stands for having none, see :attr:`filled`.
 
     Example:
@@ -30,7 +30,7 @@ class Shards:
     group: Any
     rank: int
     sizes: tuple[int, ...]
-    shape: tuple[int, ...] | None = None
+    extents: tuple[int, ...] | None = None
     holes: tuple[int, ...] = ()
 
     @classmethod

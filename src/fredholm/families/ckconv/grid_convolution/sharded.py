@@ -65,7 +65,7 @@ def convolve_part(convolve: Any, kernel: Any, problem: Problem, shards: Shards) 
     """∫ K u dμ but for the queries' scale at one rank's points, (B, H, n, d_out); ``convolve`` is
     :func:`.grid_convolution` with its options.
     """
-    q, p, grid = problem.quadrature, problem, shards.shape
+    q, p, grid = problem.quadrature, problem, shards.extents
     assert grid is not None
     rows, n = Rows.of(grid, shards), p.uy.shape[2]
     steps = grid_steps(p.x[0].detach(), grid, shards)
@@ -99,11 +99,11 @@ def convolution_sent(kernel: Any, domain: Domain, batch: int) -> Exchange:
     """What :func:`convolve_part` sends: the signal, and where the corners of the grid are."""
     shards = domain.shards
     assert shards is not None
-    assert shards.shape is not None
+    assert shards.extents is not None
     filled = shards.filled
-    points = Rows.of(shards.shape, filled).sizes()[shards.rank]
+    points = Rows.of(shards.extents, filled).sizes()[shards.rank]
     width = kernel.d_in if kernel.whole else kernel.heads * kernel.d_in
-    numbers = (shards.count - 1) * points * batch * width + (len(shards.shape) + 1) * domain.dim
+    numbers = (shards.count - 1) * points * batch * width + (len(shards.extents) + 1) * domain.dim
     return Exchange("a ring of the ranks' signals, a convolution each", numbers)
 
 
