@@ -65,22 +65,23 @@ EVALUATED = 256  # samples at a time where nothing is learned
 class _Estimator(BaseEstimator):
     """What the classifier and the regressor share."""
 
+    # scikit-learn's rule: a constructor takes anything, and `fit` checks it.
     def __init__(
         self,
-        operator: str | None = None,
+        operator: Any = None,
         *,
-        kind: str | None = None,
-        dim: int | None = None,
-        depth: int | None = None,
-        heads: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        validation_fraction: float | None = 0.1,
-        patience: int | None = None,
+        kind: Any = None,
+        dim: Any = None,
+        depth: Any = None,
+        heads: Any = None,
+        epochs: Any = None,
+        batch_size: Any = None,
+        lr: Any = None,
+        validation_fraction: Any = 0.1,
+        patience: Any = None,
         random_state: Any = None,
-        device: str = "auto",
-        verbose: bool = False,
+        device: Any = "auto",
+        verbose: Any = False,
     ):
         self.operator = operator
         self.kind = kind

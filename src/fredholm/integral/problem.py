@@ -84,7 +84,9 @@ class Layout:
             fixed=fixed,
             stepping=stepping,
             sharded=shards is not None,
-            whole_grid=shards.extents if shards is not None and fixed and target is domain else None,
+            whole_grid=shards.extents
+            if shards is not None and fixed and target is domain
+            else None,
         )
 
     @property
