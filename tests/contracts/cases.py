@@ -32,8 +32,8 @@ class OperatorCase:
     other one must receive a gradient. ``plain``: the domain of tests that need only one. ``cross``:
     queries may live on another domain. ``permutes``: points may come in any order. ``transforms``:
     a Fourier transform mixes the rounding errors of all points. ``traced``: the operator compiles
-    and exports, in the ``orders`` (causal or not) and with the ``measure`` named. What is not
-    served must be refused.
+    and exports, in the ``orders`` (causal or not) and with the ``measure`` named; ``any_length``:
+    exported once for any number of points. What is not served must be refused.
     """
 
     dim: int = DIM
@@ -43,6 +43,7 @@ class OperatorCase:
     cross = True
     permutes = True
     traced = True
+    any_length = True
     orders: tuple[bool, ...] = (False, True)
     measure = "uniform"
 
@@ -170,6 +171,7 @@ class WindowCase(OperatorCase):
     plain = "causal"
     permutes = False
     orders = (True,)
+    any_length = False  # blocks of keys overlap, and torch.export takes their number for a fact
 
     def domains(self):
         return {name: domain for name, domain in super().domains().items() if domain.causal}

@@ -110,7 +110,8 @@ def _with_past(
     """Keys, values and masses behind the last ``window`` ones; before the first, empty ones."""
     mass = mass.expand(key.shape[0], -1)
     if not memory:
-        keys, values = (F.pad(x, (0, 0, window, 0)) for x in (key, value))
+        # heads first in memory as well: other strides would fix a traced length
+        keys, values = (F.pad(x.contiguous(), (0, 0, window, 0)) for x in (key, value))
         return keys, values, F.pad(mass, (window, 0))
     past = {"near_key": key, "near_value": value}
     keys, values = (torch.cat([memory[k].to(x.dtype), x], 2) for k, x in past.items())
@@ -152,19 +153,21 @@ def _near(
     top = torch.where(top > -torch.inf, top, 0.0)
     out = ((scores - top).exp() * mass) @ value.mT
     rows = count * block
-    return tuple(x.reshape(b, h, rows, x.shape[-1])[:, :, :n] for x in (out, top))  # type: ignore
+    # a negative pad, and no slice: traced code would have to prove that there are as many
+    return tuple(F.pad(x.reshape(b, h, rows, x.shape[-1]), (0, 0, 0, n - rows)) for x in (out, top))  # type: ignore[return-value]
 
 
 def _spans(x: Tensor, dim: int, *, size: int, step: int, count: int) -> Tensor:
-    """``x.unfold(dim, size, step)``, whose gradient ``torch.func.vmap`` takes row by row; traced
-    lengths are unfolded, because an index would fix them.
+    """``x.unfold(dim, size, step)`` by an index: ``torch.func.vmap`` would take the gradient of
+    unfold row by row, and its strides fix lengths that are traced.
     """
-    if torch.compiler.is_compiling():
-        return x.unfold(dim, size, step)
-    index = (
-        torch.arange(size, device=x.device) + step * torch.arange(count, device=x.device)[:, None]
-    )
-    return x.index_select(dim, index.flatten()).unflatten(dim, (count, size)).movedim(dim + 1, -1)
+    steps = step * torch.arange(count, device=x.device)
+    index = steps[:, None] + torch.arange(size, device=x.device)
+    if torch.compiler.is_compiling():  # to traced code unflatten would be a claim of divisibility
+        pieces = x[(slice(None),) * dim + (index,)]
+    else:
+        pieces = x.index_select(dim, index.flatten()).unflatten(dim, (count, size))
+    return pieces.movedim(dim + 1, -1)
 
 
 def _before(
