@@ -5,6 +5,7 @@ and converters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -112,5 +113,10 @@ class Registry(Mapping[str, Entry]):
 
 
 def _identity(entry: object) -> object:
-    """What makes two definitions the same: the qualified name where there is one."""
+    """What makes two definitions the same: the qualified name where there is one, field by field
+    in a dataclass, whose functions are new ones when its file runs again.
+    """
+    if is_dataclass(entry) and not isinstance(entry, type):
+        values = (getattr(entry, field.name) for field in fields(entry))
+        return type(entry), tuple(_identity(value) for value in values)
     return getattr(entry, "__qualname__", entry)

@@ -13,8 +13,10 @@ import torch
 from PIL import Image
 
 from fredholm import data
+from fredholm.data import registry
 from fredholm.data.kinds.images import read_picture
 from fredholm.errors import DataError, OptionError, ShapeError
+from fredholm.integral.registry import import_file
 from tests.data.fixtures import (
     cifar_arrays,
     idx_arrays,
@@ -394,6 +396,22 @@ def test_every_entry_describes_itself(tmp_path):
             assert all(len(file.sha256) == 64 and file.bytes > 0 for file in entry.package.files)
     with pytest.raises(OptionError, match="is taken"):
         data.register_dataset(replace(data.get_entry("mnist"), title="another"))
+
+
+def test_a_file_that_registers_a_data_set_runs_again(tmp_path, monkeypatch):
+    """Its functions are new ones then; the definition is the same."""
+    monkeypatch.setattr(registry.DATASETS, "_entries", dict(registry.DATASETS))
+    source = Path(__file__).parents[1] / "training" / "ragged.py"
+    file = tmp_path / "ragged_again.py"
+    file.write_text(source.read_text())
+    import_file(file)
+    first = data.get_entry("ragged")
+    file.write_text(source.read_text() + "# a remark\n")
+    import_file(file)
+    assert data.get_entry("ragged") is not first
+    file.write_text(source.read_text().replace("Signs of some points", "Another title"))
+    with pytest.raises(OptionError, match="is taken"):
+        import_file(file)
 
 
 def test_data_root_follows_the_environment(monkeypatch, tmp_path):
