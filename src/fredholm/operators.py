@@ -24,6 +24,7 @@ from .integral import (
     register_operator,
 )
 from .integral.multihead import MultiheadAdapter
+from .models.operators import OperatorSum
 
 __all__ = [
     "Anchors",
@@ -42,6 +43,7 @@ __all__ = [
     "MonteCarlo",
     "MultiheadAdapter",
     "Neumann",
+    "OperatorSum",
     "Plan",
     "Resolvent",
     "SoftmaxAttention",

@@ -14,7 +14,7 @@ from ..tolerances import RELATIVE
 from . import jobs
 
 TOLERANCE = RELATIVE[jobs.torch.float64]
-ONE_EACH = [next(case.label for case in cases([name])) for name in list_operators()]
+ONE_EACH = [next(case.label for case in cases([name])) for name in (*list_operators(), "sum")]
 FEW = ["padded", "bias", "causal masses"]
 
 # Layers and options whose algorithm needs all points in one process: a list that may only get
@@ -27,6 +27,7 @@ REFUSED: dict[str, set[str] | str] = {
     "infsa-resolvent": "everywhere",
     "infsa-resolvent-gmres": "everywhere",
     "convolution": "everywhere",
+    "sum-convolution": "everywhere",
     "convolution-2d-circular": "everywhere",
     "recurrence-lstm": "everywhere",
     "recurrence-gru-both-ways": "everywhere",

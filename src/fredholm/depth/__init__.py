@@ -3,6 +3,6 @@
 """
 
 from .accumulation import Accumulation
-from .residual import FeedForward, ResidualBlock, StochasticDepth
+from .residual import FeedForward, ResidualBlock, StochasticDepth, output_layers
 
-__all__ = ["Accumulation", "FeedForward", "ResidualBlock", "StochasticDepth"]
+__all__ = ["Accumulation", "FeedForward", "ResidualBlock", "StochasticDepth", "output_layers"]

@@ -102,6 +102,13 @@ class FeedForward(nn.Module):
         return "" if self.chunk is None else f"chunk={self.chunk}"
 
 
+def output_layers(operator: nn.Module) -> list[Any]:
+    """The output projections of an operator, those of a sum's parts among them."""
+    parts = getattr(getattr(operator, "kernel", None), "parts", [operator])
+    found = (getattr(part, "projection", None) for part in parts)
+    return [projection for projection in found if projection is not None]
+
+
 class ResidualBlock(nn.Module):
     r"""Any operator in a pre-norm block: :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,u))`,
     :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`.
@@ -148,8 +155,7 @@ class ResidualBlock(nn.Module):
         """Multiply what both branches add to the stream: the operator's output projection and the
         feed-forward's last matrix.
         """
-        projection = getattr(self.operator, "projection", None)
-        if projection is not None:
+        for projection in output_layers(self.operator):
             projection.weight.mul_(factor)
         if self.feed_forward is not None:
             self.feed_forward.contract.weight.mul_(factor)

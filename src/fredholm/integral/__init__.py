@@ -4,6 +4,7 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
+from .addition import SumKernel
 from .attention import AttentionKernel, FeatureAttentionKernel
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import (
@@ -147,6 +148,7 @@ __all__ = [
     "State",
     "StateScan",
     "Strategy",
+    "SumKernel",
     "TokenGraphWeights",
     "TransposedLinear",
     "WeightedKernel",

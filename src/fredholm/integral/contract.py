@@ -57,6 +57,7 @@ class Kernel(nn.Module, metaclass=Checked):
 
     Attributes:
         whole: every head reads all of u instead of its own slice.
+        adds_heads: heads write all features and are added up, instead of one slice each.
         reads_query: the kernel depends on u(x), so that queries on another domain need features.
         pairwise: K(x, y) depends on these two ends alone, so that keys may come in blocks.
         rowwise: what a query receives follows from its own view of the keys, also where the problem
@@ -70,6 +71,7 @@ class Kernel(nn.Module, metaclass=Checked):
     """
 
     whole = False
+    adds_heads = False
     reads_query = True
     sums = False
     pairwise = False

@@ -105,7 +105,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         self.dim, self.heads, self.out_dim = dim, heads, out_dim or dim
         self.kernel = kernel
         self.strategy = strategy
-        width = heads * kernel.d_out
+        width = kernel.d_out if kernel.adds_heads else heads * kernel.d_out
         if isinstance(projection, nn.Linear):
             if (projection.in_features, projection.out_features) != (width, self.out_dim):
                 got = f"{projection.in_features} to {projection.out_features}"
@@ -519,8 +519,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return u[:, None] if self.kernel.whole else split_heads(u, self.heads)
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
-        """Concatenation, projection, residual; zero at padded queries."""
-        out = merge_heads(response)
+        """Heads side by side or added up, projection, residual; zero at padded queries."""
+        out = response.sum(1) if self.kernel.adds_heads else merge_heads(response)
         if self.projection is not None:
             out = self.projection(out)
         if self.residual is not None:

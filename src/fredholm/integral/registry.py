@@ -15,6 +15,7 @@ from ..errors import OptionError, UnknownOptionError
 from ..registry import Registry
 
 OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
+COMBINED = ("sum",)  # made of other operators: no formula of their own
 _IMPORTED: set[bytes] = set()  # the sources of all files imported by `import_file`
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -31,13 +32,13 @@ def register_operator(name: str) -> Callable[[Factory], Factory]:
 
 
 def list_operators() -> list[str]:
-    """Names of all registered operators, sorted.
+    """Names of all registered operators, sorted; but for ``sum``, which needs others to add.
 
     Example:
-        >>> "softmax" in list_operators()
-        True
+        >>> "softmax" in list_operators(), "sum" in list_operators()
+        (True, False)
     """
-    return OPERATORS.names()
+    return [name for name in OPERATORS.names() if name not in COMBINED]
 
 
 def operator_factory(name: str) -> Callable[..., Any]:

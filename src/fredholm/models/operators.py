@@ -1,26 +1,164 @@
-"""Operators inside models."""
+"""Operators inside models: what the data say of them, and sums of several by name."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from ..integral import create_operator, operator_factory
+from ..arguments import refuse_kind
+from ..domain import Domain
+from ..errors import OptionError
+from ..integral import (
+    IntegralOperator,
+    Kernel,
+    LatticeKernel,
+    Strategy,
+    SumKernel,
+    create_operator,
+    operator_factory,
+    register_operator,
+)
+from .baselines import list_baselines, make_baseline
 
 
-def position_options(name: str, position_dim: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a registered operator for positions of this dimension; operators that read no
-    positions are not told it.
+def position_options(
+    name: str, position_dim: int, options: Mapping[str, Any], *, causal: bool = False
+) -> dict[str, Any]:
+    """Options of a registered operator for positions of this dimension, and where ``causal`` for
+    points in an order; what an operator does not read it is not told.
     """
-    if "position_dim" in inspect.signature(operator_factory(name)).parameters:
-        return {"position_dim": position_dim, **options}
-    return dict(options)
+    said = {"position_dim": position_dim, "causal": causal}
+    known = inspect.signature(operator_factory(name)).parameters
+    taken = ("position_dim", "causal") if name == SUM else ("position_dim",)
+    return {key: said[key] for key in taken if key in known} | dict(options)
 
 
 def make_operator(
-    name: str, dim: int, heads: int, *, position_dim: int, **options: Any
+    name: str, dim: int, heads: int, *, position_dim: int, causal: bool = False, **options: Any
 ) -> nn.Module:
     """A registered operator for positions of this dimension."""
-    return create_operator(name, dim, heads, **position_options(name, position_dim, options))
+    told = position_options(name, position_dim, options, causal=causal)
+    return create_operator(name, dim, heads, **told)
+
+
+SUM = "sum"
+
+
+@register_operator(SUM)
+class OperatorSum(IntegralOperator):
+    r"""A sum of operators by name, :math:`(Tu)(x) = \sum_i (T_i u)(x)`; see
+    :class:`fredholm.kernels.SumKernel`.
+
+    All parts integrate over the one domain that the sum is given: beside a convolution, which
+    counts points, an operator that takes means needs the measure ``"counting"`` too, and one with
+    a normaliser of its own (softmax, luna) does not feel the difference.
+
+    Args:
+        dim: width of u.
+        heads: of every part that has heads.
+        parts: names of registered operators or baselines, or mappings of a name and options:
+            ``["luna", {"name": "convolution", "depthwise": True}]``.
+        position_dim, causal: what the parts are told of the domain; convolutions read the past
+            alone where ``causal``.
+        strategy: of all parts; ``"auto"`` leaves each the one among its options.
+        out_dim: width of the output.
+
+    Shape: (B, N, dim) to (B, N, out_dim).
+
+    Raises:
+        OptionError: no parts, an unknown name or option, or a baseline that orders points itself.
+
+    Reference: LUNA §5.4, attention and a depthwise convolution.
+
+    Example:
+        >>> import torch
+        >>> names = ["softmax", {"name": "convolution", "depthwise": True, "taps": 3}]
+        >>> operator, line = OperatorSum(8, 2, parts=names), Domain.line(5, measure="counting")
+        >>> u, (first, second) = torch.randn(1, 5, 8), operator.parts
+        >>> torch.allclose(operator(u, line), first(u, line) + second(u, line), atol=1e-6)
+        True
+        >>> operator.plan(line).path
+        "fused attention + the layer's own form"
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        parts: Sequence[str | Mapping[str, Any]],
+        position_dim: int = 1,
+        causal: bool = False,
+        strategy: Strategy | str | Mapping[str, Any] = "auto",
+        out_dim: int | None = None,
+    ):
+        if isinstance(parts, (str, Mapping)) or not isinstance(parts, Sequence):
+            raise OptionError(refuse_kind("parts", parts, "a list of names or of their options"))
+        told: dict[str, Any] = {"position_dim": position_dim, "causal": causal}
+        built = [_part(part, dim, heads, told, out_dim) for part in parts]
+        super().__init__(
+            dim,
+            heads,
+            kernel=SumKernel(built, heads),
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
+            projection=False,
+        )
+
+    @property
+    def parts(self) -> list[IntegralOperator]:
+        """The operators that are added."""
+        kernel: Any = self.kernel
+        return list(kernel.parts)
+
+
+def _part(
+    part: str | Mapping[str, Any], dim: int, heads: int, told: dict[str, Any], out_dim: int | None
+) -> IntegralOperator:
+    """One part of a sum, by its name."""
+    options = dict(part) if isinstance(part, Mapping) else {}
+    name: Any = options.pop("name", None) if isinstance(part, Mapping) else part
+    if not isinstance(name, str):
+        raise OptionError(f"parts: received {part!r}; needs a name, or a mapping with one")
+    if name in list_baselines():
+        if out_dim not in (None, dim):
+            raise OptionError(f"out_dim: the baseline {name!r} keeps its width of {dim}")
+        return make_baseline(name, dim, heads, **told, **options)
+    width = {} if out_dim is None else {"out_dim": out_dim}
+    told = position_options(name, told["position_dim"], options, causal=told["causal"])
+    return create_operator(name, dim, heads, **width, **told)
+
+
+# --- the measure that an operator is defined for --------------------------------------------------
+
+
+def suited(operator: nn.Module, domain: Domain) -> Domain:
+    """The domain with the measure that an operator is defined for.
+
+    One whose default domain counts points sums over them, or over the time they stand for; all
+    others take means.
+    """
+    if not isinstance(operator, IntegralOperator):
+        return domain
+    if _counts(operator.kernel, domain):
+        return (
+            domain.replace(measure=domain.measure.new_ones(domain.measure.shape), kind="counting")
+            if domain.kind == "uniform"
+            else domain
+        )
+    return domain.replace(
+        kind={"counting": "uniform", "spacing": "probability"}.get(domain.kind, domain.kind)
+    )
+
+
+def _counts(kernel: Kernel, domain: Domain) -> bool:
+    if isinstance(kernel, SumKernel):
+        return any(_counts(part.kernel, domain) for part in kernel.parts)
+    if isinstance(kernel, LatticeKernel):
+        return True
+    place: Any = {"device": domain.positions.device, "dtype": domain.positions.dtype}
+    return kernel.default_domain(2, **place).kind == "counting"

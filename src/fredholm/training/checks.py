@@ -212,9 +212,15 @@ def _operator_problems(recipe: Recipe):
     name = recipe.operator.name
     if name is None:
         return
-    known = [*operators.list_operators(), *models.list_baselines()]
+    parts = recipe.operator.options.get("parts") if name == "sum" else None
+    known = [*operators.list_operators(), *models.list_baselines(), "sum"]
     if name not in known:
         yield f"operator.name: received {name!r}; needs an operator{suggest(name, known)}"
+    for part in parts if isinstance(parts, list) else []:
+        each = part.get("name") if isinstance(part, dict) else part
+        if each not in known:
+            hint = suggest(str(each), known)
+            yield f"operator.sum: received {each!r} among the parts; needs an operator{hint}"
 
 
 def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:

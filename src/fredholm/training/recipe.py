@@ -31,6 +31,15 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _operator(value: Any) -> Any:
+    """``{sum: [...]}`` is the operator ``sum`` of these parts."""
+    value = _named(value)
+    if isinstance(value, dict) and "sum" in value and "name" not in value:
+        value = dict(value)
+        return {"name": "sum", "parts": value.pop("sum"), **value}
+    return value
+
+
 def _text(value: Any) -> Any:
     """YAML reads a bare ``32`` as a number; precision is a name."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -144,7 +153,8 @@ class Model(Section):
 
 class Operator(Section):
     """The operator of every block, by registered name (absent: the model's own); every other key is
-    one of its options.
+    one of its options. ``{sum: [luna, {name: convolution, depthwise: true}]}`` is a sum of
+    operators, each a name or a mapping of a name and options.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -257,7 +267,7 @@ class Recipe(Section):
     )
     data: Data
     model: Annotated[Model, BeforeValidator(_named)]
-    operator: Annotated[Operator, BeforeValidator(_named)] = Field(default_factory=Operator)
+    operator: Annotated[Operator, BeforeValidator(_operator)] = Field(default_factory=Operator)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     schedule: Schedule = Field(default_factory=Schedule)
     training: Training = Field(default_factory=Training)

@@ -59,7 +59,7 @@ class Recurrence(IntegralOperator):
 
 
 class Convolution(IntegralOperator):
-    """A convolution of all channels: 3 x 3 taps on an image, 7 on a line, all in the past where
+    """A convolution: 3 x 3 taps on an image, 7 on a line, all in the past where
     ``causal``.
 
     Args:
@@ -67,6 +67,7 @@ class Convolution(IntegralOperator):
         position_dim: axes of the grid.
         causal: on a line, taps at the point and before it.
         taps: along each axis; odd, unless causal.
+        depthwise: one filter per channel instead of all pairs of channels.
 
     Shape: (B, N, dim) on a regular grid with a mass of one per point to (B, N, dim).
 
@@ -81,7 +82,13 @@ class Convolution(IntegralOperator):
     """
 
     def __init__(
-        self, dim: int, *, position_dim: int = 1, causal: bool = False, taps: int | None = None
+        self,
+        dim: int,
+        *,
+        position_dim: int = 1,
+        causal: bool = False,
+        taps: int | None = None,
+        depthwise: bool = False,
     ):
         taps = taps or (7 if position_dim == 1 else 3)
         if taps % 2 == 0 and not causal:
@@ -89,10 +96,14 @@ class Convolution(IntegralOperator):
                 f"taps: received {taps}; needs an odd number, as many before a point as after it"
             )
         ends = (taps - 1, 0) if causal else (taps // 2, taps // 2)
+        groups = dim if depthwise else 1
         # torch's layer is made for its initial weights alone.
-        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](dim, dim, taps)
-        kernel = StencilKernel(layer.weight, layer.bias, padding=[ends] * position_dim)
-        super().__init__(dim, kernel=kernel, residual=False, projection=False)
+        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
+            dim, dim, taps, groups=groups
+        )
+        ends = [ends] * position_dim
+        kernel = StencilKernel(layer.weight, layer.bias, heads=groups, padding=ends)
+        super().__init__(dim, groups, kernel=kernel, residual=False, projection=False)
 
 
 def in_reading_order(domain: Domain, u: Tensor) -> Domain:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...configuration import check_counts, check_heads
+from ...depth import output_layers
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...models import Body, position_options, register_body
@@ -182,8 +183,7 @@ def _scale_outputs(knots: list[list[Term]], scale: float) -> None:
     """Shrink the output layers of attention and network: u(T) must not grow with the depth."""
     for term in (term for terms in knots for term in terms):
         if isinstance(term, OperatorTerm):
-            projection = getattr(term.operator, "projection", None)
-            if projection is not None:
+            for projection in output_layers(term.operator):
                 projection.weight.mul_(scale)
         elif isinstance(term, FeedForwardTerm):
             last: Any = term.layers[-1]

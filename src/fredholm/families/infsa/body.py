@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...configuration import check_counts, check_heads, check_known, check_rates, check_ratio
-from ...depth import Accumulation, FeedForward
+from ...depth import Accumulation, FeedForward, output_layers
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...errors import OptionError
@@ -154,8 +154,7 @@ class AccumulatedBody(Body):
     def _scale_outputs(self) -> None:
         scale = (2 * len(self.operators)) ** -0.5
         for operator in self.operators:
-            projection: Any = getattr(operator, "projection", None)
-            if projection is not None:
+            for projection in output_layers(operator):
                 projection.weight.mul_(scale)
         for module in self.stack.modules():
             if isinstance(module, FeedForward):

@@ -6,21 +6,14 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from ...configuration import check_counts, check_heads, check_rates, check_ratio
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
-from ...integral import (
-    IntegralOperator,
-    Kernel,
-    LatticeKernel,
-    operator_factory,
-    operator_options,
-)
+from ...integral import operator_factory, operator_options
 from ..baselines import list_baselines, make_baseline
-from ..operators import make_operator
+from ..operators import make_operator, suited
 from .body import BodyConfig, register_body
 from .residual import ResidualBody
 
@@ -98,31 +91,10 @@ def make_layer(c: BackboneConfig, position_dim: int, data: EncoderConfig) -> nn.
     if "origin" in operator_options(c.operator) and not data.causal:
         options["origin"] = "centre"
     return make_operator(
-        c.operator, c.dim, heads, position_dim=position_dim, **{**options, **c.operator_options}
+        c.operator,
+        c.dim,
+        heads,
+        position_dim=position_dim,
+        causal=data.causal,
+        **{**options, **c.operator_options},
     )
-
-
-def suited(operator: nn.Module, domain: Domain) -> Domain:
-    """The domain with the measure that an operator is defined for.
-
-    One whose default domain counts points sums over them, or over the time they stand for; all
-    others take means.
-    """
-    if not isinstance(operator, IntegralOperator):
-        return domain
-    if _counts(operator.kernel, domain):
-        return (
-            domain.replace(measure=torch.ones_like(domain.measure), kind="counting")
-            if domain.kind == "uniform"
-            else domain
-        )
-    return domain.replace(
-        kind={"counting": "uniform", "spacing": "probability"}.get(domain.kind, domain.kind)
-    )
-
-
-def _counts(kernel: Kernel, domain: Domain) -> bool:
-    if isinstance(kernel, LatticeKernel):
-        return True
-    place: Any = {"device": domain.positions.device, "dtype": domain.positions.dtype}
-    return kernel.default_domain(2, **place).kind == "counting"

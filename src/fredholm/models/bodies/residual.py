@@ -13,7 +13,7 @@ from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...integral import CausalState
-from ..operators import make_operator
+from ..operators import OperatorSum, make_operator, suited
 from .body import Body, BodyConfig, register_body
 
 
@@ -60,6 +60,7 @@ class ResidualConfig(BodyConfig):
                 self.dim,
                 self.heads,
                 position_dim=encoder.position_dim,
+                causal=config.causal,
                 **self.operator_options,
             )
             for _ in range(self.depth)
@@ -121,8 +122,9 @@ class ResidualBody(Body):
         return [block.operator for block in self.blocks]
 
     def suited(self, domain: Domain) -> Domain:
-        """The domain that the operators integrate over."""
-        return domain
+        """The domain that the operators integrate over: a sum's counts points where a part does."""
+        operator = self.blocks[0].operator
+        return suited(operator, domain) if isinstance(operator, OperatorSum) else domain
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         domain = self.suited(domain)

@@ -101,9 +101,9 @@ def read_contenders(text: str | None) -> list[Contender]:
         >>> [c.label for c in read_contenders("gru,{name: luna, channels: 4}")]
         ['gru', 'luna channels=4']
     """
-    known = [*operators.list_operators(), *models.list_baselines()]
-    contenders = []
-    for part in known if text is None else split_values(text):
+    every = [*operators.list_operators(), *models.list_baselines()]
+    known, contenders = [*every, "sum"], []
+    for part in every if text is None else split_values(text):
         value = plain(parse(part, "operators")) if part.startswith("{") else {"name": part}
         if not isinstance(value, dict) or value.get("name") not in known:
             name = value.get("name") if isinstance(value, dict) else part

@@ -1,0 +1,106 @@
+"""Sums of operators: exact, by name in recipes, saved and read again, refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm import Domain
+from fredholm.errors import DomainError, OptionError, RecipeError
+from fredholm.models import create_model, from_pretrained, save_pretrained
+from fredholm.models.baselines import make_baseline
+from fredholm.operators import OperatorSum, create_operator
+from fredholm.training import load_recipe
+from fredholm.training.build import build_dataset, build_model
+
+from ..tolerances import assert_close
+
+PARTS = ["luna", {"name": "convolution", "depthwise": True, "taps": 3}]
+
+
+def moved(operator: torch.nn.Module) -> torch.nn.Module:
+    with torch.no_grad():
+        for parameter in operator.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return operator.double()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sum_is_the_sum_of_its_parts_in_values_gradients_and_steps(causal):
+    torch.manual_seed(0)
+    operator = moved(OperatorSum(8, 2, parts=["itnet", *PARTS], causal=causal))
+    u = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
+    line = Domain.line(6, causal=causal, measure="counting", dtype=torch.float64)
+    added, alone = operator(u, line), sum(part(u, line) for part in operator.parts)
+    assert_close(added, alone)
+    inputs = [u, *operator.parameters()]
+    for g, h in zip(*(torch.autograd.grad(y.square().sum(), inputs) for y in (added, alone))):
+        assert_close(g, h)
+    plan = operator.plan(line)
+    assert [part.plan(line).path for part in operator.parts] == plan.path.split(" + ")
+    if causal:
+        state = operator.init_state(2, line)
+        first, state = operator.prefill(u[:, :4], state)
+        last, state = operator.step(u[:, 4], state)
+        assert_close(torch.cat([first, last[:, None]], 1), alone[:, :5])
+
+
+def test_parts_keep_their_strategies_unless_the_sum_has_one():
+    parts = [{"name": "luna", "strategy": "exact"}, "linear_attention"]
+    operator, line = create_operator("sum", 8, 2, parts=parts), Domain.line(5)
+    assert operator.plan(line).path == "weights by query block + two sums"
+    operator.strategy = "exact"
+    assert operator.plan(line).path == "weights by query block + weights by query block"
+
+
+def test_a_depthwise_convolution_is_torchs():
+    torch.manual_seed(0)
+    operator = make_baseline("convolution", 6, 2, position_dim=2, causal=False, depthwise=True)
+    u, grid = torch.randn(2, 12, 6), Domain.grid(3, 4, measure="counting")
+    kernel = operator.kernel
+    image = u.mT.unflatten(-1, (3, 4))
+    expected = torch.conv2d(image, kernel.weight, kernel.bias, padding=1, groups=6)
+    assert kernel.weight.shape == (6, 1, 3, 3)
+    assert_close(operator(u, grid), expected.flatten(2).mT)
+
+
+def test_what_cannot_be_added_is_refused_by_name():
+    with pytest.raises(OptionError, match="order of its own"):
+        OperatorSum(8, parts=["softmax", "gru"])
+    with pytest.raises(OptionError, match="one operator or more"):
+        OperatorSum(8, parts=[])
+    with pytest.raises(OptionError, match="a list of names"):
+        OperatorSum(8, parts="softmax")
+    with pytest.raises(OptionError, match="did you mean 'luna'"):
+        OperatorSum(8, parts=["lunaa"])
+    masked = Domain.line(4).replace(pairs=torch.ones(4, 4).bool())
+    with pytest.raises(DomainError, match="a part has 8"):
+        OperatorSum(8, 2, parts=PARTS)(torch.zeros(1, 4, 8), masked)
+
+
+def test_a_recipe_names_a_sum_and_its_model_is_read_again(tmp_path):
+    text = "operator={sum: [luna, {name: convolution, depthwise: true}]}"
+    recipe = load_recipe("digits", ["model=backbone_nano", text])
+    assert recipe.operator.name == "sum"
+    model = build_model(recipe, build_dataset(recipe, "train")).eval()
+    operator = model.body.blocks[0].operator
+    assert [type(part).__name__ for part in operator.parts] == ["LunaAttention", "Convolution"]
+    save_pretrained(model, tmp_path / "model")
+    pixels = torch.rand(2, *model.config.input_shape)
+    assert torch.equal(from_pretrained(tmp_path / "model")(pixels), model(pixels))
+    with pytest.raises(RecipeError, match=r"operator\.sum: received 'lunaa'"):
+        load_recipe("digits", ["operator={sum: [lunaa]}"])
+
+
+def test_residual_blocks_count_points_for_a_sum_that_does_and_scale_all_its_outputs():
+    torch.manual_seed(0)
+    options = {"operator": "sum", "operator_options": {"parts": ["softmax", *PARTS]}}
+    model = create_model("itnet_nano", body=options, head={"outputs": 3})
+    _, seen, domain = model.body.trace(*model.encoder(torch.rand(1, 1, 28, 28)))[0]
+    assert domain.kind == "counting"
+    assert float(domain.measure.max()) == 1.0
+    first = model.body.blocks[0].operator.parts
+    bound = [p.projection.weight.abs().max().item() for p in first if p.projection is not None]
+    assert len(bound) == 2
+    assert max(bound) < (6 / 64) ** 0.5 / 4**0.5 + 1e-6
+    assert seen.shape[-1] == 32
