@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .page import table
-from .statistics import Rows, Summary, holm, paired, summarise
+from .statistics import Summary, holm, paired, summarise
 
 REPRODUCED, CONTRADICTED, OPEN = "reproduced", "contradicted", "open"
 UNTESTABLE = "not testable here"
@@ -77,16 +77,6 @@ class Judged(NamedTuple):
 def better(section: str, a: str, b: str, metric: str = "accuracy") -> Sample:
     """Variant ``a`` less ``b`` in a section of trained runs."""
     return lambda found: paired(found.get(section, []), a, b, metric)
-
-
-def columns(section: str, variant: str, a: str, b: str) -> Sample:
-    """The runs of one variant evaluated as in column ``a``, less the same as in column ``b``."""
-
-    def sample(found: dict[str, Rows]) -> list[float]:
-        rows = [row for row in found.get(section, []) if row["variant"] == variant]
-        return [row[a] - row[b] for row in rows if a in row and b in row]
-
-    return sample
 
 
 def judge(claims: Sequence[Claim], found: Any) -> list[Judged]:

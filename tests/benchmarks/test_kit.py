@@ -16,7 +16,6 @@ from benchmarks.kit.claims import (
     Claim,
     better,
     claims_section,
-    columns,
     judge,
     named,
 )
@@ -213,11 +212,9 @@ def test_claims_that_were_named_late_are_said():
 
 
 def test_samples_of_sections():
-    found = {"digits": [row | {"x": 0.2, "y": 0.5} for row in runs(a=[0.5, 0.7], b=[0.4, 0.5])]}
+    found = {"digits": runs(a=[0.5, 0.7], b=[0.4, 0.5])}
     assert better("digits", "a", "b")(found) == pytest.approx([0.1, 0.2])
     assert better("nothing", "a", "b")(found) == []
-    assert columns("digits", "a", "x", "y")(found) == pytest.approx([-0.3, -0.3])
-    assert columns("digits", "a", "x", "z")(found) == []
 
 
 def test_a_page_without_markers_is_refused():

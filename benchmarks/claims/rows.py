@@ -1,0 +1,145 @@
+"""The claims of ``claims.yaml`` with their numbers, read from committed results, and verdicts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..ckconv import claims as ckconv
+from ..ckconv.page import results as ckconv_results
+from ..continuous import claims as continuous
+from ..continuous import page as continuous_page
+from ..infsa import claims as infsa
+from ..itnet import claims as itnet
+from ..itnet.page import current
+from ..kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE, Claim, Judged, judge
+from ..kit.grid import sections
+from ..kit.page import load
+from ..linearize import page as linearize
+from ..lra import CLAIMS as LRA
+from ..lra import TABLE as LRA_TABLE
+
+FILE = Path(__file__).with_name("claims.yaml")
+NUMBER = ".3g"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim with its answer: what was found as text, over how many seeds (0: no training), and
+    the verdict.
+    """
+
+    given: dict[str, Any]
+    here: str
+    seeds: int
+    verdict: str
+
+
+def papers() -> list[dict[str, Any]]:
+    """Name, title and rows of each paper, as they are written."""
+    return list(yaml.safe_load_all(FILE.read_text(encoding="utf-8")))
+
+
+@cache
+def judged() -> dict[str, tuple[Judged, int]]:
+    """Every claim of a results page, ``"PAGE: TEXT"``, judged among its page's, with its seeds."""
+    found: dict[str, tuple[Judged, int]] = {}
+    for name, claims, results in _pages():
+        for one in judge(claims, results):
+            seeds = len(one.claim.sample(results)) if one.claim.sample else 0
+            found[f"{name}: {one.claim.text}"] = one, seeds
+    return found
+
+
+def _pages() -> Iterator[tuple[str, list[Claim], Any]]:
+    """Claims and results of each page, as the page itself has them."""
+    yield "itnet", itnet.CLAIMS, current(sections("itnet.json"))
+    yield "ckconv", ckconv.CLAIMS, ckconv_results()
+    runs, speed = load("infsa.json")["runs"], load("infsa-speed.json") or {}
+    yield "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}
+    found = continuous_page.by_variant(load(continuous_page.FILE))
+    yield "continuous", continuous.CLAIMS, found
+    yield "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
+    yield "lra", LRA, load(LRA_TABLE.file)["runs"]
+
+
+def numbers(place: dict[str, Any]) -> list[float]:
+    """The numbers of a file of results that a path leads to, divided by those of ``over``.
+
+    Raises:
+        KeyError: the file has no such numbers.
+    """
+    found = list(_follow(load(place["file"]), place["path"]))
+    if not found:
+        raise KeyError(f"{place['file']}: nothing at {place['path']}")
+    if "over" in place:
+        (other,) = numbers({"file": place["file"], "path": place["over"]})
+        found = [value / other for value in found]
+    return [max(found)] if place.get("take") == "max" else found
+
+
+def _follow(value: Any, path: list[Any]) -> Iterator[float]:
+    """All numbers at a path: a key, a place in a list, ``{key: value}`` for the rows that have it,
+    ``"*"`` for everything; a key of a list is that of each of its rows.
+    """
+    if not path:
+        yield float(value)
+        return
+    step, rest = path[0], path[1:]
+    if isinstance(step, dict):
+        parts = [row for row in value if all(row.get(k) == v for k, v in step.items())]
+    elif step == "*":
+        parts = list(value.values() if isinstance(value, dict) else value)
+    elif isinstance(value, list) and isinstance(step, str):
+        parts = [row[step] for row in value]
+    else:
+        parts = [value[step]]
+    for part in parts:
+        yield from _follow(part, rest)
+
+
+def answer(given: dict[str, Any]) -> Row:
+    """What the committed results say of a claim.
+
+    Raises:
+        KeyError: a claim or number that is not there.
+    """
+    if "untestable" in given:
+        return Row(given, given["untestable"], 0, UNTESTABLE)
+    here, seeds, verdict = "not run", 0, OPEN
+    if "result" in given:
+        values = numbers(given["result"])
+        trained = given.get("trained", False)
+        here, seeds = _text(given, values), len(values) if trained else 0
+        verdict = OPEN if trained else _by_bound(given, values)
+    if "test" in given:
+        here, verdict = f"holds: `{given['test'].rpartition('/')[2]}`", REPRODUCED
+    if "judged" in given:
+        one, seeds = judged()[given["judged"]]
+        here = one.here
+        # what is computed or proved has a verdict of its own; what is explored has none
+        verdict = verdict if {"result", "test"} & set(given) else one.verdict or OPEN
+    return Row(given, here, seeds, verdict)
+
+
+def _text(given: dict[str, Any], values: list[float]) -> str:
+    scale, style = given.get("scale", 1), f".{given['digits']}f" if "digits" in given else NUMBER
+    if not given.get("trained"):
+        return format(scale * (min(values) if "least" in given else max(values)), style)
+    text = format(scale * statistics.mean(values), style)
+    if len(values) == 1:
+        return text
+    return f"{text} ± {format(scale * statistics.stdev(values), style)}"
+
+
+def _by_bound(given: dict[str, Any], values: list[float]) -> str:
+    """Every computed number must keep the bound: there is no chance in it."""
+    if "least" in given:
+        return REPRODUCED if min(values) >= given["least"] else CONTRADICTED
+    return REPRODUCED if max(values) <= given["most"] else CONTRADICTED

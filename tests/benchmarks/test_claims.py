@@ -1,0 +1,124 @@
+"""Every claim of the papers has a verdict and what it takes; every number is a committed one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import parse
+from benchmarks.claims import rows
+from benchmarks.claims.page import VERDICTS, paper_table
+from benchmarks.kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE
+from benchmarks.kit.subject import find_subject
+
+from fredholm.training import list_recipes
+
+ROOT = Path(__file__).parents[2]
+GIVEN = [given for paper in rows.papers() for given in paper["rows"]]
+ALLOWED = {
+    "claim", "where", "paper", "judged", "result", "test", "untestable", "least", "most", "trained",
+    "scale", "digits", "command", "hours",
+}  # fmt: skip
+
+
+def test_no_row_lacks_verdict_command_or_hours():
+    assert len(GIVEN) > 100
+    for given in GIVEN:
+        row = rows.answer(given)
+        assert row.verdict in VERDICTS, given["claim"]
+        assert row.here, given["claim"]
+        assert given.get("command") or "hours" in given, given["claim"]
+        assert all(given[key] for key in ("claim", "where", "paper")), given
+
+
+def test_numbers_of_ours_are_read_and_not_typed():
+    for given in GIVEN:
+        assert set(given) <= ALLOWED, f"{given['claim']}: {sorted(set(given) - ALLOWED)}"
+        ways = {"judged", "result", "test", "untestable"} & set(given)
+        assert "untestable" not in ways or len(ways) == 1, given["claim"]
+        bounds = {"least", "most"} & set(given)
+        assert len(bounds) == ("result" in given and not given.get("trained")), given["claim"]
+
+
+def test_every_claim_of_every_page_is_a_row():
+    named = [given["judged"] for given in GIVEN if "judged" in given]
+    assert sorted(named) == sorted(rows.judged())
+
+
+def test_commands_and_tests_are_there():
+    for given in GIVEN:
+        words = shlex.split(given.get("command", ""))
+        if words[:3] == ["python", "-m", "benchmarks"]:
+            args = parse(words[3:])
+            subject = find_subject(args.name)
+            parts = {"run": subject.runs, "time": subject.times, "page": {}}[args.what]
+            assert set(args.parts) <= set(parts), given["command"]
+            assert args.what == "page" or parts, given["command"]
+        elif words[:2] == ["fredholm", "train"]:
+            assert words[2] in list_recipes(), given["command"]
+        elif words[:1] == ["pytest"]:
+            assert all((ROOT / word).exists() for word in words[1:]), given["command"]
+        else:
+            assert words[:1] in ([], ["fredholm"]), given["command"]
+        file, _, name = given.get("test", "").partition("::")
+        assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+        assert not file or (ROOT / file).is_file()
+
+
+RESULTS = {
+    "a": [{"x": 1, "y": 2.0, "z": {"mean": 0.1}}, {"x": 2, "y": 4.0, "z": {"mean": 0.3}}],
+    "b": {"c": 8.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (["a", {"x": 2}, "y"], [4.0]),
+        (["a", "y"], [2.0, 4.0]),
+        (["a", "*", "z", "mean"], [0.1, 0.3]),
+        (["a", -1, "y"], [4.0]),
+        (["b", "*"], [8.0]),
+    ],
+)
+def test_a_path_leads_to_numbers(path, found, monkeypatch):
+    monkeypatch.setattr(rows, "load", lambda file: RESULTS)
+    assert rows.numbers({"file": "f", "path": path}) == found
+    half = rows.numbers({"file": "f", "path": path, "over": ["a", {"x": 1}, "y"]})
+    assert half == [value / 2 for value in found]
+
+
+def test_a_path_to_nothing_is_an_error(monkeypatch):
+    monkeypatch.setattr(rows, "load", lambda file: RESULTS)
+    for path in (["a", {"x": 3}, "y"], ["no such"]):
+        with pytest.raises(KeyError):
+            rows.numbers({"file": "f", "path": path})
+
+
+@pytest.mark.parametrize(
+    ("more", "here", "verdict"),
+    [
+        ({"most": 4.0}, "4", REPRODUCED),
+        ({"most": 3.9}, "4", CONTRADICTED),
+        ({"least": 2.0}, "2", REPRODUCED),
+        ({"least": 2.1}, "2", CONTRADICTED),
+        ({"trained": True, "digits": 1}, "3.0 ± 1.4", OPEN),
+    ],
+)
+def test_what_is_computed_is_judged_by_its_bound(more, here, verdict, monkeypatch):
+    monkeypatch.setattr(rows, "load", lambda file: RESULTS)
+    given = {"claim": "c", "where": "w", "paper": "p", "hours": 1}
+    row = rows.answer({**given, "result": {"file": "f", "path": ["a", "y"]}, **more})
+    assert (row.here, row.verdict, row.seeds) == (here, verdict, 2 * ("trained" in more))
+
+
+def test_what_is_not_run_is_open_and_what_cannot_be_is_said():
+    given = {"claim": "c | d", "where": "w", "paper": "p", "hours": 1000}
+    row, other = rows.answer(given), rows.answer({**given, "untestable": "no data"})
+    assert (row.here, row.verdict) == ("not run", OPEN)
+    assert (other.here, other.verdict) == ("no data", UNTESTABLE)
+    assert paper_table([row]).endswith("| c \\| d | w | p | not run |  | open |  | 1,000 |")
+    with pytest.raises(KeyError):
+        rows.answer({**given, "judged": "itnet: no such claim"})
