@@ -132,7 +132,14 @@ def train(
     )
     chosen = [*as_overrides(said), *(overrides or []), *([f"name={name}"] if name else [])]
     show.trusted_code(recipe, trust_code)
-    loaded = training.load_recipe(recipe, chosen, trust_code=trust_code)
+    loaded = training.load_recipe(
+        recipe,
+        chosen,
+        trust_code=trust_code,
+        first=lambda found: (
+            training.first_process() and training.check_folder(runs / found.name, resume, overwrite)
+        ),
+    )
     result = training.train(
         loaded,
         runs / loaded.name,
@@ -217,13 +224,11 @@ def predict(
     from .. import training
 
     show.trusted_code(run, trust_code)
-    rows = training.predict(
-        run, list(files), batch_size=batch_size, trust_code=trust_code, report=show.note
-    )
+    rows = training.predict(run, list(files), batch_size=batch_size, trust_code=trust_code, out=out)
     if out is None:
         show.predictions(rows, json)
     else:
-        typer.echo(f"{len(rows):,} predictions: {training.write_predictions(rows, out)}")
+        typer.echo(f"{len(rows):,} predictions: {out}")
 
 
 @app.command(

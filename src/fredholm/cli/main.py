@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 
 from ..errors import FredholmError, StorageError, require
+from ..progress import shown
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
         require("typer", "train", "the fredholm command")
         from .app import app
 
-        return int(app(arguments, standalone_mode=False, prog_name="fredholm") or 0)
+        leads = os.environ.get("RANK", "0") == "0"  # of several processes one says how far they are
+        with shown() if leads else nullcontext():
+            return int(app(arguments, standalone_mode=False, prog_name="fredholm") or 0)
     except FredholmError as error:
         if debug:
             raise

@@ -72,19 +72,13 @@ def note(line: str) -> None:
 
 
 def evaluation(result: dict[str, Any], as_json: bool) -> None:
-    """Accuracy, loss and per-class accuracy of an evaluation."""
+    """The scores of an evaluation, and the accuracy of each class."""
     if as_json:
         typer.echo(json_module.dumps(result))
         return
     for note in result.get("notes", ()):
         typer.echo(note)
-    plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
-    score = "".join(f"{_named(*pair)}, " for pair in result.get("scores", plain).items())
-    bits = f", {result['bits']:.4g} bits a token" if "bits" in result else ""
-    typer.echo(
-        f"{result['dataset']} {result['split']}: {score}loss {result['loss']:.4g}{bits}, n "
-        f"{result['n']}"
-    )
+    typer.echo(f"{result['dataset']} {result['split']}: {_numbers(result)}, n {result['n']}")
     if "per_class" not in result:
         return
     rows = [
@@ -94,7 +88,18 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     _table("", ["class", "accuracy"], rows)
 
 
+def _numbers(result: dict[str, Any]) -> str:
+    """The scores of an evaluation, each by its name."""
+    plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
+    parts = [_named(*pair) for pair in result.get("scores", plain).items()]
+    parts.append(f"{result.get('loss_name', 'loss')} {result['loss']:.4g}")
+    named = {"bits": "bits a token", "absolute_error": "mean absolute error", "worst": "at worst"}
+    parts += [f"{name} {result[key]:.4g}" for key, name in named.items() if key in result]
+    return ", ".join(parts)
+
+
 _NAMES = {
+    "balanced_accuracy": "balanced accuracy",
     "f1": "F1",
     "matthews": "Matthews' correlation",
     "pearson": "Pearson's correlation",

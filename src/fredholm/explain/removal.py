@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError
+from ..progress import steps as saying
 
 ORDERS = ("morf", "lerf", "random")
 
@@ -102,7 +103,7 @@ def degradation(
                 1, order, torch.arange(count).expand_as(order).contiguous()
             )
             points = [torch.ones(len(images), dtype=torch.float64)]
-            for number in removed[1:]:
+            for number in saying(f"explain: patches removed, {name}", removed[1:]):
                 gone = (place < number).view(-1, 1, rows, columns)
                 gone = gone.repeat_interleave(height // rows, 2).repeat_interleave(
                     width // columns, 3

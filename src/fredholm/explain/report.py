@@ -16,6 +16,7 @@ from ..domain import Domain
 from ..errors import CheckpointError, OptionError, ShapeError, require
 from ..files import write_text
 from ..models import Model
+from ..progress import working
 from .calls import evaluating
 from .evolution import evolution_section
 from .given import ReportOptions, RunFacts, Samples
@@ -203,9 +204,10 @@ def _learned(
     marked = samples.masks if samples.boxes is None else samples.boxes
     judged = options.quality if kind.judged else 0
     look = choose_marked(len(normal), judged, seed, options.picture, marked)
-    quality, numbers["attention"] = quality_sections(
-        model, normal, pictures or [], layers, look, samples, seed=seed
-    )
+    with working("explain: attention maps"):
+        quality, numbers["attention"] = quality_sections(
+            model, normal, pictures or [], layers, look, samples, seed=seed
+        )
     evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
     return [*sections, *quality, *([evolution] if evolution else [])], numbers
 
@@ -219,7 +221,8 @@ def kernel_sections(
     chosen = None if options.map_queries is None else list(options.map_queries)
     profile, profile_numbers = profile_section(layers, seed=options.seed, queries=options.queries)
     share, share_numbers = share_section(layers, seed=options.seed)
-    maps, map_numbers = map_section(layers, image, chosen)
+    with working("explain: one query at a time"):
+        maps, map_numbers = map_section(layers, image, chosen)
     sections = [profile, share] + ([maps] if maps else [])
     return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
 

@@ -15,6 +15,7 @@ from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import Kind
 from ..encoders import Inputs
 from ..errors import DataError, ShapeError
+from ..progress import steps
 from . import plots
 from .page import Picture, Section, table, words
 from .style import render
@@ -68,7 +69,7 @@ def classify(
     device = next(model.parameters()).device
     parts = [
         model(inputs[i : i + batch].to(device)).float().softmax(-1).max(-1)
-        for i in range(0, len(inputs), batch)
+        for i in steps("explain: classes", range(0, len(inputs), batch), unit="batches")
     ]
     return torch.cat([p.indices.cpu() for p in parts]), torch.cat([p.values.cpu() for p in parts])
 
@@ -176,7 +177,7 @@ def score_head(evaluation: Mapping[str, Any], counted: str) -> list[tuple[str, s
             )
         ]
     return head + (
-        [("Loss", f"{evaluation['loss']:.3f}", "cross-entropy, nats")]
+        [("Loss", f"{evaluation['loss']:.3f}", evaluation.get("loss_name", "cross-entropy"))]
         if "loss" in evaluation
         else []
     )

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..data.kinds.kind import Cloud
 from ..domain import Domain
 from ..errors import DomainError, ShapeError
+from ..progress import steps
 from . import plots
 from .kernels import image_grid, kernel_map, kernel_profile, output_points
 from .page import Picture, Section, words
@@ -52,7 +53,7 @@ def profile_section(
     """
     result = [
         kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
-        for layer in layers
+        for layer in steps("explain: kernels and distance", layers, unit="layers")
     ]
     names = [layer.name for layer in layers]
     count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
@@ -81,7 +82,8 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
     heading = "Content and position"
     try:
         result = [
-            variance_share(layer.operator, layer.u, layer.domain, seed=seed) for layer in layers
+            variance_share(layer.operator, layer.u, layer.domain, seed=seed)
+            for layer in steps("explain: content and position", layers, unit="layers")
         ]
     except (DomainError, ShapeError) as error:
         return Section("shares", heading, words("shares", refused=str(error))), {}

@@ -17,6 +17,7 @@ _PUBLIC = {
     "save_recipe": ("recipe_files", "pydantic"),
     "list_recipes": ("recipe_files", "yaml"),
     "RunResult": ("folder", "pydantic"),
+    "check_folder": ("folder", "pydantic"),
     "train": ("run", "lightning"),
     "first_process": ("processes", "lightning"),
     "plan_run": ("planning", "lightning"),

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from .. import models
 from ..files import write_json
+from ..progress import steps
 from .folder import RunFolder
 from .tasks import Classification, Task, Tokens
 
@@ -63,7 +64,7 @@ def calibrate(place: RunFolder, task: Task, validation: Any) -> dict[str, Any] |
         return None
     model = models.from_pretrained(place.model).float()  # weights may have been trained in double
     outputs, answers = [], []
-    for inputs, labels in validation:
+    for inputs, labels in steps("calibrate", validation, unit="batches"):
         with torch.inference_mode():
             pair = task.pairs(model(inputs).float(), labels)
         outputs.append(pair[0])

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAv
 from torch.optim.swa_utils import AveragedModel
 
 from ..files import replacing
+from ..progress import current
 from .sharding import is_sharded, load_whole, shard, whole
 
 
@@ -83,6 +84,53 @@ class LastStep(Callback):
             trainer.should_stop = True
 
 
+class Signs(Callback):
+    """How far an epoch is, on what :func:`fredholm.progress.shown` opened; of several processes the
+    first one says it.
+    """
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def on_train_epoch_start(self, trainer, pl_module) -> None:
+        if trainer.is_global_zero and not self.open:
+            last = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
+            self._begin(f"epoch {trainer.current_epoch + 1}{last}", trainer.num_training_batches)
+
+    def on_train_batch_end(self, trainer, pl_module: Any, outputs, batch, batch_idx: int) -> None:
+        self.on_train_epoch_start(trainer, pl_module)  # not called in the middle of an epoch
+        if self.open:
+            current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}")
+
+    def on_validation_start(self, trainer, pl_module) -> None:
+        if self.open:
+            self._begin("validation", sum(trainer.num_val_batches))
+
+    def on_validation_batch_end(
+        self, trainer, pl_module, outputs, batch, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self.open:
+            current().at(batch_idx + 1)
+
+    def on_validation_end(self, trainer, pl_module) -> None:
+        self._end(down_to=1)
+
+    def on_train_epoch_end(self, trainer, pl_module) -> None:
+        self._end(down_to=0)
+
+    def on_exception(self, trainer, pl_module, exception) -> None:
+        self._end(down_to=0)
+
+    def _begin(self, label: str, batches: float) -> None:
+        current().start(label, int(batches) if math.isfinite(batches) else 0, "steps")
+        self.open += 1
+
+    def _end(self, down_to: int) -> None:
+        for _ in range(self.open - down_to):
+            current().end()
+        self.open = min(self.open, down_to)
+
+
 class Table(Callback):
     """A CSV file of the fit, one row a record, kept in checkpoints; a subclass sets ``path`` (None
     for no file), ``rows`` and ``columns``.
@@ -142,6 +190,7 @@ class History(Table):
                     f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
                     f"{row['seconds']:.0f} s"
                 )
+                current().spoke()
 
 
 class KeepModel(Callback):

@@ -19,6 +19,7 @@ from ..files import storing, write_json
 from ..integral import inference
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
+from ..progress import steps, working
 from .build import build_dataset
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe
@@ -119,8 +120,8 @@ def evaluate(
     trust_code: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Accuracy, loss, per-class accuracy, confusion matrix and examples of a run on one split, also
-    as ``evaluation.json``.
+    """Accuracy, loss (called as ``loss_name`` says), per-class accuracy, confusion matrix and
+    examples of a run on one split, also as ``evaluation.json``.
 
     ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first
     examples of each with index, label, prediction and probability. Splits other than test are
@@ -147,13 +148,17 @@ def evaluate(
     dataset = run_dataset(model, place, split, changes)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
     with inference(model):
-        pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader))
-        numbers = task_of(dataset).summary(pairs, dataset.classes)
+        pairs = (
+            (dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader, split)
+        )
+        task = task_of(dataset)
+        numbers = task.summary(pairs, dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
         "split": split,
         **({"overrides": list(overrides)} if overrides else {}),
+        "loss_name": task.loss_name,
         **numbers,
         **_judged(dataset, numbers),
     }
@@ -201,7 +206,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     chosen = torch.arange(min(images, len(dataset)))
     task, shown = task_of(dataset), dataset.shown(chosen)
     labels = dataset.labels[chosen] if task.classifies else None
-    with storing(place.root):
+    with storing(place.root), working("explain"):
         return report_run(
             place.root,
             Samples(labels=labels, kind=dataset.kind, **shown),
@@ -210,13 +215,13 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         )
 
 
-def _outputs(model: nn.Module, loader) -> Iterator[tuple[Tensor, Tensor]]:
+def _outputs(model: nn.Module, loader: Any, split: str) -> Iterator[tuple[Tensor, Tensor]]:
     """What the model says of each batch, and the labels, on the CPU."""
     device = next(model.parameters()).device
     if device.type == "cpu" and torch.cuda.is_available():
         device = torch.device("cuda")
         model.to(device)
-    for inputs, labels in loader:
+    for inputs, labels in steps(f"evaluate on {split}", loader, unit="batches"):
         with torch.inference_mode():
             outputs = model(inputs.to(device)).float().cpu()
         yield outputs, labels.cpu()

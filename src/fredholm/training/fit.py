@@ -2,7 +2,7 @@
 
 What is trained is a :class:`fredholm.training.learner.Learner`; here is what all of them share. How
 long, on which devices and in which precision; which weights are kept; the state that is saved, and
-gone on from; Ctrl-C; the table of epochs; the progress bar.
+gone on from; Ctrl-C; the table of epochs; signs of life.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, RichProgressBar, Timer
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
 
 from ..errors import CheckpointError, OptionError
 from ..files import storing
-from .callbacks import Ema, History, KeepModel, LastStep, Patience
+from ..progress import shown
+from .callbacks import Ema, History, KeepModel, LastStep, Patience, Signs
 from .checkpoints import AtomicIO, Checkpoints, newest_readable
 from .failures import Interrupted
 from .learner import Learner
@@ -141,7 +142,8 @@ def fit(
         again: how to go on after Ctrl-C, for its error.
         tensorboard: whether curves are written.
         callbacks: further ones of Lightning's.
-        say: receives a line an epoch; on a terminal there is a progress bar as well.
+        say: receives a line an epoch, and within one that takes longer a line every ten seconds;
+            on a terminal there is a progress bar instead, see :mod:`fredholm.progress`.
         group: the processes that train together; None for this one alone.
 
     Raises:
@@ -166,15 +168,15 @@ def fit(
         folder and folder / "checkpoints", limits.save_minutes, limits.save_steps
     )
     stopping = [] if stop is None or stop.patience is None else [_patience(stop)]
-    bar = [RichProgressBar()] if sys.stderr.isatty() and say is not None else []
     last = None if limits.steps is None else LastStep(limits.steps)
     module.last_step = limits.steps
-    parts = [ema, timer, last, keeper, history, *callbacks, *stopping, *bar, checkpoints]
+    parts = [ema, timer, last, keeper, Signs(), history, *callbacks, *stopping, checkpoints]
     plugins: list[Any] = [AtomicIO(), group.environment]
     if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
         plugins.append(DoublePrecision())
         module.double()  # Lightning's turn comes after a checkpoint is read
-    with _quiet(), _graceful(checkpoints, group):
+    seen = contextlib.nullcontext() if say is None else shown(say)
+    with _quiet(), _graceful(checkpoints, group), seen:
         trainer = pl.Trainer(
             accelerator=limits.accelerator,
             devices=group.devices,
@@ -186,7 +188,7 @@ def fit(
             accumulate_grad_batches=limits.accumulate,
             num_sanity_val_steps=0,
             enable_model_summary=False,
-            enable_progress_bar=bool(bar),
+            enable_progress_bar=False,
             enable_checkpointing=True,
             logger=_logger(folder if tensorboard else None),
             log_every_n_steps=10,

@@ -83,6 +83,12 @@ class RunFolder:
             RecipeError: the run to resume was started with another recipe.
             StorageError: a folder that may not be written.
         """
+        self.check_state(resume, overwrite)
+        if self.started and resume:
+            self._same(recipe)
+
+    def check_state(self, resume: bool, overwrite: bool) -> None:
+        """The same as far as no recipe is needed."""
         if resume and overwrite:
             raise OptionError("received both --resume and --overwrite; choose one")
         self._check_place(writes=not (resume and self.finished))
@@ -93,9 +99,7 @@ class RunFolder:
                 raise OptionError(
                     f"{self.root}: exists and is no run folder; choose another --name or --runs"
                 )
-        elif resume:
-            self._same(recipe)
-        elif not overwrite:
+        elif not (resume or overwrite):
             state = "a finished run" if self.finished else "an unfinished run"
             raise OptionError(
                 f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
@@ -181,6 +185,14 @@ class RunFolder:
                 "fredholm train"
             )
         return load_recipe(self.root, trust_code=trust_code)
+
+
+def check_folder(folder: str | Path, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder in which no run can be started, or with ``resume`` gone on with.
+
+    Raises: as :meth:`RunFolder.check`.
+    """
+    RunFolder(folder).check_state(resume, overwrite)
 
 
 def portable(recipe: Recipe) -> list[str]:

@@ -12,6 +12,7 @@ from .recipe import READING
 EXACT_POINTS = 256  # up to which the exact kernel of all pairs is the usual operator
 STEPS = 1500  # of a training that nobody has measured
 FEW = 200  # validation samples that are too few to choose an epoch by
+MODEL = "backbone_nano"  # of every kind
 ITNET = {"name": "itnet", "width": 16, "frequencies": 16}
 
 
@@ -34,25 +35,34 @@ def names_files(source: Any) -> bool:
     return path.is_dir() and (separated or (isinstance(source, Path) and path.is_absolute()))
 
 
-def complete(raw: dict[str, Any]) -> dict[str, Any]:
-    """A recipe of the user's files with what it leaves out: its name, and without a model the usual
-    one of the files' kind, with batches and epochs that suit their number.
-    """
+def named(raw: dict[str, Any]) -> dict[str, Any]:
+    """A recipe of the user's files under a name and with a whole path; others as they are."""
     data = raw.get("data")
     if not isinstance(data, dict) or data.get("name", "files") != "files" or not data.get("path"):
         return raw
     place = Path(str(data["path"])).expanduser().absolute()
-    raw = {**raw, "data": {**data, "path": str(place)}}
-    raw.setdefault("name", re.sub(r"[^A-Za-z0-9._,=+-]", "-", place.stem).lstrip("._,=+-") or "run")
-    model = raw.get("model", {})
-    if not isinstance(model, dict) or "name" in model:
-        return raw
+    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", place.stem).lstrip("._,=+-") or "run"
+    return {"name": name, **raw, "data": {**data, "path": str(place)}}
+
+
+def modelless(raw: dict[str, Any]) -> bool:
+    """Whether a recipe of the user's files leaves the model to what lies there."""
+    data, model = raw.get("data"), raw.get("model", {})
+    files = isinstance(data, dict) and data.get("name", "files") == "files" and data.get("path")
+    return bool(files) and isinstance(model, dict) and "name" not in model
+
+
+def complete(raw: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without a model, with the usual one of its files' kind, and batches and epochs that
+    suit their number; the files are read.
+    """
+    data, place = raw["data"], Path(raw["data"]["path"])
     from ..data.files import open_files
 
     said = {key: data[key] for key in READING if data.get(key) is not None}
     share = {"val": data["val_fraction"]} if data.get("val_fraction") else {}
     usual = usual_recipe(open_files(place, {**said, **data.get("options", {})}, **share))
-    raw["data"] = usual.pop("data") | raw["data"]
+    raw = {**raw, "data": usual.pop("data") | data}
     for section, value in usual.items():
         raw[section] = _laid_over(value, raw.get(section, {}))
     return raw
@@ -106,7 +116,7 @@ def usual_operator(points: int, sigma: float) -> dict[str, Any]:
 def _backbone(source: Any, **encoder: Any) -> dict[str, Any]:
     size = {"dim": 32, "depth": 2} if len(source.training) < 500 else {"dim": 64, "depth": 3}
     body = {**size, "heads": 4, "dropout": 0.1}
-    return {"name": "backbone_nano", "body": body, **({"encoder": encoder} if encoder else {})}
+    return {"name": MODEL, "body": body, **({"encoder": encoder} if encoder else {})}
 
 
 def _series(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

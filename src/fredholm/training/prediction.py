@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from torch import Tensor
 from ..errors import OptionError
 from ..files import replacing, storing
 from ..integral import inference
+from ..progress import working
 from .calibration import temperature_of
 from .evaluation import load_run
 from .tasks import create_task
 
-EVERY = 10.0  # seconds between two lines of progress
 SUFFIXES = (".csv", ".json", ".npz")
 
 
@@ -32,7 +31,7 @@ def predict(
     *,
     batch_size: int = 64,
     trust_code: bool = False,
-    report: Callable[[str], None] | None = None,
+    out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """What a run says of each sample in files and folders, ``-`` being standard input.
 
@@ -51,16 +50,19 @@ def predict(
         files: what to predict.
         batch_size: samples at a time.
         trust_code: see :func:`load_run`.
-        report: receives a line every ten seconds.
+        out: a file that they are written to as well, see :func:`write_predictions`.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         DataError: a file is missing, or holds something else.
-        OptionError: a run whose answers or samples are of another kind.
+        OptionError: a run whose answers or samples are of another kind, or ``out`` cannot hold
+            them; before any sample is read.
         CheckpointError: no run or no model there.
     """
     from ..data.files.unlabelled import read_unlabelled
 
+    if out is not None:
+        _check_suffix(Path(out))
     model, place = load_run(run, trust_code=trust_code)
     facts = model.extra
     answer = _ANSWERS.get(facts.get("task", "classification"))
@@ -70,18 +72,20 @@ def predict(
             f"predict: the run asks for {task}; it names classes, numbers and fields only (tokens: "
             "`fredholm generate`)"
         )
+    if out is not None and answer is _field:
+        _refuse_table_of_fields(Path(out))
     samples = read_unlabelled(files, facts, model.config.encoder)
-    temperature, rows, said = temperature_of(place.calibration), [], time.monotonic()
-    with torch.inference_mode(), inference(model):
+    temperature, rows, count = temperature_of(place.calibration), [], len(samples)
+    with torch.inference_mode(), inference(model), working("predict", count, "samples") as show:
         for start in range(0, len(samples), batch_size):
             chosen = list(range(start, min(start + batch_size, len(samples))))
             outputs = model(samples.batch(chosen)).float()
             for i, output in zip(chosen, outputs, strict=True):
                 shape = samples.shape(i) if samples.shape else ()
                 rows.append(samples.places[i] | answer(output, facts, temperature, shape))
-            if report is not None and time.monotonic() - said > EVERY:
-                said = time.monotonic()
-                report(f"predicted {len(rows):,} of {len(samples):,}")
+            show.at(len(rows))
+    if out is not None:
+        write_predictions(rows, out)
     return rows
 
 
@@ -147,10 +151,9 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
         StorageError: the file cannot be written.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise OptionError(f"out: received {path.name!r}; needs {', '.join(SUFFIXES)}")
-    if path.suffix.lower() == ".csv" and rows and "values" in rows[0]:
-        raise OptionError(f"out: received {path.name!r}; fields are arrays: needs .npz or .json")
+    _check_suffix(path)
+    if rows and "values" in rows[0]:
+        _refuse_table_of_fields(path)
     with storing(path), replacing(path) as temporary:
         if path.suffix.lower() == ".json":
             temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
@@ -161,6 +164,16 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
                 arrays: dict[str, Any] = _arrays(rows)
                 np.savez(file, **arrays)
     return path
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
+        raise OptionError(f"out: received {path.name!r}; needs {', '.join(SUFFIXES)}")
+
+
+def _refuse_table_of_fields(path: Path) -> None:
+    if path.suffix.lower() == ".csv":
+        raise OptionError(f"out: received {path.name!r}; fields are arrays: needs .npz or .json")
 
 
 def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
 from ..models.migrate import explain_key, migrate_recipe, nearest, old_keys
-from .own_files import complete, names_files
+from .own_files import MODEL, complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_text import check_values, parse, read_text
 
@@ -116,6 +117,7 @@ def load_recipe(
     overrides: list[str] | tuple[str, ...] = (),
     *,
     trust_code: bool = False,
+    first: Callable[[Recipe], object] | None = None,
 ) -> Recipe:
     """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check
     all of it. A path of samples stands for the recipe that reads them, whose model, where none is
@@ -125,6 +127,9 @@ def load_recipe(
     operators they register can be named. A recipe that is named as a file is the user's own and its
     imports are executed; those of a run folder, which somebody else may have made, only with
     ``trust_code``, or where this process has imported the same content already.
+
+    What the recipe says is checked before any sample is read; ``first`` is called in between, for
+    further checks that need none, such as that of a run's folder.
 
     Raises:
         RecipeError: one line per problem, each naming the dotted key, what was received and what is
@@ -140,14 +145,29 @@ def load_recipe(
             ...
         fredholm.errors.RecipeError: training.epochs: received 'few' (str); needs integer
     """
-    from .checks import check, import_files, settle_words
+    from .checks import import_files
 
     raw, folder, own = _read(source)
-    recipe = _validate(complete(apply_overrides(raw, list(overrides))))
-    recipe.imports = import_files(recipe.imports, folder, trust_code or own)
+    raw = named(apply_overrides(raw, list(overrides)))
+    reads = modelless(raw)
+    recipe = _validate(raw | {"model": {**raw.get("model", {}), "name": MODEL}} if reads else raw)
+    imports = recipe.imports = import_files(recipe.imports, folder, trust_code or own)
+    _check(recipe)
+    if first is not None:
+        first(recipe)
+    if reads:
+        recipe = _validate(complete(raw))
+        recipe.imports = imports
+        _check(recipe)
+    return recipe
+
+
+def _check(recipe: Recipe) -> None:
+    """Against the registries, which hold what the recipe imports."""
+    from .checks import check, settle_words
+
     settle_words(recipe)
     check(recipe)
-    return recipe
 
 
 def imported_code(source: str | Path) -> list[Path]:

@@ -30,6 +30,7 @@ class Task:
         counted: what an evaluation counts, where that is not the samples.
         metric: by which the best weights are known, and its direction.
         measure: what a table calls that metric.
+        loss_name: what the loss is called.
         score: by which a conversion is judged, a name of
             :data:`fredholm.training.metrics.METRICS`.
         at_once: samples that a conversion is judged on at once.
@@ -40,6 +41,7 @@ class Task:
     counted: ClassVar[str | None] = None
     metric: ClassVar[tuple[str, str]] = ("val_accuracy", "max")
     measure: ClassVar[str] = "accuracy"
+    loss_name: ClassVar[str] = "cross-entropy"
     score: ClassVar[str] = "accuracy"
     at_once: ClassVar[int] = 32
 
@@ -180,6 +182,7 @@ class Tokens(Steps):
     counted = "tokens"
     metric = ("val_loss", "min")
     measure = "nats a token"
+    loss_name = "cross-entropy (nats a token)"
     score = "perplexity"
     at_once = 1  # a token's logits are as many as there are tokens
 
@@ -203,6 +206,8 @@ class Answers(Task):
     """A score in [0, 1] for every class, by binary cross-entropy; its accuracy is the score of the
     class called.
     """
+
+    loss_name = "binary cross-entropy"
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         return _alike(self, outputs, labels)
@@ -240,7 +245,7 @@ class Numbers(Task):
 class Regression(Numbers):
     """One number, by mean squared error."""
 
-    measure = "mean squared error"
+    measure = loss_name = "mean squared error"
 
     def outputs(self, classes: Sequence[str]) -> int:
         return 1
@@ -278,7 +283,7 @@ class Regression(Numbers):
 class Field(Numbers):
     """Numbers at every point, NaN where there is none, by relative L2 error."""
 
-    measure = "relative L2 error"
+    measure = loss_name = "relative L2 error"
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         outputs, labels = _alike(self, outputs, labels.flatten(2).mT)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import DataError
+from ...progress import steps
 from ..kinds.images import check_picture
 from .clouds import read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
@@ -62,7 +63,9 @@ def collect_folders(
     classes = sorted({word for _, word, _ in rows})
     labels = Coded(np.array([classes.index(word) for _, word, _ in rows]), classes)
     parts = [part for _, _, part in rows]
-    samples = files if kind == "images" else [read_cloud(file) for file in files]
+    samples = (
+        files if kind == "images" else [read_cloud(file) for file in steps("read clouds", files)]
+    )
     if kind == "images":
         look_at(files)
     result = Collection(

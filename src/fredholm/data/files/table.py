@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...errors import suggest as suggestion
+from ...progress import working
 from . import parquet
 from .utf8 import opened
 
@@ -178,7 +179,7 @@ def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
             )
         count = 0
         start = 2 if head.named else 1
-        for rows in _pieces(head):
+        for rows in _shown(head):
             columns = list(zip(*rows))
             for name, role in roles.items():
                 cells = columns[head.names.index(name)]
@@ -188,6 +189,16 @@ def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
         files.append((head.path, count))
     result = {name: _joined(parts[name], roles[name], words.get(name)) for name in roles}
     return Table(result, files, 2 if first.named else 1)
+
+
+def _shown(head: Head) -> Iterator[list[Sequence[str]]]:
+    """Pieces of a table, and how many of its rows are read."""
+    count = 0
+    with working(f"read {head.path.name}", unit="rows") as show:
+        for rows in _pieces(head):
+            yield rows
+            count += len(rows)
+            show.at(count)
 
 
 def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
