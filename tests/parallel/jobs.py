@@ -284,3 +284,20 @@ def own_parts(mesh: Any) -> dict[str, float]:
     assert operator.plan(built).path == operator.plan(part).path
     wanted["grid"], found["grid"] = operator(u, whole)[:, rows], operator(u[:, rows], built)
     return differences(found, wanted)
+
+
+def traced_ring(mesh: Any) -> dict[str, int]:
+    """Of the messages of a forward of a ring, how many began before the block before was computed:
+    by its matrix products in the trace.
+    """
+    from benchmarks.parallel.speed import overlap_of
+
+    from fredholm.integral import create_operator
+
+    operator = create_operator("softmax", 8, 2)
+    part = Domain.line(24).shard(mesh)
+    u = torch.randn(1, part.size, 8)
+    with torch.no_grad(), torch.profiler.profile() as trace:
+        operator(u, part)
+    found = overlap_of([(event.name, event.time_range) for event in trace.events()])
+    return {name: found[name] for name in ("messages", "ahead")}

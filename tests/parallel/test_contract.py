@@ -120,3 +120,12 @@ def test_queries_on_a_domain_of_their_own_with_empty_shards(three, label, where)
 def test_each_rank_may_bring_its_own_points(two):
     for gaps in two.run(jobs.own_parts):
         assert max(gaps.values()) <= TOLERANCE, gaps
+
+
+def test_a_ring_travels_while_a_block_is_computed(two):
+    assert two.run(jobs.traced_ring) == [{"messages": 1, "ahead": 1}] * 2
+
+
+@pytest.mark.slow
+def test_every_message_of_a_longer_ring_travels_ahead(three):
+    assert three.run(jobs.traced_ring) == [{"messages": 2, "ahead": 2}] * 3

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..errors import DomainError
 from ..ops.plain import recomputed
-from ..parallel import Shards, concatenated, gathered, shifted, summed
+from ..parallel import Ring, Shards, concatenated, gathered, summed
 from ..quadrature import Quadrature, reciprocal
 from .problem import Call, Layout, Problem
 
@@ -240,11 +240,17 @@ def fold_ring(
     """What ``respond(rank, tensors)`` makes of one rank's ``tensors`` after another's, combined,
     this rank's first. They have the rank's points on the dimensions ``dims``.
 
-    Blocks are sent, and answered, again in the backward, so that one at a time is in memory.
+    The next block travels while one is answered. Blocks are sent, and answered, again in the
+    backward, from the last to the first, so that two at a time are in memory.
     """
+    messages, sent = Ring(tensors, dims, shards), set()
 
     def block(by: int, *own: Tensor) -> Parts:
-        theirs = shifted(own, dims, shards, by) if by else list(own)
+        theirs = messages.shifted(own, by) if by else list(own)
+        following = by - 1 if by in sent else by + 1
+        sent.add(by)
+        if 0 < following < shards.count:
+            messages.begin(own, following)
         return respond((shards.rank - by) % shards.count, theirs)
 
     total = block(0, *tensors)

@@ -7,18 +7,18 @@
 What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.Form.exchange`.
 """
 
-from .collectives import Traffic, concatenated, count_traffic, gathered, largest, shifted, summed
+from .collectives import Ring, Traffic, concatenated, count_traffic, gathered, largest, summed
 from .gradients import sum_gradients
 from .shards import Shards
 
 __all__ = [
+    "Ring",
     "Shards",
     "Traffic",
     "concatenated",
     "count_traffic",
     "gathered",
     "largest",
-    "shifted",
     "sum_gradients",
     "summed",
 ]

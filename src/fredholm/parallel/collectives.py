@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.profiler import record_function
 
 from .shards import Shards
 
@@ -94,25 +95,57 @@ def gathered(x: Tensor, shards: Shards) -> Tensor:
     return _Gather.apply(x.reshape(-1), shards.ones, x.numel()).view(shards.count, *x.shape)
 
 
-def shifted(
-    tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards, by: int
-) -> list[Tensor]:
-    """The ``tensors`` of the rank that is ``by`` before this one, which has its own number of
-    points on the dimensions ``dims``. One message with the elements of all of them; so is the
-    gradient.
+class Ring:
+    """Tensors of all ranks, one rank's after another's; a message may travel while what came before
+    it is used.
+
+    Args:
+        tensors: this rank's.
+        dims: where each has the rank's points; all else is of one shape on all ranks.
+        shards: the ranks.
     """
-    sizes = [prod(x.shape) // max(1, x.shape[dim]) for x, dim in zip(tensors, dims)]
-    owner = shards.sizes[(shards.rank - by) % shards.count]
-    dtype = tensors[0].dtype
-    for x in tensors[1:]:
-        dtype = torch.promote_types(dtype, x.dtype)
-    packed = torch.cat([x.movedim(d, 0).reshape(-1).to(dtype) for x, d in zip(tensors, dims)])
-    flat = _Shift.apply(packed, shards, by, owner * sum(sizes))
-    parts = flat.split([owner * size for size in sizes])
-    return [
-        part.view(owner, *x.movedim(dim, 0).shape[1:]).movedim(0, dim).to(x.dtype)
-        for part, x, dim in zip(parts, tensors, dims)
-    ]
+
+    def __init__(self, tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards):
+        self.dims, self.shards = dims, shards
+        self.widths = [prod(x.shape) // max(1, x.shape[dim]) for x, dim in zip(tensors, dims)]
+        self._under_way: dict[int, _Transfer] = {}
+
+    def begin(self, tensors: Sequence[Tensor], by: int) -> None:
+        """Send what :meth:`shifted` will be asked for, and do not wait."""
+        if by not in self._under_way:
+            with torch.no_grad(), record_function(f"fredholm: ring message {by} begins"):
+                sizes = [0] * self.shards.count
+                sizes[(self.shards.rank - by) % self.shards.count] = self._size(by)
+                to = (self.shards.rank + by) % self.shards.count
+                self._under_way[by] = _begin(self._packed(tensors), to, sizes, self.shards)
+
+    def shifted(self, tensors: Sequence[Tensor], by: int) -> list[Tensor]:
+        """The tensors of the rank that is ``by`` before this one. One message with the elements of
+        all of them; so is the gradient.
+        """
+        self.begin(tensors, by)
+        flat = _Shift.apply(
+            self._packed(tensors), self.shards, by, self._size(by), self._under_way.pop(by)
+        )
+        owner = self._points(by)
+        parts = flat.split([owner * width for width in self.widths])
+        return [
+            part.view(owner, *x.movedim(dim, 0).shape[1:]).movedim(0, dim).to(x.dtype)
+            for part, x, dim in zip(parts, tensors, self.dims)
+        ]
+
+    def _points(self, by: int) -> int:
+        return self.shards.sizes[(self.shards.rank - by) % self.shards.count]
+
+    def _size(self, by: int) -> int:
+        return self._points(by) * sum(self.widths)
+
+    def _packed(self, tensors: Sequence[Tensor]) -> Tensor:
+        dtype = tensors[0].dtype
+        for x in tensors[1:]:
+            dtype = torch.promote_types(dtype, x.dtype)
+        rows = [x.movedim(d, 0).reshape(-1).to(dtype) for x, d in zip(tensors, self.dims)]
+        return torch.cat(rows)
 
 
 # --- derivatives: each message's is another message -----------------------------------------------
@@ -164,26 +197,56 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Shift(torch.autograd.Function):
-    """To the rank ``by`` behind; ``size`` numbers come from the rank ``by`` before."""
+    """To the rank ``by`` behind; ``size`` numbers come from the rank ``by`` before, in a transfer
+    that is already under way or begins here.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shards: Shards, by: int, size: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, shards: Shards, by: int, size: int, under_way: _Transfer | None
+    ) -> Tensor:
         ctx.shards, ctx.by, ctx.size = shards, by, x.numel()
-        send = [x.new_empty(0)] * shards.count
-        sizes = [0] * shards.count
-        send[(shards.rank + by) % shards.count] = x
         source = (shards.rank - by) % shards.count
-        sizes[source] = size
-        return _deliver(send, sizes, shards)[source]
+        if under_way is None:
+            sizes = [0] * shards.count
+            sizes[source] = size
+            under_way = _begin(x, (shards.rank + by) % shards.count, sizes, shards)
+        with record_function(f"fredholm: ring message {by} is awaited"):
+            return under_way.arrive()[source]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Shift.apply(grads[0], ctx.shards, -ctx.by, ctx.size), None, None, None
+        return _Shift.apply(grads[0], ctx.shards, -ctx.by, ctx.size, None), None, None, None, None
+
+
+class _Transfer(NamedTuple):
+    """Messages under way: what was sent, kept until it has gone, and where what comes will lie."""
+
+    works: list[Any]
+    sent: list[Tensor]
+    received: list[Tensor]
+
+    def arrive(self) -> list[Tensor]:
+        for work in self.works:
+            work.wait()
+        return self.received
+
+
+def _begin(x: Tensor, to: int, sizes: Sequence[int], shards: Shards) -> _Transfer:
+    """``x`` goes to rank ``to`` alone."""
+    send = [x.new_empty(0)] * shards.count
+    send[to] = x
+    return _exchange(send, sizes, shards)
 
 
 def _deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> list[Tensor]:
-    """``send[r]`` goes to rank r; the flat tensors of ``sizes`` numbers that came from each rank,
-    its own part included.
+    """What :func:`_exchange` brings."""
+    return _exchange(send, sizes, shards).arrive()
+
+
+def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _Transfer:
+    """``send[r]`` goes to rank r; the flat tensors of ``sizes`` numbers come from each rank, its
+    own part included.
     """
     like, transfers = send[0], []
     received = [like.new_empty(size) for size in sizes]
@@ -199,9 +262,8 @@ def _deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> li
             part = send[r].contiguous()
             transfers.append(dist.P2POp(dist.isend, part, group=shards.group, group_peer=r))
     _note(numbers)
-    for work in dist.batch_isend_irecv(transfers) if transfers else ():
-        work.wait()
-    return received
+    works = dist.batch_isend_irecv(transfers) if transfers else []
+    return _Transfer(works, [transfer.tensor for transfer in transfers], received)
 
 
 def starts(sizes: Sequence[int]) -> list[int]:

@@ -23,9 +23,16 @@ def sum_gradients(parameters: nn.Module | Iterable[Tensor], shards: Shards) -> N
     same ranks takes the mean instead: then no loss is divided, and one over points is multiplied
     by P.)
 
-    Every rank needs gradients of the same parameters. Sends the number of them.
+    Every rank needs gradients of the same parameters. Sends the number of them, in one message for
+    each dtype.
     """
     found = parameters.parameters() if isinstance(parameters, nn.Module) else parameters
+    alike: dict[tuple, list[Tensor]] = {}
     for parameter in found:
         if parameter.grad is not None:
-            parameter.grad = summed(parameter.grad, shards)
+            alike.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter)
+    for group in alike.values():
+        grads = [parameter.grad for parameter in group if parameter.grad is not None]
+        parts = summed(torch.cat([grad.flatten() for grad in grads]), shards)
+        for parameter, part in zip(group, parts.split([grad.numel() for grad in grads])):
+            parameter.grad = part.view_as(parameter).clone()

@@ -1,0 +1,127 @@
+"""The pages of what was measured: docs/results/parallel.md, and tables in docs/scaling.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..kit.machine import machine_line
+from ..kit.page import DOCS, head, load, table, with_block
+from .memory import FILE as MEMORY
+from .speed import DIM, HEADS, POINTS
+from .speed import FILE as SPEED
+
+
+def page() -> str:
+    """docs/results/parallel.md."""
+    found = load(MEMORY) or {}
+    text = head("A domain in shards: memory, messages, time", "parallel", MEMORY, SPEED)
+    text += memory_table() + "\n\n"
+    limit = found.get("limit")
+    if limit:
+        text += (
+            f"The same step with at most {limit['megabytes']} MB of address space beyond an idle "
+            "process (`RLIMIT_AS`): `python -m benchmarks run parallel limit`\n\n"
+        )
+        answers = [(r["case"], r["processes"], outcome(r["failure"])) for r in limit["rows"]]
+        text += table(("model", "processes", "outcome"), answers) + "\n\n"
+    text += machine_line(found.get("machine", {})) + "\n"
+    timed = load(SPEED)
+    if timed:
+        text += f"\n{speed_tables(timed)}\n\n{machine_line(timed['machine'])}\n"
+    return text
+
+
+def outcome(failure: str) -> str:
+    """In the page's words; torch's message names a line of its source before what happened."""
+    return failure.rpartition("DefaultCPUAllocator: ")[2].capitalize() if failure else "trains"
+
+
+def memory_table() -> str:
+    """What a training step needs over 1, 2 and 4 processes."""
+    rows, alone = [], {}
+    for row in (load(MEMORY) or {}).get("memory", []):
+        whole = alone.setdefault(row["case"], row["megabytes"])
+        share = row["megabytes"] * row["processes"] / whole
+        shown = f"{row['megabytes']:.0f}", f"{share:.2f}", f"{row['numbers']:,}"
+        rows.append((row["case"], f"{row['points']:,}", row["processes"], *shown))
+    heads = ("model", "points", "processes", "MB", "P · MB / MB of one", "numbers sent")
+    return (
+        "Peak resident memory of one training step (forward, backward, sum of the gradients, "
+        "update), of the process that needs most, above what the process has when it is idle. The "
+        "fourth column times the number of processes over that of one process is the fifth: 1 "
+        "where memory falls as 1/P. Numbers sent by one process in the step include the "
+        f"gradients. `python -m benchmarks run parallel memory`\n\n{table(heads, rows)}"
+    )
+
+
+def scaling() -> str:
+    """docs/scaling.md with the tables of what was measured."""
+    text = "\n\n".join([memory_table(), speed_tables(load(SPEED) or {})])
+    return with_block(DOCS / "scaling.md", "shards", text)
+
+
+def speed_tables(found: dict[str, Any]) -> str:
+    """The three tables, as far as they were measured."""
+    parts = {"traffic": _traffic_table, "overlap": _overlap_table, "steps": _steps_table}
+    return "\n\n".join(make(found[name]) for name, make in parts.items() if name in found)
+
+
+def _traffic_table(rows: list[dict[str, Any]]) -> str:
+    heads = ("operator", "what is sent", "processes")
+    heads += tuple(f"{n:,} points{order}" for order in ("", ", causal") for n in POINTS)
+    shown = []
+    for row in rows:
+        words = row["exchange"]
+        if row["causal"] != words:
+            words += f"; causal: {row['causal']}"
+        sent = (f"{number:,}" for number in row["sent"])
+        shown.append((f"`{row['operator']}`", words, row["processes"], *sent))
+    equal = all(row["equal"] for row in rows)
+    counted = (
+        "counted on every rank as many as `plan` states"
+        if equal
+        else "**on some rank not as many as `plan` states**"
+    )
+    text = (
+        f"Numbers that the first rank gives to the process group in a forward of one sample "
+        f"({DIM} features, {HEADS} heads), {counted}. `python -m benchmarks time parallel traffic`"
+    )
+    return f"{text}\n\n{table(heads, shown)}"
+
+
+def _overlap_table(rows: list[dict[str, Any]]) -> str:
+    heads = ("ring", "processes", "messages", "sent while computing", "ms computing", "ms waiting")
+    shown = [
+        (
+            f"`{row['operator']}`",
+            row["processes"],
+            row["messages"],
+            row["ahead"],
+            f"{row['computed']:.1f}",
+            f"{row['waited']:.1f}",
+        )
+        for row in rows
+    ]
+    text = (
+        "A forward of a ring, from its trace, on the rank that waits longest: messages between "
+        "whose beginning and whose wait matrix products ran, the time between the two, and the "
+        "time in the wait. A backward asks for the same keys, the first of which nothing hides, "
+        "and waits for every gradient that it sends back. "
+        "`python -m benchmarks time parallel overlap`"
+    )
+    return f"{text}\n\n{table(heads, shown)}"
+
+
+def _steps_table(rows: list[dict[str, Any]]) -> str:
+    heads = ("model", "points: one, two processes", "ms of one", "ms of two", "efficiency")
+    shown = []
+    for row in rows:
+        points = ", ".join(f"{n:,}" for n in row["points"])
+        one, two = (f"{ms:.0f}" for ms in row["milliseconds"])
+        shown.append((row["case"], points, one, two, f"{row['efficiency']:.2f}"))
+    text = (
+        "A training step of one process with the whole domain, and of two processes with twice the "
+        "work (an exact ITNet's grows as N²), one thread each; the ratio of their medians is the "
+        "efficiency. `python -m benchmarks time parallel steps`"
+    )
+    return f"{text}\n\n{table(heads, shown)}"
