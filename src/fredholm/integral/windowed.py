@@ -40,13 +40,19 @@ def check_window(
 
 def query_parts(
     feature_map: Callable[[Tensor], Tensor], x: Tensor, gain: Float[Tensor, " h"]
-) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h n"] | None]:
-    """:math:`e^g \\phi` of queries over :math:`e^a`, and a, or None where nothing was divided."""
+) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "#b h #n"] | None]:
+    """:math:`e^g \\phi` of queries over :math:`e^a`, and a, or None where nothing was divided.
+
+    Without gradients :math:`e^g` is a part of :math:`e^a`: a number of each head, and no product.
+    """
     features, exponent = (
         feature_map.parts_of_queries(x)
         if isinstance(feature_map, FeatureMap)
         else (feature_map(x), None)
     )
+    if not torch.is_grad_enabled():
+        more = gain.to(features.dtype)[None, :, None]
+        return features, more if exponent is None else exponent + more
     with full_precision(features):
         return features * gain.to(features.dtype).exp()[:, None, None], exponent
 

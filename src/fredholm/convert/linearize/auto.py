@@ -26,6 +26,7 @@ from transformers.utils.hub import cached_file
 
 from ...errors import CheckpointError, ConversionError
 from ...files import digest_json, read_tensors, write_json, write_tensors, write_text
+from ...integral import inference
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
 from .interface import MIXED, NAME, SLOT
@@ -246,6 +247,12 @@ class LinearModel:
         super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
+def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The library's own, inside :class:`fredholm.inference`: work on weights alone is done once."""
+    with inference(self):
+        return super(LinearModel, self).generate(*args, **kwargs)  # type: ignore[misc]
+
+
 @cache
 def linear_model(source: Any) -> Any:
     """The class of a converted model."""
@@ -256,6 +263,8 @@ def linear_model(source: Any) -> Any:
         "config_class": linear_config(source.config_class),
         "_keys_to_ignore_on_load_unexpected": ignored,
     }
+    if source.can_generate():
+        fields["generate"] = generate
     return type(PREFIX + source.__name__, (LinearModel, source), fields)
 
 

@@ -26,9 +26,10 @@ from ...integral import Memory
 from .heads import LinearHeads
 from .interface import SLOT, STATE
 from .masks import new_tokens
-from .state import advance, has_state
+from .state import advance, has_state, step, steps_in_place
 
-NEAR = ("near_key", "near_value", "near_mass")  # of a layer with a window: its last tokens
+# Of a layer with a window its last tokens, and the dimension along which they lie.
+NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 NAMES = ("moment", "shift", "real", *NEAR)  # the recurrent states of a layer, by their index
 
 
@@ -38,6 +39,7 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
 
     Attributes:
         length: tokens so far, padding included; so the library's masks and positions count them.
+        oldest: of a window, where its oldest token lies: a token of its own replaces it there.
     """
 
     is_compileable = False  # the first stretch makes the state
@@ -45,7 +47,7 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
     def __init__(self) -> None:
         CacheLayerMixin.__init__(self)
         LinearAttentionLayer.__init__(self, number_of_states=len(NAMES))
-        self.length, self.pending = 0, 0
+        self.length, self.pending, self.oldest = 0, 0, 0
 
     # what a layer of keys does, with none kept
 
@@ -65,7 +67,14 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
     # the state
 
     def memory(self) -> Memory:
-        """The state by its names; empty before the first token."""
+        """The state by its names, the last tokens in their order; empty before the first."""
+        result = self._tensors()
+        if self.oldest:
+            for name, dim in NEAR.items():
+                result[name] = result[name].roll(-self.oldest, dim)
+        return result
+
+    def _tensors(self) -> Memory:
         result = {name: self.recurrent_states[i] for i, name in enumerate(NAMES)}
         return {name: value for name, value in result.items() if value is not None}
 
@@ -94,13 +103,20 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
                 f"the cache holds {known.shape[0]} sequences, and the call has {query.shape[0]}; "
                 "pass a new cache"
             )
+        self.length += query.shape[2]
+        memory = self._tensors()
+        if steps_in_place(heads, query, key, memory):
+            out = step(heads, query, key, value, valid, memory, self.oldest, scale=scale)
+            self.oldest = (self.oldest + 1) % (heads.window or 1)
+            return out
         out, memory = advance(heads, query, key, value, valid, self.memory(), scale=scale)
         self.device, self.dtype = query.device, memory["moment"].dtype
         for i, name in enumerate(NAMES):
-            self.recurrent_states[i] = memory.get(name)
+            # a part of what the stretch was computed from would keep all of that
+            self.recurrent_states[i] = memory[name].clone() if name in memory else None
             self.is_recurrent_states_initialized[i] = name in memory
             self.has_previous_state[i] = True
-        self.length, self.is_initialized = self.length + query.shape[2], True
+        self.oldest, self.is_initialized = 0, True
         return out
 
     # what is done to a cache as a whole

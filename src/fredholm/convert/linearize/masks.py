@@ -36,7 +36,7 @@ def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
-    """Which of the last tokens are no padding; None for all.
+    """Which of the last tokens are not padding; None for all, where that costs nothing to know.
 
     Raises:
         ConversionError: a mask of pairs.
@@ -49,7 +49,10 @@ def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
             "fixed size keeps no keys; give the padding of all tokens so far, (B, N), or pass "
             "use_cache=False"
         )
-    return mask[:, -count:].bool()
+    valid = mask[:, -count:].bool()
+    # a processor knows at once; a GPU would wait for the answer, and traced code has none
+    plain = valid.device.type == "cpu" and not torch.compiler.is_compiling()
+    return None if plain and bool(valid.all()) else valid
 
 
 def problem_of(mask: Tensor | None) -> str:

@@ -10,9 +10,18 @@ from torch import Tensor
 
 from ...errors import ConversionError
 from ...integral import Memory, is_per_head, is_pointwise
-from ...ops.linear_attention import advance_moment, advance_window
+from ...ops.backend import at_least_single, cast
+from ...ops.linear_attention import (
+    advance_moment,
+    advance_window,
+    guarded,
+    step_window,
+    wants_pieces,
+)
 from ...quadrature import reciprocal
 from .heads import Heads, LinearHeads, clean
+
+PIECE = 1024  # tokens that a processor takes at once, in inference
 
 
 def has_state(heads: Heads) -> bool:
@@ -67,6 +76,15 @@ def advance(
         >>> tuple(memory["moment"].shape), memory["real"].tolist()
         ((1, 2, 4, 5), [6])
     """
+    if wants_pieces(query, query.shape[2], PIECE):  # which stay in a processor's cache
+        parts = []
+        for start in range(0, query.shape[2], PIECE):
+            part = slice(start, start + PIECE)
+            seen = None if valid is None else valid[:, part]
+            tokens = query[:, :, part], key[:, :, part], value[:, :, part], seen
+            out, memory = advance(heads, *tokens, memory, scale=scale)
+            parts.append(out)
+        return torch.cat(parts, 2), memory
     heads.check(query)
     if query.shape[1] % key.shape[1]:
         raise ConversionError(
@@ -111,3 +129,58 @@ def advance(
     )
     after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
+
+
+def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memory) -> bool:
+    """Whether :func:`step` can take the next tokens: one, of a sequence that has begun, without
+    gradients, in the memory's own precision.
+    """
+    moment = memory.get("moment")
+    if moment is None or query.shape[2] != 1 or torch.is_grad_enabled() or moment.requires_grad:
+        return False
+    if torch.compiler.is_compiling() or moment.dtype != at_least_single(query.dtype):
+        return False
+    if moment.is_inference() and not torch.is_inference_mode_enabled():
+        return False  # torch does not let it be written to
+    if heads.window is None:  # a common factor of all keys has a form of its own: see advance
+        return "shift" not in memory
+    return memory["near_key"].dtype == key.dtype
+
+
+def step(
+    heads: LinearHeads,
+    query: Float[Tensor, "b h 1 e"],
+    key: Float[Tensor, "b g 1 e"],
+    value: Float[Tensor, "b g 1 d"],
+    valid: Bool[Tensor, "b 1"] | None,
+    memory: Memory,
+    slot: int,
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "b h 1 d"]:
+    """:func:`advance` for one token, which changes the tensors of the memory: nothing is allocated
+    that stays.
+
+    Args:
+        slot: of a window, where its oldest token lies; the new one takes its place.
+    """
+    heads.check(query)
+    scale = heads.factor(scale)
+    key, value = clean(key, valid), clean(value, valid)
+    if heads.window is not None:
+        mass = key.new_ones(1, 1) if valid is None else valid.to(key.dtype)
+        points = query * scale, key, value, mass, heads.far(query, scale)
+        return cast(step_window(*points, memory, slot), value.dtype)
+    if not shares_keys(heads):
+        key, value = heads.share(key), heads.share(value)
+    (b, h, _, _), groups, moment = query.shape, key.shape[1], memory["moment"]
+    features, _ = heads.key_features(key, scale, valid)
+    if valid is not None:
+        features = features * valid[:, :, None, None]
+    memory["real"].add_(1 if valid is None else valid[:, 0])
+    with_one = torch.nn.functional.pad(cast(value, moment.dtype), (0, 1), value=1.0)
+    moment.addcmul_(features.mT, with_one)
+    out = heads.query_features(query, scale).reshape(b, groups, h // groups, -1) @ moment
+    total = out[..., -1:] / memory["real"].clamp_min(1)[:, None, None, None]
+    mean = out[..., :-1] / memory["real"].clamp_min(1)[:, None, None, None]
+    return cast((mean / guarded(total, heads.floor)).view(b, h, 1, -1), value.dtype)

@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError
-from ...integral import ExponentialMap, FeatureMap, orthogonal_draws, register_feature_map
+from ...integral import (
+    ExponentialMap,
+    FeatureMap,
+    answering,
+    orthogonal_draws,
+    prepared,
+    register_feature_map,
+)
 
 
 @register_feature_map("elu")
@@ -165,9 +172,32 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
 
     def exponents(self, x: Tensor) -> Tensor:
         x = self.mixed(x)
-        if self.softmax:
-            return torch.cat([x.log_softmax(-1), (-x).log_softmax(-1)], -1)
         return torch.cat([x, -x], -1)
+
+    def features_of(self, x: Tensor) -> Tensor:
+        if not self.softmax:
+            return super().features_of(x)
+        if answering(self):
+            # both halves in one product: cheaper than two softmaxes side by side, at any length
+            weight, bias = prepared(self, ("signed", x.dtype), lambda: self._signed(x.dtype))
+            x = torch.baddbmm(bias, x[0], weight)[None] if len(x) == 1 else x @ weight + bias
+            return x.unflatten(-1, (2, -1)).softmax(-1).flatten(-2)
+        x = self.mixed(x)
+        return torch.cat([x.softmax(-1), (-x).softmax(-1)], -1)
+
+    def _signed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+        return torch.cat([weight, -weight], 1).mT.contiguous(), torch.cat([bias, -bias], 1)[:, None]
+
+    # Halves of sum one need no common factor: neither overflows, and neither vanishes.
+
+    def parts_of_queries(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return (self(x), None) if self.softmax else super().parts_of_queries(x)
+
+    def of_keys(
+        self, x: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return (self(x), None) if self.softmax else super().of_keys(x, valid, least)
 
 
 register_feature_map("relu")(torch.relu)

@@ -15,6 +15,7 @@ from .chunked import (
 )
 from .naive import linear_attention_naive, linear_density
 from .running import advance_moment
+from .window_step import step_window
 from .windowed import Far, advance_window, vanishing
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "linear_density",
     "moment_of",
     "over_new_factor",
+    "step_window",
     "vanishing",
     "wants_pieces",
 ]

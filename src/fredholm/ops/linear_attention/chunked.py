@@ -275,9 +275,8 @@ def linear_attention_stretch(
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with full_precision(query):
-        query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
-        key = key.to(dtype) * mass[:, None, :, None].to(dtype)
-        out, moment = _prefix_sums(query, key, value, chunk, moment)
+        value = _with_mass(value.to(dtype), floor) * mass[:, None, :, None].to(dtype)
+        out, moment = _prefix_sums(query.to(dtype), key.to(dtype), value, chunk, moment)
         return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
 
 
@@ -355,13 +354,32 @@ def _prefix_sums(
         count += 1
     else:
         chunk = min(chunk, n)
+    if torch.compiler.is_compiling():
+        return _traced_sums(query, key, value, chunk, count, moment)
+    if count * chunk != n:
+        query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)) for x in (query, key, value))
+    query, key, value = (x.unflatten(2, (count, chunk)) for x in (query, key, value))
+    sums = (key.mT @ value).cumsum(2)
+    sums = sums if moment is None else sums + moment[:, :, None]
+    # what chunk c follows is the sum up to chunk c - 1
+    out = (query @ key.mT).tril_() @ value
+    if moment is not None:
+        out[:, :, :1].add_(query[:, :, :1] @ moment[:, :, None])
+    if count > 1:
+        out[:, :, 1:].add_(query[:, :, 1:] @ sums[:, :, :-1])
+    return out.flatten(2, 3)[:, :, :n], sums[:, :, -1]
+
+
+def _traced_sums(
+    query: Tensor, key: Tensor, value: Tensor, chunk: int, count: int, moment: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """:func:`_prefix_sums` in traced code, to which unflatten and a slice would be claims of
+    lengths.
+    """
+    n = query.shape[2]
     query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)) for x in (query, key, value))
-    if torch.compiler.is_compiling():  # to traced code unflatten would be a claim of divisibility
-        query, key, value = (x.unfold(2, chunk, chunk).mT for x in (query, key, value))
-    else:
-        query, key, value = (x.unflatten(2, (count, chunk)) for x in (query, key, value))
+    query, key, value = (x.unfold(2, chunk, chunk).mT for x in (query, key, value))
     sums = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, 0))  # row c: what chunk c follows
     sums = sums if moment is None else sums + moment[:, :, None]
-    before = sums[:, :, :-1]
-    out = (query @ key.mT).tril() @ value + query @ before
+    out = (query @ key.mT).tril() @ value + query @ sums[:, :, :-1]
     return F.pad(out.flatten(2, 3), (0, 0, 0, n - count * chunk)), sums[:, :, -1]

@@ -129,8 +129,7 @@ def _near(
     """Sums over the window of values and of ones, (B, H, n, c + 1), over e^top, and top, the
     largest score: a block of queries against the window before it and itself.
     """
-    b, h, n, _ = query.shape
-    groups, query = key.shape[1], _folded(query, key.shape[1])
+    (b, h, n, e), groups = query.shape, key.shape[1]
     block = BLOCK if torch.compiler.is_compiling() else min(BLOCK, n)
     count = (n + block - 1) // block
     if torch.compiler.is_compiling():
@@ -138,23 +137,48 @@ def _near(
     more = count * block - n
     # keys of block b: from the window before its first query to its last
     spans = {"size": block + window, "step": block, "count": count}
-    query = _spans(F.pad(query, (0, 0, 0, more)), 2, size=block, step=block, count=count).mT
-    key, value = (
-        _spans(F.pad(_folded(x, groups).to(query.dtype), (0, 0, 0, more)), 2, **spans)
-        for x in (key, F.pad(value, (0, 1), value=1.0))
-    )
-    mass = _spans(F.pad(mass, (0, more)), 1, **spans)
     mass = mass.repeat_interleave(groups, 0)[:, None, :, None]
+    # the mass is a factor of both sums: on the values, of which there are fewer than scores
+    value = F.pad(_folded(value, groups).to(query.dtype), (0, 1), value=1.0) * mass
+    key = _folded(key, groups).to(query.dtype)
+    key, value = (_spans(_padded(x, more), 2, **spans) for x in (key, value))
+    real = _spans(_padded(mass, more), 2, **spans) > 0
+    # (B·G, 1, blocks, heads of a group x block, e): those that share keys are one matrix
+    queries = _padded(query, more)
+    if torch.compiler.is_compiling():
+        queries = _spans(queries, 2, size=block, step=block, count=count).mT
+    else:
+        queries = queries.unflatten(2, (count, block))
+    queries = _folded(queries, groups).transpose(1, 2).reshape(b * groups, 1, count, -1, e)
     row, column = (torch.arange(k, device=query.device) for k in (block, block + window))
     ahead = column - row[:, None]
-    seen = (ahead > 0) & (ahead <= window) & (mass > 0)
-    scores = (query @ key).masked_fill(~seen, -torch.inf)
+    seen = ((ahead > 0) & (ahead <= window) & real).repeat(1, 1, 1, h // groups, 1)
+    # in place where no gradient asks for what was there
+    scores = (queries @ key).masked_fill_(~seen, -torch.inf)
     top = scores.detach().amax(-1, keepdim=True)
     top = torch.where(top > -torch.inf, top, 0.0)
-    out = ((scores - top).exp() * mass) @ value.mT
-    rows = count * block
-    # a negative pad, and no slice: traced code would have to prove that there are as many
-    return tuple(F.pad(x.reshape(b, h, rows, x.shape[-1]), (0, 0, 0, n - rows)) for x in (out, top))  # type: ignore[return-value]
+    out = scores.sub_(top).exp_() @ value.mT
+
+    def in_order(x: Tensor) -> Tensor:
+        x = x.reshape(b * groups, count, h // groups, block, x.shape[-1]).transpose(1, 2)
+        return _first(x.reshape(b, h, count * block, x.shape[-1]), n)
+
+    return in_order(out), in_order(top)
+
+
+def _padded(x: Tensor, more: int) -> Tensor:
+    """With so many empty points behind the last."""
+    plain = not torch.compiler.is_compiling() and more == 0
+    return x if plain else F.pad(x, (0, 0, 0, more))
+
+
+def _first(x: Tensor, n: int) -> Tensor:
+    """The first n points: by a negative pad in traced code, which would have to prove that there
+    are as many.
+    """
+    if torch.compiler.is_compiling():
+        return F.pad(x, (0, 0, 0, n - x.shape[2]))
+    return x[:, :, :n]
 
 
 def _spans(x: Tensor, dim: int, *, size: int, step: int, count: int) -> Tensor:
@@ -212,9 +236,10 @@ def _joined(near: Tensor, top: Tensor, rest: Tensor, exponent: Tensor) -> Tensor
     least = vanishing(size.dtype)
     some, size = size > least, size.clamp_min(least)
     above = torch.where(some, exponent.detach() + size.log() - top, -torch.inf)
-    whole = (-above.relu()).exp() * near + (-(-above).relu()).exp() / size * rest
-    mass = whole[..., -1:]
-    return whole[..., :-1] / torch.where(mass > 0, mass, 1.0)
+    factors = (-above.relu()).exp(), (-(-above).relu()).exp() / size
+    mass = factors[0] * near[..., -1:] + factors[1] * rest[..., -1:]
+    mass = torch.where(mass > 0, mass, 1.0)
+    return torch.addcmul(near[..., :-1] * (factors[0] / mass), rest[..., :-1], factors[1] / mass)
 
 
 def vanishing(dtype: torch.dtype) -> float:

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...convert.linearize import cache_size
+from ...integral import inference
 
 STEPS = 12  # timed at each length
 
@@ -22,32 +25,44 @@ def measure_decoding(
     """A row a length N: milliseconds of a prompt of N tokens, tokens a second after it (the median
     step), and exact bytes of the cache, those of layers that keep softmax apart.
 
+    Both are measured inside :class:`fredholm.inference`, as ``generate`` calls them.
+
     Args:
-        models: causal ones of transformers, in evaluation mode; their steps are timed in turns.
+        models: causal ones of transformers; their steps are timed in turns.
         text: tokens of the prompts, repeated where too few.
     """
     from transformers import DynamicCache
 
     rows = []
-    for length in sorted(lengths):
-        tokens = text.repeat(-(-(length + STEPS) // len(text)))[: length + STEPS]
-        row, caches = {"length": float(length)}, {}
-        for name, model in models.items():
-            caches[name] = cache = DynamicCache()
-            seconds = _seconds(model, tokens[:length], cache)
-            size = cache_size(cache)
-            row |= {f"{name}_prompt_ms": 1e3 * seconds}
-            row |= {f"{name}_bytes": float(size.linear_bytes + size.softmax_bytes)}
-            row |= {f"{name}_softmax_bytes": float(size.softmax_bytes)}
-        times: dict[str, list[float]] = {name: [] for name in models}
-        for i in range(STEPS):
-            for name, model in models.items():
-                step = tokens[length + i : length + i + 1]
-                times[name].append(_seconds(model, step, caches[name]))
-        for name, values in times.items():
-            row[f"{name}_tokens_a_second"] = 1.0 / statistics.median(values)
-        rows.append(row)
+    with ExitStack() as answering:
+        for model in models.values():
+            answering.enter_context(inference(model))
+        for length in sorted(lengths):
+            tokens = text.repeat(-(-(length + STEPS) // len(text)))[: length + STEPS]
+            rows.append({"length": float(length)} | _at(models, tokens, length, DynamicCache))
     return rows
+
+
+def _at(
+    models: dict[str, nn.Module], tokens: Tensor, length: int, new: Callable[[], Any]
+) -> dict[str, float]:
+    """One length's numbers; ``new`` makes a cache."""
+    row: dict[str, float] = {}
+    caches = {name: new() for name in models}
+    for name, model in models.items():
+        seconds = _seconds(model, tokens[:length], caches[name])
+        size = cache_size(caches[name])
+        row |= {f"{name}_prompt_ms": 1e3 * seconds}
+        row |= {f"{name}_bytes": float(size.linear_bytes + size.softmax_bytes)}
+        row |= {f"{name}_softmax_bytes": float(size.softmax_bytes)}
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for i in range(STEPS):
+        for name, model in models.items():
+            step = tokens[length + i : length + i + 1]
+            times[name].append(_seconds(model, step, caches[name]))
+    for name, values in times.items():
+        row[f"{name}_tokens_a_second"] = 1.0 / statistics.median(values)
+    return row
 
 
 def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
