@@ -138,6 +138,7 @@ class Matching(Stage):
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         step, total = self.global_step, int(self.trainer.estimated_stepping_batches)
+        total = min(total, self.last_step or total)
         if len(self.recent) < EVERY and step < total:
             return
         near, excess = (sum(column) / len(self.recent) for column in zip(*self.recent))
