@@ -5,12 +5,11 @@ committed results say.
 from __future__ import annotations
 
 import pytest
+from benchmarks.choosing import page as choosing_report
 from benchmarks.kit import clock as runner
 from benchmarks.kit.page import load
 from benchmarks.performance import page as performance_report
 from benchmarks.performance import peers, roofline
-
-from benchmarks import choosing as choosing_report
 
 SMALL = [
     pytest.param(lambda: peers.attention(lengths=(12,), dim=16), id="attention"),

@@ -212,23 +212,30 @@ def recipe_cell(recipe: Recipe, place: Path) -> Cell:
     return Cell({"recipe": plain, "code": code}, place, recipe)
 
 
-def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
-    """Train and evaluate the recipe that a cell is given: parameters, minutes and epochs; and all
-    scores on the test split. A finished run is read, an unfinished one goes on from its checkpoint.
+def trained(cell: Cell, report: Report) -> Result:
+    """Train the recipe that a cell is given: parameters, minutes and epochs. A finished run is
+    read, an unfinished one goes on from its checkpoint.
     """
     run = RunFolder(cell.place)
     resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
     overwrite = run.started and not resume
     result = train(cell.given, cell.place, resume, overwrite=overwrite, report=report)
-    if run.evaluation.is_file():
-        scores = json.loads(run.evaluation.read_text(encoding="utf-8"))
-    else:
-        scores = evaluate(cell.place)
-    facts = {
+    return {
         "parameters": result.parameters,
         "minutes": result.minutes,
         "epochs": result.epochs,
     }
+
+
+def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
+    """Train, see :func:`trained`, and evaluate: what training says, and all scores on the test
+    split.
+    """
+    facts, run = trained(cell, report), RunFolder(cell.place)
+    if run.evaluation.is_file():
+        scores = json.loads(run.evaluation.read_text(encoding="utf-8"))
+    else:
+        scores = evaluate(cell.place)
     return facts, scores
 
 

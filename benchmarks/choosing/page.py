@@ -1,4 +1,6 @@
-"""Which operator: docs/choosing.md from the comparison, the speed pass, cost models and the operators."""
+"""Which operator: docs/choosing.md from operators in their element, the comparison, the speed
+pass, cost models and the operators.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,15 @@ from fredholm.models.bodies.backbone import suited
 from fredholm.operators import create_operator, list_operators
 from fredholm.training.comparison.tables import best_first, mean_and_sd, score, summary, to_markdown
 
-from .kit.machine import machine_line
-from .kit.page import DOCS, load, table
-from .kit.statistics import paired, summarise
-from .kit.subject import Options, Subject
-from .performance.costs import COSTS
+from ..kit.machine import machine_line
+from ..kit.page import load, table
+from ..kit.statistics import paired, summarise
+from ..kit.subject import Options
+from ..performance.costs import COSTS
+from .contest import FILE
+from .decide import ABOUT, decision_table, element_tables
 
 SPEED = "compare-speed.json"
-SUBJECT = Subject(
-    __name__, runs={"take": ":take", "html": ":write_html"}, pages={DOCS / "choosing.md": ":page"}
-)
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
 LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -254,16 +255,23 @@ def _when(curve: dict[str, Any], reference: str) -> str:
 
 def page() -> str:
     """docs/choosing.md."""
-    results, speed = load("compare.json"), load(SPEED)
+    results, speed, elements = load("compare.json"), load(SPEED), load(FILE)
     seeds = max((row["n"] for row in summary(results)), default=0)
     tasks = ",".join(task["name"] for task in results["tasks"])
     return f"""# Which operator
 
 <!-- Written by `python -m benchmarks page choosing`; edit the code, not this page. -->
 
+{decision_table(elements)}
+
+{ABOUT}
 What follows is drawn from runs on this library's small tasks, at a few ten thousand parameters and a few minutes of training: it
 says what an operator does with little data and compute, not what it does at scale. The same comparison on your own recipe takes one line:
 `fredholm compare --task my-recipe.yaml --operators softmax,luna,convolution --seeds 3`.
+
+## In their element
+
+{element_tables(elements)}
 
 ## By data
 
