@@ -40,13 +40,18 @@ MENDED = {
     "ckcnn-pmnist": PLATEAU | {"model.body.dropout", "model.body.input_dropout"},
     "ckcnn-scifar10": PLATEAU | {"model.body.dropout", "model.body.input_dropout"},
     "ckcnn-kjv": PLATEAU | {"optimizer.weight_decay", "data.batch_size"},
+    "infvit-linear-cifar10": {"model.encoder.token", "operator.name", "operator.bias"},
+    "infvit-pure-cifar10": {"model.encoder.token", "operator.name", "operator.bias"},
+    "infvit-softmax-cifar10": {"model.encoder.token"},
     "itnet-modelnet40": {"training.label_smoothing", "model.encoder.sigma", "operator.sigma"},
     "itnet-glue-mlm": {
         *("schedule.name", "schedule.warmup_epochs", "schedule.warmup_steps"),
         *("training.epochs", "training.steps"),
     },
 }
-"""Keys of recipes that say now what their papers say, see tests/training/papers.yaml."""
+"""Keys of recipes that say now what their papers say, see tests/training/papers.yaml; and what
+presets of that time have kept.
+"""
 PLANS = json.loads((HOUSE / "plans.json").read_text(encoding="utf-8"))
 
 

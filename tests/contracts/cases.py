@@ -304,6 +304,7 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 groups=("query", "key", "product"),
                 activation="silu",
             ),
+            OperatorCase("itnet", "itnet-raw", position_dim=2, width=4, frequencies=0),
             OperatorCase(
                 "itnet",
                 "itnet-position",

@@ -209,3 +209,16 @@ def test_what_convolutions_refuse():
         ConvolutionalEmbedding(D, D)(u, padded)
     with pytest.raises(SubstepError, match="couples all tokens"):
         ConvolutionTerm(D, substep="implicit")
+
+
+def test_periodic_attention_does_not_know_where_the_grid_begins():
+    torch.manual_seed(0)
+    grid, u = Domain.grid(3, 4, dtype=torch.float64), draw(2, 12, D)
+
+    def rolled(x):
+        return x.unflatten(1, (3, 4)).roll((1, 2), (1, 2)).flatten(1, 2)
+
+    for periodic in (True, False):
+        operator = ConvolutionalAttention(D, 2, periodic=periodic, batch_norm=False).double()
+        apart = (operator(rolled(u), grid) - rolled(operator(u, grid))).abs().max()
+        assert bool(apart < 1e-12) is periodic

@@ -81,6 +81,17 @@ def test_a_node_takes_the_mean_weighted_by_edges(off):
     )
 
 
+@pytest.mark.parametrize("off", ["learned", "none"])
+def test_the_measure_of_nodes_is_one_over_their_number(off):
+    encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2, off_edges=off, measure="nodes").eval()
+    weights = encoder(graphs())[1].quadrature().weights()[:, 0]
+    inside = torch.tensor(-2.0).sigmoid() if off == "learned" else torch.tensor(0.0)
+    linked = EDGES | torch.eye(6, dtype=torch.bool)
+    real = VALID[:, :, None] & VALID[:, None, :]
+    expected = torch.where(linked, 1.0, inside) * real / VALID.sum(-1)[:, None, None]
+    assert_close(torch.where(real, weights, 0.0), expected, dtype=torch.float32)
+
+
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
 def test_the_weight_off_the_edges_learns(name):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2)

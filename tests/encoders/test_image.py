@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -86,6 +88,18 @@ def test_no_patch_reads_the_class_token(name):
     assert (operator(changed, domain)[:, 0] - before[:, 0]).abs().max() > 1e-4, (
         "the token reads the patches"
     )
+
+
+def test_an_ordinary_class_token_has_the_measure_of_a_patch():
+    options: Any = {"patch": 2, "channels": 1, "dim": 8, "class_token": True}
+    features, domain = ImageEncoder(**options, token="ordinary")(torch.rand(2, 1, 4, 4))
+    assert_close(domain.quadrature().weights().flatten(), torch.full((5,), 0.2))
+    operator, changed = create_operator("softmax", 8, 2), features.clone()
+    changed[:, 0] += 9.0
+    apart = operator(changed, domain)[:, 1:] - operator(features, domain)[:, 1:]
+    assert apart.abs().amin((1, 2)).min() > 1e-4, "every patch reads the token"
+    with pytest.raises(OptionError, match="did you mean 'ordinary'"):
+        ImageEncoder(**options, token="ordinal")
 
 
 def test_pooling():

@@ -99,6 +99,18 @@ def test_the_class_token_reads_the_text_and_no_token_reads_it():
     assert (operator(changed, domain)[1, 0] - before[1, 0]).abs().max() > 1e-4
 
 
+def test_an_ordinary_class_token_and_embeddings_of_a_given_size():
+    torch.manual_seed(0)
+    options = {"vocabulary": 500, "dim": 64, "max_length": 4}
+    encoder = TextEncoder(**options, class_token=True, token="ordinary", initial=0.02)
+    weights = encoder(TEXT)[1].quadrature().weights()[:, 0, 0]
+    assert_close(weights, torch.tensor([[0.2] * 5, [1 / 3, 1 / 3, 1 / 3, 0, 0]]))
+    assert encoder.embed.weight[1:].std().item() == pytest.approx(0.02, rel=0.02)
+    assert encoder.embed.weight[0].abs().max() == 0
+    with pytest.raises(OptionError, match="token: received 'own'"):
+        TextEncoder(**options, token="own")
+
+
 def test_causal_texts_see_no_later_token():
     encoder = make(causal=True)
     operator = create_operator("softmax", 8, 2).double()

@@ -130,6 +130,25 @@ def test_the_number_of_steps_is_no_parameter(tmp_path):
         from_pretrained(folder, overrides={"body": {"depth": 4}})
 
 
+def test_training_may_draw_its_number_of_steps():
+    model = text_model(steps=3, train_steps=[2, 5])
+    tokens, taken = torch.tensor([[4, 2, 3]]), []
+    evolution = model.body.evolution
+    evolution.register_forward_pre_hook(
+        lambda module, given, named: taken.append(named["steps"]), with_kwargs=True
+    )
+    torch.manual_seed(0)
+    for _ in range(60):
+        model.train()(tokens)
+    assert set(taken) == {2, 3, 4, 5}
+    taken.clear()
+    model.eval()(tokens)
+    model.train()(tokens, steps=7)
+    assert taken == [None, 7]
+    with pytest.raises(OptionError, match="train_steps: received"):
+        text_model(train_steps=[5, 2])
+
+
 def test_shared_controls_have_one_set_of_parameters():
     shared, own = text_model(control="shared"), text_model()
     count = [

@@ -4,6 +4,8 @@ bounds.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,6 +17,14 @@ from tests.parts import parts
 from ..tolerances import assert_close
 
 NAMES = ("linear", "pure", "softmax")
+# Table 3, in millions.
+PUBLISHED = {
+    "linear_53m": 53.5,
+    "pure_57m": 57.7,
+    "softmax_57m": 57.7,
+    "linear_305m": 305.4,
+    "pure_330m": 330.6,
+}
 
 
 def small(kind="linear", **options):
@@ -32,7 +42,8 @@ def images(*size):
 
 def test_names():
     sizes = [f"infvit_{kind}_{size}" for kind in NAMES for size in ("4", "24", "pico")]
-    assert set(list_models("infvit_*")) == set(sizes)
+    published = [f"infvit_{name}" for name in PUBLISHED]
+    assert set(list_models("infvit_*")) == {*sizes, *published}
 
 
 # Table 2's millions of parameters fit a width of 1024 and one more square layer with bias a block
@@ -55,6 +66,25 @@ def test_the_papers_counts(name, millions):
     assert text.config.body.heads == (64 if name == "infvit_linear_4" else 16)
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_at_the_published_counts(name):
+    with torch.device("meta"):
+        model = create_model(f"infvit_{name}")
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", sorted(list_models("infvit_*")))
+def test_every_preset_has_the_biases_of_softmax_and_an_ordinary_class_token(name):
+    with torch.device("meta"):
+        model: Any = create_model(name)
+    kernel = model.body.blocks[0].operator.kernel
+    parts = ("query", "value") if "linear" in name else ("query", "key", "value")  # keys are tied
+    assert all(getattr(kernel, part).bias is not None for part in parts)
+    assert model.encoder.token_kind == "ordinary"
+    domain = model.encoder.domain(torch.empty(1, *model.config.input_shape))
+    assert domain.kind == "uniform"
+
+
 @pytest.mark.parametrize("kind", ["linear", "pure"])
 def test_block_l_adds_the_lth_power_of_the_decay(kind):
     model = small(kind, decay=0.5, depth=3)
@@ -62,7 +92,7 @@ def test_block_l_adds_the_lth_power_of_the_decay(kind):
     assert [block.operator.kernel.gamma for block in model.body.blocks] == [0.5] * 3
     seen = model.trace(images())
     for power, (operator, u, domain) in enumerate(seen, 1):
-        one = type(operator)(16, 4, decay=0.5).double()
+        one = type(operator)(16, 4, decay=0.5, bias=True).double()
         one.load_state_dict(operator.state_dict())
         bias = operator.projection.bias
         assert_close(operator(u, domain) - bias, 0.5 ** (power - 1) * (one(u, domain) - bias))

@@ -12,6 +12,7 @@ from fredholm.errors import OptionError
 from fredholm.families.itnet import compress
 from fredholm.integral import read_strategy
 from fredholm.kernels import Proposal, auxiliary_loss
+from fredholm.models import create_model
 from fredholm.operators import Exact, MonteCarlo, create_operator
 from fredholm.ops.anchors import Mixture
 
@@ -121,3 +122,45 @@ def test_padding_alone_leaves_no_loss():
         torch.randn(1, 5, 8), Domain.line(5).replace(valid=torch.zeros(1, 5, dtype=torch.bool))
     )
     assert auxiliary_loss(operator) == 0
+
+
+def test_raw_coordinates_are_read_as_they_are():
+    torch.manual_seed(0)
+    operator = create_operator("itnet", 8, 2, position_dim=2, width=3, frequencies=0)
+    kernel = operator.kernel
+    assert kernel.sizes["relative"] == 2
+    assert not any("fourier" in name for name in operator.state_dict())
+    x, y, u = torch.rand(1, 1, 2, 1, 2), torch.rand(1, 1, 1, 3, 2), torch.zeros(1, 2, 1, 1, 4)
+    z = torch.cat([*torch.broadcast_tensors(x, y, x - y), (x - y).norm(dim=-1, keepdim=True)], -1)
+    first = kernel.weight1[0, :, :7]
+    expected = torch.nn.functional.gelu(z @ first.mT)
+    assert_close(kernel.hidden(x, y, u, u), expected.expand(1, 2, 2, 3, 3))
+
+
+def test_epsilon_scales_the_second_layer_alone():
+    torch.manual_seed(0)
+    kernel = create_operator("itnet", 32, 2, width=64, frequencies=2, epsilon=0.1).kernel
+    assert kernel.weight2.std().item() == pytest.approx(0.1 / 8, rel=0.03)
+    assert torch.equal(kernel.bias2[0], torch.eye(16))
+
+
+def test_a_start_of_zero_keeps_the_stream_near_one():
+    """Twelve blocks of the paper's formula multiply the stream's size, as each adds W u = u."""
+
+    def growth(start: float) -> float:
+        torch.manual_seed(0)
+        options = {"width": 16, "frequencies": 4, "sigma": 1.0, "start": start}
+        sizes = {"dim": 64, "depth": 12, "heads": 4, "dropout": 0.0, "operator_options": options}
+        model = create_model("itnet_micro", body=sizes).eval()
+        u, domain = model.encoder(torch.rand(2, 1, 28, 28))
+        # The stream has size one, as behind a layer norm.
+        u = first = torch.nn.functional.layer_norm(u, u.shape[-1:])
+        for block in model.body.blocks:
+            u = block(u, domain)
+        return (u.std() / first.std()).item()
+
+    assert 10 < growth(1.0) < 25
+    assert growth(0.0) < 2
+    operator = create_operator("itnet", 8, 2, **SMALL, start=0.5)
+    operator.reset_parameters()
+    assert torch.equal(operator.residual.weight, torch.eye(8) / 2)

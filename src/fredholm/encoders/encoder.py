@@ -14,6 +14,15 @@ from ..domain import Domain
 from ..errors import OptionError
 from ..registry import Registered, Registry
 
+TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a point
+
+
+def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
+    """A class token's point before those of a domain: a ``reader`` has no mass, so that it reads
+    the others and none reads it; an ``ordinary`` one has that of any other point.
+    """
+    return Domain.join(token, domain, balance=(0.0, 1.0) if kind == "reader" else None)
+
 
 class Encoder(nn.Module):
     """Raw data to (features (B, N, D), their domain).

@@ -15,6 +15,7 @@ from .encoder import Encoder, EncoderConfig, register_encoder
 from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
+GRAPH_MEASURES = ("weights", "nodes")
 NULL = 1e-4  # Laplacian eigenvalues below this belong to the components, not to their shape
 
 
@@ -28,6 +29,7 @@ class GraphConfig(EncoderConfig):
         vocabulary: how many tokens there are, where nodes are bags of tokens.
         eigenvectors: how many a position has.
         off_edges: what a pair without an edge counts: ``learned``, ``none`` or ``all``.
+        measure: ``weights``, a mean by the weights of pairs, or ``nodes``, 1 / N per node.
     """
 
     of_data = ("channels", "vocabulary", "eigenvectors")
@@ -37,10 +39,11 @@ class GraphConfig(EncoderConfig):
     vocabulary: int | None = None
     eigenvectors: int = 8
     off_edges: str = "learned"
+    measure: str = "weights"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known(self, off_edges=OFF_EDGES)
+        check_known(self, off_edges=OFF_EDGES, measure=GRAPH_MEASURES)
         check_counts(self, "channels", "vocabulary", "eigenvectors")
         if (self.channels is None) == (self.vocabulary is None):
             got = f"channels={self.channels}, vocabulary={self.vocabulary}"
@@ -53,6 +56,7 @@ class GraphConfig(EncoderConfig):
         return GraphEncoder(
             eigenvectors=self.eigenvectors,
             off_edges=self.off_edges,
+            measure=self.measure,
             dim=dim,
             dropout=dropout,
             **given(self, "channels", "vocabulary"),
@@ -82,6 +86,8 @@ class GraphEncoder(Encoder):
         vocabulary: how many tokens there are, 0 being padding.
         off_edges: see above.
         start: of θ.
+        measure: ``weights``: the mean above; ``nodes``: the paper's formula to the letter,
+            :math:`\frac{1}{N}\sum_j w_{ij} K u_j`, whose size grows with a node's degree.
         dropout: after the embedding.
 
     Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source,
@@ -118,13 +124,14 @@ class GraphEncoder(Encoder):
         vocabulary: int = 0,
         off_edges: str = "learned",
         start: float = -2.0,
+        measure: str = "weights",
         dropout: float = 0.0,
     ):
         super().__init__()
-        if off_edges not in OFF_EDGES:
-            raise OptionError(
-                f"off_edges: received {off_edges!r}{suggest(str(off_edges), OFF_EDGES)}"
-            )
+        checks = (("off_edges", off_edges, OFF_EDGES), ("measure", measure, GRAPH_MEASURES))
+        for name, value, known in checks:
+            if value not in known:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
             raise OptionError(
@@ -132,7 +139,7 @@ class GraphEncoder(Encoder):
                 f"{got}"
             )
         self.position_dim, self.channels, self.dim = eigenvectors, channels, dim
-        self.off_edges = off_edges
+        self.off_edges, self.measure = off_edges, measure
         self.embed = nn.Linear(channels, dim) if channels else None
         self.words = nn.Embedding(vocabulary, dim, padding_idx=0) if vocabulary else None
         self.theta = nn.Parameter(torch.tensor(float(start))) if off_edges == "learned" else None
@@ -187,8 +194,8 @@ class GraphEncoder(Encoder):
     def pairs(
         self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
     ) -> Tensor:
-        """log(w / mean of w over the real points), -inf where nothing is seen, (B, N, N): the
-        domain's density of pairs.
+        """log(w / mean of w over the real points), or log w under the measure of nodes, -inf where
+        nothing is seen, (B, N, N): the domain's density of pairs.
         """
         linked = edges | torch.eye(edges.shape[1], dtype=torch.bool, device=edges.device)
         real = valid[:, None, :]
@@ -202,6 +209,8 @@ class GraphEncoder(Encoder):
         weight = torch.where(real, weight, 0.0)
         seen = weight > 0
         total = weight.sum(-1, keepdim=True)
+        if self.measure == "nodes":
+            total = real.sum(-1, keepdim=True).to(dtype)
         # The domain divides by the number of points a node sees; the density undoes that, so that a
         # node takes the weighted mean.
         count = seen.sum(-1, keepdim=True).clamp(min=1)

@@ -22,7 +22,7 @@ from ..configuration import (
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import TOKENS, Encoder, EncoderConfig, register_encoder, with_token
 
 POSITIONS = ("fourier", "learned")
 
@@ -40,6 +40,8 @@ class ImageConfig(EncoderConfig):
         positions: ``fourier``, a function of the coordinates, or ``learned``, a table interpolated
             for other sizes.
         frequencies, sigma: of ``fourier`` positions.
+        token: a class token's mass: ``reader`` (none: it reads, and no patch reads it) or
+            ``ordinary`` (that of a patch, as of a vision transformer).
     """
 
     of_data = ("image_size", "channels")
@@ -51,10 +53,11 @@ class ImageConfig(EncoderConfig):
     positions: str = "fourier"
     frequencies: int | None = None
     sigma: float | None = None
+    token: str = "reader"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", image_sides(self.image_size))
-        check_known(self, positions=POSITIONS)
+        check_known(self, positions=POSITIONS, token=TOKENS)
         super().__post_init__()
         check_counts(self, "image_size", "channels", "patch", "frequencies")
         check_positive(self, "sigma")
@@ -78,6 +81,7 @@ class ImageConfig(EncoderConfig):
             dropout=dropout,
             positions=self.positions,
             grid=self.grid,
+            token=self.token,
             **given(self, "frequencies", "sigma"),
         )
 
@@ -110,9 +114,10 @@ class ImageEncoder(Encoder):
         patch: side of a square patch in pixels, or (height, width).
         channels: C.
         dim: width D of the features.
-        class_token: whether a token stands at the centre of the square with measure 0: it reads the
-            image and no patch reads it. It leaves the regular grid, so displacement tables no
-            longer apply.
+        class_token: whether a token stands at the centre of the square. It leaves the regular
+            grid, so displacement tables no longer apply.
+        token: ``reader``: it has measure 0, reads the image and no patch reads it; ``ordinary``:
+            the measure of a patch.
         frequencies, sigma: of γ. Positions lie in [0, 1]².
         dropout: after the embedding.
         positions: ``fourier``: :math:`p(x) = P\,\gamma(x)`, a function of the coordinate;
@@ -148,12 +153,12 @@ class ImageEncoder(Encoder):
         dropout: float = 0.0,
         positions: str = "fourier",
         grid: tuple[int, int] | None = None,
+        token: str = "reader",
     ):
         super().__init__()
-        if positions not in POSITIONS:
-            raise OptionError(
-                f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}"
-            )
+        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
+            if value not in known:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
         if positions == "learned" and grid is None:
             raise OptionError(
                 "learned positions need grid=(rows, columns), the patches of the images in training"
@@ -169,6 +174,7 @@ class ImageEncoder(Encoder):
             nn.Parameter(torch.zeros(dim, *grid)) if positions == "learned" and grid else None
         )
         self.token = nn.Parameter(torch.zeros(dim)) if class_token else None
+        self.token_kind = token
         self.dropout = nn.Dropout(dropout)
         nn.init.trunc_normal_(self.embed.weight, std=0.02)
         nn.init.zeros_(self.embed.bias)
@@ -208,7 +214,7 @@ class ImageEncoder(Encoder):
         if self.token is None:
             return domain
         centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))
-        return Domain.join(centre, domain, balance=(0.0, 1.0))
+        return with_token(centre, domain, self.token_kind)
 
     def _grid(self, images: Tensor) -> tuple[int, int]:
         if images.dim() != 4 or images.shape[1] != self.channels:

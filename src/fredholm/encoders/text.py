@@ -14,7 +14,7 @@ from ..configuration import check_counts, check_known, check_positive, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import TOKENS, Encoder, EncoderConfig, register_encoder, with_token
 
 POSITIONS = ("fourier", "learned", "none")
 
@@ -31,6 +31,10 @@ class TextConfig(EncoderConfig):
         causal: a token sees those up to its own.
         positions: ``fourier``, ``learned`` or ``none``.
         frequencies, sigma: of ``fourier`` positions.
+        token: a class token's mass: ``reader`` (none: it reads, and no token reads it) or
+            ``ordinary`` (that of a token).
+        initial: standard deviation of the embeddings at first; None for dim^(-1/2), so that tokens
+            outweigh their places.
     """
 
     input_dtype = torch.int64
@@ -44,12 +48,14 @@ class TextConfig(EncoderConfig):
     positions: str = "fourier"
     frequencies: int | None = None
     sigma: float | None = None
+    token: str = "reader"
+    initial: float | None = None
 
     def __post_init__(self) -> None:
-        check_known(self, positions=POSITIONS)
+        check_known(self, positions=POSITIONS, token=TOKENS)
         super().__post_init__()
         check_counts(self, "vocabulary", "max_length", "views", "frequencies")
-        check_positive(self, "sigma")
+        check_positive(self, "sigma", "initial")
 
     @classmethod
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
@@ -71,7 +77,8 @@ class TextConfig(EncoderConfig):
             causal=self.causal,
             views=self.views,
             dropout=dropout,
-            **given(self, "frequencies", "sigma"),
+            token=self.token,
+            **given(self, "frequencies", "sigma", "initial"),
         )
 
     @property
@@ -100,8 +107,11 @@ class TextEncoder(Encoder):
         max_length: the unit of positions, and the longest text where positions are learned.
         positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of
             ``max_length`` rows; ``none``: for operators that read positions themselves.
-        class_token: whether a token stands in front with measure 0: it reads the text and no token
-            reads it.
+        class_token: whether a token stands in front.
+        token: ``reader``: it has measure 0, reads the text and no token reads it; ``ordinary``: the
+            measure of a token.
+        initial: standard deviation of the embeddings at first, default :math:`D^{-1/2}`; the paper
+            of ITNet has 0.02.
         views: texts of one sample: numbers (B, V, N) make V·B signals, those of a sample one after
             the other.
         causal: a token sees those up to its own.
@@ -139,12 +149,13 @@ class TextEncoder(Encoder):
         frequencies: int = 16,
         sigma: float = 3.0,
         dropout: float = 0.0,
+        token: str = "reader",
+        initial: float | None = None,
     ):
         super().__init__()
-        if positions not in POSITIONS:
-            raise OptionError(
-                f"positions: received {positions!r}{suggest(str(positions), POSITIONS)}"
-            )
+        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
+            if value not in known:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
         if causal and class_token:
             raise OptionError(
                 "pool: a class token in front of a causal text sees nothing; use pool='last' or "
@@ -159,15 +170,17 @@ class TextEncoder(Encoder):
         )
         self.table = nn.Parameter(torch.empty(max_length, dim)) if positions == "learned" else None
         self.token = nn.Parameter(torch.empty(dim)) if class_token else None
+        self.token_kind, self.initial = token, initial
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        r"""Embeddings normal with variance 1 / D, positions truncated normal 0.02, so that tokens
-        outweigh their places; padding zero.
+        r"""Embeddings normal, of ``initial`` or variance 1 / D; positions truncated normal 0.02;
+        padding zero.
         """
-        nn.init.normal_(self.embed.weight, std=self.embed.embedding_dim**-0.5)
+        std = self.embed.embedding_dim**-0.5 if self.initial is None else self.initial
+        nn.init.normal_(self.embed.weight, std=std)
         for weight in (self.table, self.token, self.position.weight if self.position else None):
             if weight is not None:
                 nn.init.trunc_normal_(weight, std=0.02)
@@ -259,6 +272,5 @@ class TextEncoder(Encoder):
         )  # the positions stay those of one grid, shared by the batch
         if self.token is None:
             return line
-        return Domain.join(
-            Domain.points(torch.zeros_like(line.positions[:1])), line, balance=(0.0, 1.0)
-        )
+        start = Domain.points(torch.zeros_like(line.positions[:1]))
+        return with_token(start, line, self.token_kind)

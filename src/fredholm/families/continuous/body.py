@@ -66,7 +66,8 @@ class ContinuousConfig(EvolutionConfig):
 
         sizes = {"dim": self.dim, "depth": self.depth}
         return ContinuousBody(
-            [make_evolution(self, terms, **sizes, steps=self.steps, horizon=self.horizon)]
+            [make_evolution(self, terms, **sizes, steps=self.steps, horizon=self.horizon)],
+            self.train_steps,
         )
 
 
@@ -90,9 +91,10 @@ class ContinuousBody(Body):
         (torch.Size([2, 2]), torch.Size([2, 2]))
     """
 
-    def __init__(self, evolutions: list[Evolution]):
+    def __init__(self, evolutions: list[Evolution], train_steps: tuple[int, int] | None = None):
         super().__init__()
         self.evolutions: Any = nn.ModuleList(evolutions)
+        self.train_steps = train_steps
 
     @property
     def evolution(self) -> Evolution:
@@ -106,7 +108,12 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """``observer`` is told of every substep."""
+        """``observer`` is told of every substep. In training ``steps`` are drawn where the body was
+        built with a range of them, unless they are given.
+        """
+        if steps is None and self.training and self.train_steps is not None:
+            least, most = self.train_steps
+            steps = int(torch.randint(least, most + 1, ()))
         u, domain = self.start(u, domain, steps, observer)
         return self.evolution(u, domain, steps=steps, observer=observer), domain
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...configuration import check_counts, check_known, check_positive, check_rates
+from ...errors import OptionError
 from ...models import BodyConfig
 
 NORMS = ("post", "pre", "soft", "none")
@@ -23,6 +24,8 @@ class EvolutionConfig(BodyConfig):
             parameters.
         steps: N_t, the time steps of a forward pass; None for K. It changes no weight: a trained
             model runs with any number.
+        train_steps: in training every forward takes a number of steps drawn evenly from the first
+            to the second of these, None for ``steps``; evaluation always takes ``steps``.
         scheme: ``lie``, ``strang``, ``parallel``, ``relaxed`` (the paper's 4 + J substeps, for Δt =
             1), or the groups of a hybrid scheme such as ``((0, 1), (2,))``.
         control: ``constant``: piecewise constant between knots; ``linear``: interpolated;
@@ -40,6 +43,7 @@ class EvolutionConfig(BodyConfig):
 
     horizon: float | None = None
     steps: int | None = None
+    train_steps: tuple[int, int] | None = None
     scheme: Any = "lie"
     control: str = "constant"
     norm: str = "pre"
@@ -55,6 +59,7 @@ class EvolutionConfig(BodyConfig):
         if not isinstance(self.scheme, str):
             object.__setattr__(self, "scheme", tuple(tuple(group) for group in self.scheme))
         check_known(self, norm=NORMS, control=CONTROLS)
+        _check_range(self)
         super().__post_init__()
         check_counts(self, "steps")
         check_positive(self, "mlp_ratio", "penalty", "horizon")
@@ -64,3 +69,16 @@ class EvolutionConfig(BodyConfig):
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
         norm = given.get("norm", "pre")
         return {} if norm == "soft" else {"penalty": f"norm={norm!r}"}
+
+
+def _check_range(c: EvolutionConfig) -> None:
+    given: Any = c.train_steps
+    if given is None:
+        return
+    whole = isinstance(given, (list, tuple)) and all(type(n) is int for n in given)
+    if not whole or len(given) != 2 or not 1 <= given[0] <= given[1]:
+        raise OptionError(
+            f"train_steps: received {given!r}; needs the least and the largest number of steps, "
+            "such as [2, 8]"
+        )
+    object.__setattr__(c, "train_steps", tuple(given))

@@ -37,6 +37,7 @@ class StagesConfig(EvolutionConfig):
             the stage's evolution runs. ``steps`` and ``horizon`` are those of the last stage; the
             others take as many in proportion to their knots.
         kernel: side of the stages' embeddings and of the convolutions in their attention.
+        periodic: whether those in the attention go on at the other end of the grid.
     """
 
     any_width = True
@@ -44,6 +45,7 @@ class StagesConfig(EvolutionConfig):
 
     stages: Any = ((64, 4, 4, 4),)
     kernel: int = 3
+    periodic: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(tuple(stage) for stage in self.stages))
@@ -72,7 +74,7 @@ class StagesConfig(EvolutionConfig):
             ConvolutionalEmbedding(before, after, 2 * stride - 1, stride=stride)
             for before, (after, _, _, stride) in zip(widths, self.stages)
         ]
-        return StagesBody(evolutions, embeddings)
+        return StagesBody(evolutions, embeddings, self.train_steps)
 
     def _evolution(self, stage: tuple[int, ...], position_dim: int) -> Evolution:
         dim, depth, heads, _ = stage
@@ -105,7 +107,7 @@ class StagesConfig(EvolutionConfig):
         )
         if self.operator == "softmax":
             operator: nn.Module = ConvolutionalAttention(
-                dim, heads, kernel_size=self.kernel, batch_norm=False
+                dim, heads, kernel_size=self.kernel, batch_norm=False, periodic=self.periodic
             )
             return [OperatorTerm(operator, dim, norm=before(), **branches), network]
         operator = make_operator(
@@ -125,8 +127,13 @@ class StagesBody(ContinuousBody):
         torch.Size([1, 10])
     """
 
-    def __init__(self, evolutions: list[Evolution], embeddings: list[nn.Module]):
-        super().__init__(evolutions)
+    def __init__(
+        self,
+        evolutions: list[Evolution],
+        embeddings: list[nn.Module],
+        train_steps: tuple[int, int] | None = None,
+    ):
+        super().__init__(evolutions, train_steps)
         self.embeddings: Any = nn.ModuleList(embeddings)
 
     def start(

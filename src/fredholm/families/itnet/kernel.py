@@ -63,21 +63,23 @@ class MLPKernel(HiddenKernel, SplitHidden):
             for every pair.
         groups: which of :data:`GROUPS` the network reads; ``()`` is the constant kernel. See
             :func:`ablations`.
-        frequencies, sigma, learned_frequencies: of γ, see :class:`FourierFeatures`.
+        frequencies, sigma, learned_frequencies: of γ, see :class:`FourierFeatures`; without
+            ``frequencies`` (0) γ(x) = x, the raw coordinates.
+        epsilon: ε, the scale of W2 at first.
         per_head_hidden: a W1 for each head.
         output: ``"full"``, or ``"compact"``:
             :math:`K = \sum_k h_k (\mathrm{diag}(d_k) + U_k V_k^T) + b_2`.
         rank: of the compact output's U, V.
         activation: a name of :data:`fredholm.families.itnet.hidden_first.ACTIVATIONS`.
 
-    Initialisation: W1 ~ N(0, 0.02²), b1 = 0, W2 ~ N(0, 0.01² / w), b2 = I: the operator starts as
+    Initialisation: W1 ~ N(0, 0.02²), b1 = 0, W2 ~ N(0, ε² / w), b2 = I: the operator starts as
     the global mean. The compact output has the same variance.
 
     Raises:
         OptionError: unknown group, output or activation, sizes that are not positive.
 
-    Reference: ITNet Eqs. 3, 196-198, Tables 5, 11; App. H.3. W1's scale is not given there; 0.02 is
-    ours.
+    Reference: ITNet Eqs. 3, 196-198, Tables 5, 11, 23; App. H.3. W1's scale is not given there;
+    0.02 is ours.
 
     Example:
         >>> MLPKernel(heads=2, dim=4, groups=("query", "key")).width
@@ -102,6 +104,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         output: str = "full",
         rank: int = 2,
         activation: str = "gelu",
+        epsilon: float = 0.01,
     ):
         super().__init__(heads, dim)
         _check_options(width, depth, groups, output, rank, activation)
@@ -109,10 +112,10 @@ class MLPKernel(HiddenKernel, SplitHidden):
         self.groups = tuple(g for g in GROUPS if g in groups)
         self.reads_query = any(g in self.groups for g in ("query", "product"))
         self.fourier = None
-        if any(g in self.groups for g in _FOURIER):
+        if frequencies and any(g in self.groups for g in _FOURIER):
             self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
         self.sizes = {
-            g: 2 * frequencies if g in _FOURIER else 1 if g == "distance" else dim
+            g: (2 * frequencies or position_dim) if g in _FOURIER else 1 if g == "distance" else dim
             for g in self.groups
         }
         h = heads if per_head_hidden else 1
@@ -131,7 +134,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             self.left = nn.Parameter(torch.empty(heads, dim, rank, width))
             self.right = nn.Parameter(torch.empty(heads, dim, rank, width))
         self.bias2 = nn.Parameter(torch.empty(heads, dim, dim))
-        self.reset_parameters()
+        self.reset_parameters(epsilon)
 
     def reset_parameters(self, epsilon: float = 0.01) -> None:
         """The paper's initialisation: near-linear hidden units, and an output that starts as the
@@ -194,8 +197,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         raise KeyError(group)
 
     def _gamma(self, x: Tensor) -> Tensor:
-        assert self.fourier is not None
-        return self.fourier(x)
+        return x if self.fourier is None else self.fourier(x)
 
     def _project(self, inputs: Tensor, group: str) -> Tensor:
         weight = cast(self._weight(group), inputs.dtype)
@@ -223,13 +225,18 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
         The relative group's columns γ(y) come last: a second set of query columns meets them alone.
         """
-        relative = columns and "relative" in self.groups
+        shifted = columns and "relative" in self.groups
+        relative = shifted and self.fourier is not None
         gamma = self._gamma(y)[:, None] if relative else None
         terms: dict[str, Tensor] = {"key_bias": uy.new_zeros(1, 1, uy.shape[2], self.width)}
         if "key_position" in self.groups:
             terms["key_bias"] = self._of_positions("key_position", y, gamma, uy.dtype)
         if "key" in self.groups:
             terms["key_bias"] = terms["key_bias"] + self._project(uy, "key")
+        if shifted and not relative:  # W (x - y) = W x - W y
+            terms["key_bias"] = terms["key_bias"] - self._of_positions(
+                "relative", y, None, uy.dtype
+            )
         parts = [uy] if "product" in self.groups else []
         if gamma is not None:
             parts.append(_like(gamma, uy))
@@ -254,12 +261,15 @@ class MLPKernel(HiddenKernel, SplitHidden):
         """
         terms: dict[str, Any] = {"activation": self.activation}
         bias = self.bias1[:, None].to(ux.dtype)
-        relative = columns and "relative" in self.groups
+        shifted = columns and "relative" in self.groups
+        relative = shifted and self.fourier is not None
         gamma = self._gamma(x)[:, None] if relative else None
         if "query_position" in self.groups:
             bias = bias + self._of_positions("query_position", x, gamma, ux.dtype)
         if "query" in self.groups:
             bias = bias + self._project(ux, "query")
+        if shifted and not relative:
+            bias = bias + self._of_positions("relative", x, None, ux.dtype)
         # a bias without positions or features is the same at all queries; the op reads N from it
         lead = torch.broadcast_shapes(bias.shape[:-2], (1, 1))
         terms["query_bias"] = bias.expand(*lead, ux.shape[2], self.width)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ...errors import OptionError
 from ...integral import IntegralOperator, Strategy, add_proposal, head_width, register_operator
 from .kernel import GROUPS, MLPKernel
@@ -31,9 +33,11 @@ class ITNetOperator(IntegralOperator):
         strategy, out_dim: see :class:`IntegralOperator`.
         proposal: options of the :class:`fredholm.kernels.Proposal` that ``MonteCarlo`` draws keys
             from; True for its defaults, False for none.
+        start: W at first, as a multiple of the identity. 1 is the paper's formula, under which the
+            stream of a model grows, as a block adds W u to a u of its own; 0 leaves it near one.
         kernel_options: further options of :class:`fredholm.kernels.MLPKernel`: ``depth``,
             ``groups``, ``frequencies``, ``sigma``, ``learned_frequencies``, ``per_head_hidden``,
-            ``output``, ``rank``, ``activation``.
+            ``output``, ``rank``, ``activation``, ``epsilon``.
 
     Shape: (B, N, dim) to (B, N, out_dim).
 
@@ -57,6 +61,7 @@ class ITNetOperator(IntegralOperator):
         strategy: Strategy | str | Mapping[str, Any] = "auto",
         out_dim: int | None = None,
         proposal: bool | Mapping[str, Any] = False,
+        start: float = 1.0,
         **kernel_options,
     ):
         kernel = MLPKernel(
@@ -68,10 +73,21 @@ class ITNetOperator(IntegralOperator):
             **kernel_options,
         )
         super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
+        self.start = start
+        self._scale_start()
         if proposal is not False:
             add_proposal(
                 self, position_dim, **({} if proposal is True else _proposal_options(proposal))
             )
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._scale_start()
+
+    def _scale_start(self) -> None:
+        if self.start != 1.0 and self.residual is not None:
+            with torch.no_grad():
+                self.residual.weight.mul_(self.start)
 
 
 @register_operator("itnet_low_rank")

@@ -108,7 +108,25 @@ def migrate_recipe(raw: dict[str, Any]) -> dict[str, Any]:
         for place, value in _moved(key, model):
             part, _, field = place.partition(".")
             result.setdefault(part, {})[field] = value
-    return {**raw, "model": result}
+    return _with_first_presets({**raw, "model": result})
+
+
+# InfViT's small presets had no biases in their queries, keys and values, and a class token without
+# mass, when flat keys were written.
+_FIRST_OPERATORS = {"infvit_linear_pico": "linear_infsa", "infvit_pure_pico": "infsa"}
+
+
+def _with_first_presets(raw: dict[str, Any]) -> dict[str, Any]:
+    """A recipe with the fields that its model's preset had in the first release."""
+    model, operator = raw["model"], raw.get("operator") or {}
+    if not str(model.get("name")).startswith("infvit_") or "pico" not in model["name"]:
+        return raw
+    encoder = {"token": "reader", **model.get("encoder", {})}
+    named = operator if isinstance(operator, Mapping) else {"name": operator}
+    own = _FIRST_OPERATORS.get(model["name"])
+    if own is not None and named.get("name") in (None, own):
+        raw = {**raw, "operator": {"bias": False, **named, "name": own}}
+    return {**raw, "model": {**model, "encoder": encoder}}
 
 
 def migrate_override(text: str) -> str:

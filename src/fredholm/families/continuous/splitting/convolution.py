@@ -4,6 +4,8 @@ and fewer tokens.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -99,6 +101,8 @@ class ConvolutionalAttention(nn.Module):
         bias: of the projections W.
         batch_norm: BN after each filter; without it the filters alone.
         scale: of the scores, by default :math:`d_h^{-1/2}`.
+        periodic: whether the grid goes on at its other end, as the paper's theory has it; else
+            zeros lie beyond its edge.
 
     Shape: (B, N, dim) on a regular grid of N points with equal masses, no padding, order or pairs,
     to (B, N, dim).
@@ -121,6 +125,7 @@ class ConvolutionalAttention(nn.Module):
         bias: bool = True,
         batch_norm: bool = True,
         scale: float | None = None,
+        periodic: bool = False,
     ):
         super().__init__()
         width = head_width(dim, heads)
@@ -133,9 +138,9 @@ class ConvolutionalAttention(nn.Module):
         self.scale = width**-0.5 if scale is None else scale
 
         def filtered(step: int) -> nn.Sequential:
-            filters = _CONVOLUTIONS[axes](
-                dim, dim, kernel_size, step, kernel_size // 2, groups=dim, bias=False
-            )
+            sizes: Any = (dim, dim, kernel_size, step, kernel_size // 2)
+            mode = "circular" if periodic else "zeros"
+            filters = _CONVOLUTIONS[axes](*sizes, groups=dim, bias=False, padding_mode=mode)
             return nn.Sequential(filters, *([_BATCH_NORMS[axes](dim)] if batch_norm else []))
 
         self.filters = nn.ModuleDict(
