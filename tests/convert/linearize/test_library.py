@@ -131,6 +131,28 @@ def test_a_converted_encoder_in_its_place(copied):
         )
 
 
+@pytest.mark.parametrize("name", ["whisper", "bart"])
+def test_encoder_and_decoder_at_once(name, tmp_path):
+    """Cross attention stays; the decoder looks back along its window and keeps a state."""
+    arguments, kept = inputs(name), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    arguments.pop("decoder_input_ids", None)
+    replaced = replace_attention(library(name), "hedgehog", keep_refused=True, window=3)
+    side = ("encoder", "decoder")
+    found = [f"model.{x}.layers.{i}.self_attn" for x in side for i in range(2)]
+    assert [x.name for x in replaced.layers] == found
+    assert list(replaced.refused) == [f"model.decoder.layers.{i}.encoder_attn" for i in range(2)]
+    assert [part.window for part in replaced.parts.values()] == [None, None, 3, 3]
+    with torch.no_grad():
+        out = replaced.model.generate(**arguments, **kept)
+        assert out.equal(replaced.model.generate(**arguments, **kept, use_cache=False))
+        with replaced.mode("softmax"):
+            assert replaced.model.generate(**arguments, **kept, use_cache=False).equal(
+                library(name).generate(**arguments, **kept)
+            )
+        loaded = load_linearized(save_linearized(replaced, tmp_path))
+        assert loaded.generate(**arguments, **kept).equal(out)
+
+
 def test_attention_that_the_small_call_did_not_reach_is_named():
     decoder = source("bart").get_decoder()
     with pytest.raises(ConversionError, match=r"layers\.0\.encoder_attn: was not reached"):

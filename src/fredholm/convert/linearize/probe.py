@@ -59,20 +59,21 @@ class Probe:
 
 
 @torch.no_grad()
-def probe(model: Any, inputs: dict[str, Any] | None = None) -> Probe:
+def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: bool = False) -> Probe:
     """Which modules call the interface and with what heads, in order, by one forward pass.
 
     Args:
         model: of the library; comes back with the attention implementation it had, and in its mode.
         inputs: arguments of one call; default a few tokens, a blank image, a short silence, as the
             configuration says.
+        keep_refused: whether cross attention, of an encoder-decoder, may stay as it is.
 
     Raises:
         ConversionError: a model that does not go through the interface, or needs other inputs, by
             name.
     """
     register()
-    _check_interface(model)
+    _check_interface(model, keep_refused)
     keep_softmax(model)
     given = inputs is not None
     inputs = small_call(model) if inputs is None else inputs
@@ -103,15 +104,16 @@ def probe(model: Any, inputs: dict[str, Any] | None = None) -> Probe:
     return Probe(list(result.values()), unreached, inputs, before, shape)
 
 
-def _check_interface(model: Any) -> None:
+def _check_interface(model: Any, keep_refused: bool) -> None:
     kind = type(model).__name__
     if any(hasattr(module, SLOT) for module in model.modules()):
         raise ConversionError(
             f"{kind} was converted already; convert its source, with all layers at once"
         )
-    if "decoder_input_ids" in inspect.signature(model.forward).parameters:
+    if _has_decoder(model) and not keep_refused:
         raise ConversionError(
-            f"{kind} is an encoder-decoder, whose cross attention is not converted; convert its "
+            f"{kind} is an encoder-decoder, whose cross attention is not converted; "
+            "keep_refused=True leaves that as it is and converts the rest, or convert its "
             "encoder alone, model.get_encoder(), and put the converted one in its place"
         )
     if not model._can_set_attn_implementation():
@@ -120,6 +122,11 @@ def _check_interface(model: Any) -> None:
             "relative bias inside, as T5 and DeBERTa have, or an older implementation), so that "
             "nothing can take its place"
         )
+
+
+def _has_decoder(model: Any) -> bool:
+    """Whether a model is an encoder-decoder."""
+    return "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 
 def path_problem(model: nn.Module, module: nn.Module) -> str:
@@ -177,6 +184,9 @@ def small_call(model: Any) -> dict[str, Any]:
     if sizes is not None:
         values = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
         result[main] = values.to(device, dtype)
+    if _has_decoder(model):  # of another length, by which cross attention is known
+        ids = torch.arange(2, TOKENS, device=device)
+        result["decoder_input_ids"] = ids[None] % _vocabulary(model)
     if not result:
         raise ConversionError(
             f"{type(model).__name__} reads {main}, of which no small example is known; give one, "
@@ -262,7 +272,7 @@ def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> It
 
     def replaced(module: nn.Module, args: Any, output: Any) -> Any:
         if u is not None:
-            return u
+            return u if u.shape == output.shape else output  # a decoder's tokens stay
         if isinstance(output, Tensor):
             shapes.append(tuple(output.shape))
         return output

@@ -201,16 +201,14 @@ def _transformers(
 ) -> Replaced:
     from .probe import probe, verify
 
-    probed = probe(model, inputs)
+    probed = probe(model, inputs, keep_refused=keep_refused)
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
     reasons |= probed.unreached
-    if window is not None and asked:
-        reasons |= {
-            name: f"has no causal order, along which window={window} could look back"
-            for name, call in calls.items()
-            if not call.causal
-        }
+    if window is not None and asked and not any(call.causal for call in calls.values()):
+        reasons |= dict.fromkeys(
+            calls, f"has no causal order, along which window={window} could look back"
+        )
     wanted = choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
