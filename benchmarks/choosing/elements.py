@@ -130,11 +130,11 @@ ELEMENTS = {
         Element(
             ComparedTask(
                 "long",
-                "the sum of two marked numbers among 256",
+                "the sum of two marked numbers among 200",
                 "ckcnn-adding",
                 (
                     *BACKBONE,
-                    "data.options={length: 256, train: 2000, val: 200, test: 500}",
+                    "data.options={length: 200, train: 2000, val: 200, test: 500}",
                     "training.epochs=8",
                 ),
                 {"ckconv": {"omega": 14.55}},

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..kit.claims import Claim, Sample
-from ..kit.statistics import beyond_best
+from ..kit.statistics import Rows, beyond_best
 from .kernels import NETWORKS
 
 Results = dict[str, Any]
@@ -22,9 +22,14 @@ WHOLE, HALF, LOST = (
 )  # observations lost, rates trained, tested
 
 
+def rows_of(results: Results, section: str) -> Rows:
+    """The runs at each variant's best setting, or where there are none those at one setting."""
+    return results.get(f"{section} tuned") or results.get(section, [])
+
+
 def ahead(section: str, name: str, others: tuple[str, ...]) -> Sample:
     """A variant less the best of others, seed by seed."""
-    return lambda results: beyond_best(results.get(section, []), name, others)
+    return lambda results: beyond_best(rows_of(results, section), name, others)
 
 
 def losses(
@@ -70,7 +75,7 @@ def scores(section: str) -> Callable[[Results], str]:
     """Mean accuracies of a section's variants."""
 
     def shown(results: Results) -> str:
-        rows = results.get(section, [])
+        rows = rows_of(results, section)
         return ", ".join(
             f"{name} {100 * statistics.mean(r['accuracy'] for r in rows if r['variant'] == name):.1f}"
             for name in dict.fromkeys(row["variant"] for row in rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..kit.grid import Section
 
 COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (170.0, 30)}
@@ -83,6 +85,64 @@ SECTIONS = {
         permuted(*DIGITS),
         {f"omega = {omega:g}": (f"operator.omega={omega:g}",) for omega in (1, 3, 10, 30, 100)},
     ),
+}
+
+# --- at each variant's best setting ---------------------------------------------------------------
+
+OMEGAS = tuple(f"operator.omega={omega}" for omega in (3, 10, 30, 100))
+KNOTS = tuple(f"operator.knots={knots}" for knots in ("uniform", "zero"))
+CHOICES = {name: OMEGAS if name in ("sine", "rff") else KNOTS for name in ACTIVATIONS}
+"""What is chosen on validation: omega of sines and random features, where piecewise activations
+bend; the others' omega plays no role.
+"""
+SECTIONS |= {
+    f"{name} tuned": replace(
+        SECTIONS[name],
+        title=f"{SECTIONS[name].title}; omega or knots by validation",
+        seeds=5,
+        choices=CHOICES,
+    )
+    for name in ("activation", "activation permuted")
+}
+SECTIONS["blocks tuned"] = replace(
+    SECTIONS["blocks"],
+    title=f"{SECTIONS['blocks'].title}; omega by validation",
+    seeds=5,
+    choices=dict.fromkeys(SECTIONS["blocks"].variants, OMEGAS),
+)
+
+# --- MNIST at 14 x 14, pixel by pixel, beside recurrences and a convolution -----------------------
+
+BESIDE = {"gru": 66, "lstm": 60, "convolution": 66}
+"""Width at which a backbone of two blocks has about the 98k parameters of the CKCNN."""
+RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
+
+
+def mnist(sequence: str, omegas: tuple[float, ...]) -> Section:
+    """196 pixels in a row or permuted; the CKCNN at the better omega, the others at the better
+    rate.
+    """
+    causal = ("model.encoder.causal=true", "model.head.pool=last")
+    others = {
+        name: ("model=backbone_nano", f"model.body.dim={width}", f"operator={name}", *causal)
+        for name, width in BESIDE.items()
+    }
+    return Section(
+        f"MNIST at 14 x 14, pixel by pixel, {sequence}",
+        "ckcnn-smnist",
+        ("data.image_size=14", f"data.options.sequence={sequence}", "training.epochs=40"),
+        {"ckcnn": (), **others},
+        seeds=5,
+        choices={
+            "ckcnn": tuple(f"operator.omega={omega}" for omega in omegas),
+            **dict.fromkeys(others, RATES),
+        },
+    )
+
+
+SECTIONS |= {
+    "smnist 14": mnist("rows", (15.0, 31.09)),
+    "pmnist 14": mnist("permuted", (30.0, 60.0)),
 }
 
 SMALL = {

@@ -60,7 +60,15 @@ A network of two hidden layers of 32 units is fitted to {points} points of funct
 def rows_of(name: str) -> dict[str, Rows]:
     """The runs of a section by variant, in the section's order."""
     found = sections("ckconv.json").get(name, [])
-    rows = {v: [row for row in found if row["variant"] == v] for v in SECTIONS[name].variants}
+    section = SECTIONS[name]
+    rows = {
+        v: [
+            row
+            for row in found
+            if row["variant"] == v and (not section.choices or section.has(row))
+        ]
+        for v in section.variants
+    }
     return {variant: mine for variant, mine in rows.items() if mine}
 
 
@@ -91,17 +99,13 @@ def memory_tables() -> str:
 
 def accuracy_table(name: str) -> str:
     """A section of accuracies."""
-    lines = [
-        (
-            variant,
-            spread(row["accuracy"] for row in rows),
-            len(rows),
-            f"{rows[0]['parameters']:,}",
-            rows[0]["epochs"],
-        )
-        for variant, rows in rows_of(name).items()
-    ]
-    return table(("variant", "test accuracy (%)", "seeds", "parameters", "epochs"), lines)
+    lines, chosen = [], SECTIONS[name].choices
+    for variant, rows in rows_of(name).items():
+        score, size = spread(row["accuracy"] for row in rows), f"{rows[0]['parameters']:,}"
+        own = [f"`{rows[0]['overrides'][-1]}`"] if chosen else []
+        lines.append((variant, score, len(rows), size, rows[0]["epochs"], *own))
+    heads = "variant", "test accuracy (%)", "seeds", "parameters", "epochs"
+    return table([*heads, *(["chosen on validation"] if chosen else [])], lines)
 
 
 def recipe_table() -> str:
@@ -206,7 +210,7 @@ def page() -> str:
         if rows := load(series.file):
             command = f"`python -m benchmarks run ckconv series --only {name}`"
             parts.append(f"\n{SERIES_DATA[name]} {command}\n\n{series_table(rows)}\n")
-    for name in ("activation", "activation permuted", "blocks", "omega"):
+    for name in (name for name in SECTIONS if name not in ("copy", "adding", *SMALL)):
         if rows_of(name):
             command = f"`python -m benchmarks run ckconv sections --only {json.dumps(name)}`"
             parts.append(f"\n## {SECTIONS[name].title}\n\n{command}\n\n{accuracy_table(name)}\n")

@@ -15,6 +15,8 @@ from ..ckconv import claims as ckconv
 from ..ckconv.page import results as ckconv_results
 from ..continuous import claims as continuous
 from ..continuous import page as continuous_page
+from ..continuous import plateau
+from ..infsa import canvases
 from ..infsa import claims as infsa
 from ..itnet import claims as itnet
 from ..itnet.page import current
@@ -65,6 +67,8 @@ def _pages() -> Iterator[tuple[str, list[Claim], Any]]:
     yield "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}
     found = continuous_page.by_variant(load(continuous_page.FILE))
     yield "continuous", continuous.CLAIMS, found
+    yield "canvases", canvases.CLAIMS, sections(canvases.FILE)
+    yield "plateau", plateau.CLAIMS, sections(plateau.FILE)
     yield "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
     yield "lra", LRA, load(LRA_TABLE.file)["runs"]
 

@@ -16,7 +16,11 @@ SUBJECT = Subject(
         "table-memory": "scale:table_memory",
         "table-time": "scale:table_time",
     },
-    runs={"canvas": "evidence:run_canvas", "cifar10": "evidence:run_cifar10"},
+    runs={
+        "canvas": "evidence:run_canvas",
+        "cifar10": "evidence:run_cifar10",
+        "canvases": "canvases:run",
+    },
     pages={PAGES / "infsa.md": "page:page"},
     cases="speed:timed",
     ratios="speed:committed",

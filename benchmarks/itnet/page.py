@@ -112,10 +112,7 @@ def current(found: dict[str, Rows]) -> dict[str, Rows]:
     """
     kept = {}
     for name, section in SECTIONS.items():
-        wanted = {row["variant"]: row["overrides"] for row in section.plan(1)}
-        kept[name] = [
-            row for row in found.get(name, []) if row["overrides"] == wanted.get(row["variant"])
-        ]
+        kept[name] = [row for row in found.get(name, []) if section.has(row)]
     return kept
 
 

@@ -106,6 +106,21 @@ SECTIONS: dict[str, Section] = {
     ),
 }
 
+# --- at each variant's best rate ------------------------------------------------------------------
+
+RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3, 6e-3))
+SIX = groups("full", "content only", "position only", "no distance", "no product", "constant")
+SECTIONS |= {
+    "images tuned": Section(
+        "Fashion-MNIST at 16 x 16, 20,000 pictures; the rate by validation",
+        "fashion-mnist",
+        (*CLOTHES[:3], "data.limit=20000", "training.epochs=8", "schedule.warmup_epochs=1"),
+        SIX,
+        seeds=10,
+        choices=dict.fromkeys(SIX, RATES),
+    ),
+}
+
 KICAD = (
     "data.options.points=48",
     "data.batch_size=32",

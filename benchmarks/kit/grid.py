@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock
 
+from fredholm.files import digest_json
 from fredholm.models.migrate import migrate_override
 from fredholm.training import evaluate, load_recipe
-from fredholm.training.grid import Cell, Grid, Report, recipe_cell, scores_of
+from fredholm.training.grid import Cell, Grid, Report, recipe_cell, scores_of, trained
 
 from .page import load, save
 from .subject import Options
@@ -48,7 +50,7 @@ class Table:
 
     def rows(self, folder: Path) -> list[Row]:
         """The rows so far, their overrides by today's keys."""
-        found = load(self.file, folder) or ({} if self.part else [])
+        found: Any = load(self.file, folder) or ({} if self.part else [])
         for key in self.part:
             found = found.get(key, {} if key != self.part[-1] else [])
         return _today(found)
@@ -135,6 +137,9 @@ def say(line: str) -> None:
 class Section:
     """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that
     are ``common``; ``further``: a column, and how every trained run is evaluated once more for it.
+
+    ``choices``: further overrides of a variant, such as learning rates, of which it has the one
+    that does best on validation with the first seed.
     """
 
     title: str
@@ -143,18 +148,36 @@ class Section:
     variants: dict[str, tuple[str, ...]]
     seeds: int = 3
     further: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def plan(self, seeds: int) -> Iterator[Row]:
+    def plan(self, seeds: int, chosen: dict[str, str] | None = None) -> Iterator[Row]:
         """The runs, seed by seed, so that a part of them compares all variants."""
         for seed in range(seeds):
-            for variant, overrides in self.variants.items():
-                chosen = [*self.common, *overrides]
-                yield {"variant": variant, "seed": seed, "recipe": self.recipe, "overrides": chosen}
+            for variant in self.variants:
+                own = (chosen or {}).get(variant)
+                yield self.row(variant, own) | {"seed": seed}
+
+    def tries(self) -> Iterator[Row]:
+        """What is trained to choose."""
+        for variant, choices in self.choices.items():
+            yield from (self.row(variant, choice) | {"seed": 0} for choice in choices)
+
+    def row(self, variant: str, choice: str | None = None) -> Row:
+        overrides = [*self.common, *self.variants[variant], *([choice] if choice else [])]
+        return {"variant": variant, "recipe": self.recipe, "overrides": overrides}
+
+    def has(self, row: Row) -> bool:
+        """Whether a row was run with the present settings, whatever was chosen."""
+        variant = row["variant"]
+        if variant not in self.variants:
+            return False
+        choices = self.choices.get(variant, (None,))
+        return any(row["overrides"] == self.row(variant, one)["overrides"] for one in choices)
 
 
-def section_table(file: str, name: str) -> Table:
-    """The rows of one section."""
-    return Table(file, ("variant", "seed", "recipe", "overrides"), ("sections", name))
+def section_table(file: str, name: str, part: str = "sections") -> Table:
+    """The rows of one section, or of what it tried (``tuning``)."""
+    return Table(file, ("variant", "seed", "recipe", "overrides"), (part, name))
 
 
 def sections(file: str, folder: Path | None = None) -> dict[str, list[Row]]:
@@ -169,15 +192,25 @@ def label_of(name: str, row: Row) -> str:
     return "".join(c for c in label if c.isalnum() or c in "._=+-")
 
 
-def run_sections(known: dict[str, Section], file: str, options: Options) -> None:
-    """Train what is missing of the sections in ``options.only`` (all, where none is named)."""
+def run_sections(
+    known: dict[str, Section],
+    file: str,
+    options: Options,
+    also: Callable[[Cell], Row] | None = None,
+) -> None:
+    """Train what is missing of the sections in ``options.only`` (all, where none is named);
+    ``also``: what else is measured of every trained run.
+    """
     for name in options.chosen(known):
         section = known[name]
 
-        def cell(row: Row, name: str = name) -> Cell:
+        def cell(row: Row, name: str = name, section: Section = section, stage: str = "") -> Cell:
             label = label_of(name, row)
+            if section.choices.get(row["variant"]):
+                label += f"-{digest_json(row['overrides'])[:6]}"
             own = [*row["overrides"], *options.trial, f"seed={row['seed']}", f"name={label}"]
-            return recipe_cell(load_recipe(row["recipe"], own), options.runs / label)
+            cell = recipe_cell(load_recipe(row["recipe"], own), options.runs / label)
+            return replace(cell, settings=cell.settings | {"stage": stage}) if stage else cell
 
         def work(cell: Cell, report: Report, section: Section = section) -> Row:
             facts, scores = scores_of(cell, report)
@@ -185,7 +218,36 @@ def run_sections(known: dict[str, Section], file: str, options: Options) -> None
             for label, overrides in section.further.items():
                 other = evaluate(cell.place, overrides=list(overrides))
                 found[label] = other.get("accuracy", other["loss"])
-            return found | {"threads": torch.get_num_threads()}
+            more = also(cell) if also else {}
+            return found | more | {"threads": torch.get_num_threads()}
 
-        rows = section.plan(options.seeds or section.seeds)
+        tried = section_table(file, name, "tuning")
+        fill(tried, section.tries(), validated, partial(cell, stage="validation"), options)
+        chosen = best_choices(section, tried.rows(options.results))
+        rows = section.plan(options.seeds or section.seeds, chosen)
         fill(section_table(file, name), rows, work, cell, options)
+
+
+def validated(cell: Cell, report: Report) -> Row:
+    """Train, and look at validation alone; the test split is read when the choice is made."""
+    facts, found = trained(cell, report), evaluate(cell.place, "val")
+    return facts | {key: found[key] for key in ("accuracy", "loss") if key in found}
+
+
+def best_choices(section: Section, tried: list[Row]) -> dict[str, str]:
+    """The choice of each variant with the best validation.
+
+    Raises:
+        SystemExit: a variant's choices were not all tried.
+    """
+    chosen = {}
+    for variant, choices in section.choices.items():
+        found: dict[str, float] = {}
+        for choice in choices:
+            for row in tried:
+                if row["overrides"] == section.row(variant, choice)["overrides"]:
+                    found[choice] = row.get("accuracy", -row["loss"])
+        if set(found) != set(choices):
+            raise SystemExit(f"{variant}: not all choices were tried; the same command goes on")
+        chosen[variant] = max(found, key=lambda choice: found[choice])
+    return chosen

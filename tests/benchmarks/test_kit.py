@@ -297,3 +297,38 @@ def test_an_unknown_name_is_refused():
     assert Options(only=("b",)).chosen(["a", "b"]) == ["b"]
     with pytest.raises(SystemExit, match="needs one of a, b"):
         Options(only=("c",)).chosen(["a", "b"])
+
+
+def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp_path, monkeypatch):
+    choices = {"a": ("optimizer.lr=1e-3", "optimizer.lr=2e-3")}
+    section = Section("Tuned", "digits", ("training.epochs=1",), {"a": (), "b": ()}, 2, {}, choices)
+    tests = []
+
+    def train(cell, report):
+        cell.place.mkdir(parents=True, exist_ok=True)
+        (cell.place / "rate").write_text(str(cell.given.optimizer.lr))
+        return {"parameters": 1}
+
+    def scores(cell, report):
+        tests.append((cell.given.optimizer.lr, cell.given.seed))
+        return train(cell, report), {"accuracy": 0.5}
+
+    def validate(place, split):
+        assert split == "val"
+        return {"accuracy": float((place / "rate").read_text()), "loss": 1.0}
+
+    for name, stand_in in (("trained", train), ("scores_of", scores), ("evaluate", validate)):
+        monkeypatch.setattr(grid, name, stand_in)
+    options = Options(runs=tmp_path / "runs", results=tmp_path)
+    run_sections({"tuned": section}, "out.json", options, also=lambda cell: {"more": 7})
+    found = grid.sections("out.json", tmp_path)["tuned"]
+    assert [row["overrides"][-1] for row in found if row["variant"] == "a"] == [choices["a"][1]] * 2
+    assert all(section.has(row) and row["more"] == 7 for row in found)
+    assert not section.has(found[0] | {"overrides": ["training.epochs=2"]})
+    own = [rate for rate, _ in tests if rate in (1e-3, 2e-3)]
+    assert own == [2e-3, 2e-3]
+    tests.clear()
+    run_sections({"tuned": section}, "out.json", options)
+    assert not tests
+    with pytest.raises(SystemExit, match="not all choices"):
+        grid.best_choices(section, [])

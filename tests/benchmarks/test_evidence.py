@@ -1,0 +1,96 @@
+"""Evidence that is still to be run: every section's models are recipes, and its tables and claims
+follow from its rows.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from benchmarks.__main__ import main
+from benchmarks.ckconv import claims as ckconv
+from benchmarks.ckconv.evidence import SECTIONS as CKCONV
+from benchmarks.continuous import plateau
+from benchmarks.infsa import canvases
+from benchmarks.itnet.sections import SECTIONS as ITNET
+from benchmarks.kit.claims import REPRODUCED, judge
+
+from fredholm.training import load_recipe
+
+ALL = {**CKCONV, **ITNET, **canvases.SECTIONS, **plateau.SECTIONS}
+TUNED = [name for name, section in ALL.items() if section.choices]
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_every_choice_of_every_variant_is_a_recipe(name):
+    section = ALL[name]
+    assert set(section.choices) == set(section.variants)
+    assert section.seeds >= 5
+    for row in section.tries():
+        load_recipe(row["recipe"], row["overrides"])
+
+
+PIXELS = {"kind": "sequence", "length": 196, "channels": 1, "causal": True}
+
+
+def test_models_beside_the_ckcnn_are_of_its_size():
+    from fredholm.models import create_model
+
+    sizes = {}
+    for name, overrides in CKCONV["smnist 14"].variants.items():
+        if name != "ckcnn":
+            recipe = load_recipe("ckcnn-smnist", list(overrides))
+            body = {"operator": name, "dim": recipe.model.body["dim"]}
+            head = {"outputs": 10, "pool": "last"}
+            model = create_model("backbone_nano", encoder=PIXELS, body=body, head=head)
+            sizes[name] = sum(p.numel() for p in model.parameters())
+    assert all(abs(size / 98_286 - 1) < 0.05 for size in sizes.values()), sizes
+
+
+def test_claims_of_canvases_follow_from_its_rows():
+    def row(variant, seed, score):
+        part = {"mean": score}
+        place = {"attention": {"box": {"roc_auc": part, "pr_auc": part}}}
+        return {
+            "variant": variant, "seed": seed, "accuracy": score, "localisation": place,
+            "degradation": {"attention": {"morf": part, "lerf": part}},
+        }  # fmt: skip
+
+    found = {
+        canvases.NAME: [
+            row(variant, seed, 0.5 + 0.2 * variant.startswith("pure") + 0.001 * seed**2)
+            for variant in canvases.VARIANTS
+            for seed in range(5)
+        ]
+    }
+    verdicts = {one.claim.text: one.verdict for one in judge(canvases.CLAIMS, found)}
+    assert verdicts["All canvases: pure InfSA is more accurate than softmax"] == REPRODUCED
+    assert sum(claim.primary for claim in canvases.CLAIMS) == 5
+
+
+def test_claims_of_the_plateau_follow_from_its_rows():
+    rows = [
+        {"variant": v, "seed": s, "accuracy": 0.7, "steps": {"2": 0.6, "4": 0.7, "8": 0.7, "16": x}}
+        for v in plateau.VARIANTS
+        for s, x in enumerate((0.7, 0.699, 0.701, 0.7, 0.702))
+    ]
+    judged = judge(plateau.CLAIMS, {"reviews": rows, "pictures": rows})
+    primary = {one.claim.text: one.verdict for one in judged if one.claim.primary}
+    assert len(primary) == 5
+    assert [v for text, v in primary.items() if "16 instead" in text] == [REPRODUCED] * 3
+
+
+def test_runs_at_the_best_setting_take_the_place_of_those_at_one():
+    old = [{"variant": v, "seed": 0, "accuracy": x} for v, x in (("sine", 0.9), ("relu", 0.5))]
+    new = [{**row, "accuracy": row["accuracy"] + 0.05} for row in old]
+    assert ckconv.rows_of({"activation": old}, "activation") == old
+    assert ckconv.rows_of({"activation": old, "activation tuned": new}, "activation") == new
+
+
+@pytest.mark.slow
+def test_pictures_to_the_plateau_run_end_to_end(tmp_path):
+    words = ["run", "continuous", "plateau", "--small", "--only", "pictures", "--seeds", "1"]
+    assert main([*words, "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / plateau.FILE).read_text())
+    assert len(found["sections"]["pictures"]) == len(plateau.VARIANTS)
+    assert found["primary"] == [claim.text for claim in plateau.CLAIMS if claim.primary]
