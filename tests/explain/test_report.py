@@ -12,6 +12,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,9 +25,11 @@ from fredholm.explain import (
     RunFacts,
     Samples,
     kernel_map,
+    plots,
     report,
     report_run,
 )
+from fredholm.explain.style import LIGHT, NARROW
 from fredholm.models import create_model
 from tests.parts import parts
 
@@ -326,6 +329,47 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
         re.findall(r'<section id="(\w+)"', text)
     )
     assert f"of 8 {words}." in text
+    said = Reader(text).text.lower()
+    assert not re.search(r"\b(image|pixel|patch|token)", said), "words of another kind"
+
+
+def test_every_picture_has_a_narrow_version_for_a_phone_with_ticks(tmp_path):
+    """As wide as the phone, with the letters of the wide one."""
+    model = create_model(
+        "ckcnn_small", **parts(channels=1, length=12, num_classes=3, widths=(6, 6))
+    )
+    samples = Samples(torch.randn(8, 9, 1), torch.randint(3, (8,)))
+    text = report(
+        model, samples, out_dir=tmp_path, options=ReportOptions(samples=4, quality=0)
+    ).read_text()
+    figures = text.count("<figure id=")
+    narrow = re.findall(r'<source media="\(max-width: 600px\)" srcset="[^"]*" width="(\d+)"', text)
+    assert len(narrow) == figures
+    assert all(int(width) <= 346 for width in narrow)
+    assert 'class="wide"' not in text
+
+
+@pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
+def test_panels_have_ticks_of_their_own(theme):
+    from fredholm.data.kinds.kind import Cloud, Signal
+
+    x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
+    line = plots.lines(theme, x, ["a", "b"], [rng.random((2, 9))] * 2, 0.5, ("weight", "time"))
+    cloud = Cloud(rng.random((9, 2)))
+    scattered = plots.clouds(theme, cloud, ["a"], [rng.random((4, 9))], 2)
+    shown = {"prediction": "p", "label": "p", "probability": 0.5}
+    signals = plots.examples(theme, [shown | {"image": Signal(x, rng.random((9, 2)))}] * 3)
+    for figure in (line, scattered, signals):
+        figure.draw_without_rendering()
+        used = [axes for axes in figure.axes if axes.axison]
+        for axes in used:
+            assert any(
+                t.label1.get_visible() and t.label1.get_text() for t in axes.xaxis.majorTicks
+            )
+            assert any(
+                t.label1.get_visible() and t.label1.get_text() for t in axes.yaxis.majorTicks
+            )
+        assert figure.get_figwidth() <= theme.width + 0.01
 
 
 def test_graphs_of_a_batch(tmp_path):

@@ -12,7 +12,7 @@ from .kernels import image_grid, output_points, take_samples
 from .page import Picture, Section, words
 from .plots import _short
 from .sections import Layer, _plain
-from .style import WIDTH, Theme, new_figure, render
+from .style import Theme, new_figure, render
 
 SHOWN = 12
 
@@ -83,10 +83,11 @@ def _diverging(theme: Theme):
 
 
 def _maps(theme: Theme, names: list[str], values: list[np.ndarray], grid: Tensor, at: np.ndarray):
-    columns = min(6, len(names))
+    across = 3 if theme.narrow else 6
+    columns = min(across, len(names))
     rows = -(-len(names) // columns)
     shape = grid.shape[0] / grid.shape[1]
-    side = (WIDTH - 0.4) / 6
+    side = (theme.width - 0.4) / across
     figure = new_figure(max(side * columns, 3.0), (side * shape + 0.35) * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     limit = max(float(np.abs(v).max()) for v in values) or 1.0
@@ -125,9 +126,9 @@ def _maps(theme: Theme, names: list[str], values: list[np.ndarray], grid: Tensor
 
 
 def _lines(theme: Theme, names: list[str], values: list[np.ndarray], x: np.ndarray, at: np.ndarray):
-    columns = min(4, len(names))
+    columns = min(2 if theme.narrow else 4, len(names))
     rows = -(-len(names) // columns)
-    figure = new_figure(WIDTH if columns > 1 else 4.5, 1.4 * rows + 0.5)
+    figure = new_figure(theme.width if columns > 1 else min(theme.width, 4.5), 1.4 * rows + 0.5)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     for axes, name, value in zip(panels, names, values):
         axes.axhline(0, color=theme.rule, linewidth=0.8)
@@ -135,6 +136,7 @@ def _lines(theme: Theme, names: list[str], values: list[np.ndarray], x: np.ndarr
             x, value, color=theme.series[0], marker="o" if len(x) <= 40 else None, markersize=2.5
         )
         axes.axvline(at[0], color=theme.mark, linewidth=1, linestyle="--")
+        axes.tick_params(labelbottom=True, labelleft=True)
         axes.set_title(name, fontsize=8)
     for axes in panels[len(names) :]:
         axes.set_axis_off()

@@ -10,7 +10,7 @@ from ..encoders import Inputs
 from ..families.continuous import ContinuousBody
 from ..families.continuous.monitors import trajectory
 from .page import Picture, Section, words
-from .style import WIDTH, Theme, new_figure, render
+from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,8 +51,9 @@ def evolution_section(
 
 def steps(theme: Theme, found: dict[int, dict[str, list[float]]]) -> Figure:
     """A panel a quantity, a line a number of steps, against time."""
-    figure = new_figure(WIDTH, 2.7)
-    for axes, (key, label) in zip(figure.subplots(1, len(QUANTITIES)), QUANTITIES.items()):
+    rows, columns = theme.side_by_side(len(QUANTITIES))
+    figure = new_figure(theme.width, 2.7 * rows)
+    for axes, (key, label) in zip(figure.subplots(rows, columns), QUANTITIES.items()):
         for colour, (count, one) in zip(theme.series, found.items()):
             size = 3 if count < 25 else 0
             axes.plot(

@@ -27,10 +27,9 @@ class Picture:
     caption: str
     png: dict[str, bytes]
 
-    @property
-    def size(self) -> tuple[int, int]:
+    def size(self, theme: str = "light") -> tuple[int, int]:
         """Width and height on the page, from the head of the PNG."""
-        head = self.png["light"]
+        head = self.png[theme]
         width, height = (int.from_bytes(head[start : start + 4], "big") for start in (16, 20))
         return round(width * 96 / DPI), round(height * 96 / DPI)
 

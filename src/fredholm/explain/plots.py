@@ -11,7 +11,7 @@ import numpy as np
 
 from ..data.kinds.kind import Cloud, Signal
 from .kernels import Profile
-from .style import WIDTH, Theme, colormap, new_figure
+from .style import Theme, colormap, grid_of_panels, new_figure, panels_across
 from .variance import VarianceShare
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
         for what in ("loss", "accuracy")
         if f"train_{what}" in history or f"val_{what}" in history
     ] or ["loss"]
-    figure = new_figure(WIDTH, 2.7)
+    rows, columns = theme.side_by_side(len(drawn))
+    figure = new_figure(theme.width, 2.7 * rows)
     epoch = history["epoch"]
     marker = "o" if len(epoch) < 25 else None
-    for axes, what in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
+    for axes, what in zip(figure.subplots(rows, columns, squeeze=False).ravel(), drawn):
         for part, colour in zip(("train", "val"), theme.series):
             if f"{part}_{what}" in history:
                 label = {"train": "training", "val": "validation"}[part]
@@ -45,6 +46,8 @@ def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
         axes.set_xlabel("epoch")
         axes.grid(axis="y")
         axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(epoch) == 1:
+            axes.set_xlim(epoch[0] - 1, epoch[0] + 1)
         if axes.lines:
             axes.legend()
         axes.set_title(what)
@@ -59,9 +62,9 @@ def profiles(
     """One panel a layer: all heads' mean with its band, and each head's mean as a thin line.
     ``what``: norm or weight.
     """
-    columns = min(3, len(found))
+    columns = 1 if theme.narrow else min(3, len(found))
     rows = -(-len(found) // columns)
-    figure = new_figure(WIDTH if columns > 1 else 5.0, 2.5 * rows + 0.3)
+    figure = new_figure(theme.width if columns > 1 else min(theme.width, 5.0), 2.5 * rows + 0.3)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
     for axes, name, profile in zip(panels, names, found):
         x = profile.distance.numpy()
@@ -74,6 +77,7 @@ def profiles(
             axes.plot(x, head, color=theme.faint, linewidth=0.8, alpha=0.8)
         axes.plot(x, mean, color=theme.series[0], marker="o", markersize=3)
         axes.set_title(name)
+        axes.tick_params(labelbottom=True)
         axes.set_ylim(0, 1.08 * max(float((mean + sd).max()), float(heads.max())) or 1)
         axes.grid(axis="y")
     for axes in panels[len(found) :]:
@@ -87,7 +91,7 @@ def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -
     """Stacked bars, position then content, a layer a row; the bar of error at the border, heads as
     dots.
     """
-    figure = new_figure(WIDTH, 0.46 * len(found) + 1.1)
+    figure = new_figure(theme.width, 0.46 * len(found) + 1.1)
     axes = figure.subplots()
     for row, share in enumerate(found):
         if not np.isfinite(share.share):
@@ -152,11 +156,12 @@ def maps(
     panel on its own scale.
     """
     heads = len(found[0])
-    side = min(1.35, (WIDTH - 1.6) / (heads + 1))
+    side = 1.0 if theme.narrow else min(1.35, (theme.width - 1.6) / (heads + 1))
     shape = image.shape[0] / image.shape[1]
-    width = max(6.0, (side + 0.12) * (heads + 1) + 0.9)
-    figure = new_figure(min(width, WIDTH), (side * shape + 0.3) * len(found) + 0.35)
-    panels = figure.subplots(len(found), heads + 1, squeeze=False)
+    width = min(theme.width, max(6.0, (side + 0.12) * (heads + 1) + 0.9))
+    rows = len(found) * -(-(heads + 1) // panels_across(theme, heads + 1))
+    figure = new_figure(width, (side * shape + 0.3) * rows + 0.35)
+    panels = grid_of_panels(figure, theme, len(found), heads + 1)
     extent = (0.0, 1.0, 1.0, 0.0)
     for row, (name, layer) in enumerate(zip(names, found)):
         for column, axes in enumerate(panels[row]):
@@ -200,10 +205,12 @@ def lines(
     names: Sequence[str],
     found: Sequence[np.ndarray],
     at: float,
-    label: str,
+    labels: tuple[str, str],
 ) -> Figure:
-    """One query's weights along a line, a panel a layer; a line a head."""
-    figure = new_figure(WIDTH, 1.9 * len(found) + 0.4)
+    """One query's weights along a line, a panel a layer; a line a head. ``labels``: of the weights,
+    and of the line.
+    """
+    figure = new_figure(theme.width, 1.9 * len(found) + 0.4)
     order = np.argsort(x)
     for axes, name, layer in zip(
         figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0], names, found
@@ -217,19 +224,21 @@ def lines(
             )
         axes.axvline(at, color=theme.mark, linewidth=1.2, linestyle="--")
         axes.set_title(name)
+        axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
         axes.set_ylim(bottom=0)
         if 1 < len(layer) <= len(theme.series):
-            axes.legend(ncols=4)
-    figure.supxlabel("position", fontsize=9)
-    figure.supylabel(label, fontsize=9)
+            axes.legend(ncols=2 if theme.narrow else 4)
+    figure.supylabel(labels[0], fontsize=9)
+    figure.supxlabel(labels[1], fontsize=9)
     return figure
 
 
 def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figure:
     """Counts of true (rows) against called (columns), shaded by the share of the row."""
     size = len(counts)
-    side = min(8.0, 0.38 * size + 0.9)
+    side = min(theme.width, 8.0, 0.38 * size + 0.9)
+    small = 8 if side >= 0.3 * size else 5  # many classes on a phone
     figure = new_figure(side, side)
     axes = figure.subplots()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -244,7 +253,7 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
                     str(counts[i, j]),
                     ha="center",
                     va="center",
-                    fontsize=8,
+                    fontsize=small,
                     color=theme.paper if strong else theme.ink,
                 )
     rotation = 0 if max(len(str(c)) for c in classes) <= 3 else 60
@@ -264,12 +273,17 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
     return figure
 
 
-def examples(theme: Theme, found: Sequence[dict[str, Any]], columns: int = 8) -> Figure:
+def examples(theme: Theme, found: Sequence[dict[str, Any]]) -> Figure:
     """Samples with the class they were given, its probability, and the true class where it differs."""
+    pictured = isinstance(found[0]["image"], np.ndarray)
+    columns = (3 if pictured else 2) if theme.narrow else (8 if pictured else 4)
     rows = -(-len(found) // columns)
     first = found[0]["image"]
     height = first.shape[0] / first.shape[1] if isinstance(first, np.ndarray) else 1.0
-    figure = new_figure(WIDTH, (WIDTH / columns * min(height, 1.6) * 0.85 + 0.42) * rows)
+    across = theme.width / columns
+    figure = new_figure(
+        theme.width, (across * min(height, 1.6) * (0.85 if pictured else 0.6) + 0.42) * rows
+    )
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, example in zip(panels, found):
         sample(axes, example["image"], theme)
@@ -279,8 +293,7 @@ def examples(theme: Theme, found: Sequence[dict[str, Any]], columns: int = 8) ->
             text, loc="center", fontsize=8, color=theme.bad if wrong else theme.good, pad=3
         )
         axes.set_xlabel(f"is {_clip(example['label'])}" if wrong else "", fontsize=8, labelpad=2)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        _ticks(axes, few=not pictured)
     for axes in panels[len(found) :]:
         axes.set_axis_off()
     return figure
@@ -318,9 +331,12 @@ def clouds(
     """
     heads = len(found[0])
     points = cloud.flat()
-    side = min(1.8, WIDTH / heads)
-    figure = new_figure(max(3.0, min(WIDTH, side * heads + 0.6)), (side + 0.25) * len(found) + 0.3)
-    panels = figure.subplots(len(found), heads, squeeze=False)
+    across = panels_across(theme, heads)
+    side = min(1.8, theme.width / across)
+    rows = len(found) * -(-heads // across)
+    width = max(3.0, min(theme.width, side * across + 0.6))
+    figure = new_figure(width, (side + 0.35) * rows + 0.3)
+    panels = grid_of_panels(figure, theme, len(found), heads)
     for row, (name, layer) in enumerate(zip(names, found)):
         for column, axes in enumerate(panels[row]):
             values = layer[column]
@@ -336,8 +352,7 @@ def clouds(
             )
             axes.scatter(*points[at], s=42, facecolor="none", edgecolor=theme.mark, linewidth=1.8)
             axes.set_aspect("equal", adjustable="datalim")
-            axes.set_xticks([])
-            axes.set_yticks([])
+            _ticks(axes, few=True)
             _label_panel(axes, values, theme, row, column + 1, name)
     return figure
 
@@ -389,6 +404,16 @@ def _outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
     axes.contour(
         x, y, np.pad(grey, 1, mode="edge"), levels=[level], colors=[theme.content], linewidths=1.3
     )
+
+
+def _ticks(axes: Any, few: bool) -> None:
+    """A few small ones; none of a picture, whose pixels need no numbers."""
+    if not few:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    axes.locator_params(nbins=3)
+    axes.tick_params(labelsize=6, length=2, pad=1)
 
 
 def _percent(axis: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .plots import _percent, picture
-from .style import WIDTH, Theme, colormap, new_figure
+from .style import Theme, colormap, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,9 +26,13 @@ def overlays(
     """
     count, rows = len(images), 1 + len(maps)
     shape = images[0].shape[0] / images[0].shape[1]
-    side = min(1.35, (WIDTH - 0.9) / count)
-    figure = new_figure(WIDTH, (side * shape + 0.12) * rows + 0.4)
-    panels = figure.subplots(rows, count, squeeze=False)
+    across = min(count, 4) if theme.narrow else count
+    side, blocks = min(1.35, (theme.width - 0.9) / across), -(-count // across)
+    figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
+    axes_of = figure.subplots(rows * blocks, across, squeeze=False)
+    panels = np.concatenate(np.split(axes_of, blocks), axis=1)  # images side by side again
+    for axes in panels[:, count:].ravel():
+        axes.set_axis_off()
     extent = (0.0, 1.0, 1.0, 0.0)
     for column, image in enumerate(images):
         for row, axes in enumerate(panels[:, column]):
@@ -51,7 +55,9 @@ def overlays(
                 _edge(axes, inside[column], theme.mark)
         panels[0, column].set_title(names[column], fontsize=8, loc="center")
     for row, name in enumerate(("image", *maps)):
-        panels[row, 0].set_ylabel(name, fontsize=8.5)
+        for axes in panels[row, :count:across]:
+            short = name.replace(" ", "\n").replace("-", "-\n") if theme.narrow else name
+            axes.set_ylabel(short, fontsize=7 if theme.narrow else 8.5)
     return figure
 
 
@@ -59,13 +65,14 @@ def removals(
     theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
 ) -> Figure:
     """A panel a method: mean relative confidence with its standard error, in the three orders."""
-    figure = new_figure(WIDTH if len(curves) > 1 else 4.5, 2.8)
+    rows, columns = theme.side_by_side(len(curves))
+    figure = new_figure(theme.width if columns > 1 else min(theme.width, 4.5), 2.8 * rows)
     labels = {
         "morf": "most relevant first",
         "lerf": "least relevant first",
         "random": "random order",
     }
-    panels = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     for axes, (method, orders) in zip(panels, curves.items()):
         for colour, (order, values) in zip(
             (theme.series[1], theme.series[0], theme.faint), orders.items()
@@ -79,6 +86,7 @@ def removals(
                 fractions, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
             )
         axes.set_title(method)
+        axes.tick_params(labelleft=True)
         axes.set_xlabel("patches removed")
         axes.grid(axis="y")
         axes.set_ylim(bottom=0)
@@ -92,8 +100,9 @@ def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -
     """ROC and precision against recall of all patches of all images together, a line a method;
     dashed: a map that knows nothing.
     """
-    figure = new_figure(WIDTH * 0.8, 3.2)
-    left, right = figure.subplots(1, 2)
+    rows, columns = theme.side_by_side(2)
+    figure = new_figure(theme.width if theme.narrow else 0.8 * theme.width, 3.2 * rows)
+    left, right = figure.subplots(rows, columns)
     own = inside.reshape(-1)
     for colour, (method, values) in zip(theme.series, maps.items()):
         flat = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).reshape(-1)
@@ -122,8 +131,9 @@ def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figu
     """Cosine and rank correlation with the limit, a row a layer: every head of every image a dot,
     the mean a bar.
     """
-    figure = new_figure(WIDTH, 0.42 * len(found) + 1.0)
-    for axes, key in zip(figure.subplots(1, 2, sharey=True), ("cosine", "spearman")):
+    rows, columns = theme.side_by_side(2)
+    figure = new_figure(theme.width, (0.42 * len(found) + 1.0) * rows)
+    for axes, key in zip(figure.subplots(rows, columns, sharey=True), ("cosine", "spearman")):
         for row, one in enumerate(found):
             values = getattr(one, key).flatten().numpy()
             values = values[np.isfinite(values)]

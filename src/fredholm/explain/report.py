@@ -11,7 +11,8 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from ..data.kinds.kind import Kind, Page, kind_of
+from ..data.kinds.images import IMAGES
+from ..data.kinds.kind import SAMPLES, Kind, Page, kind_of
 from ..domain import Domain
 from ..errors import CheckpointError, OptionError, ShapeError, require
 from ..files import write_text
@@ -200,7 +201,7 @@ def _learned(
     image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
     if image is None and options.map_queries is None:
         options = replace(options, map_queries=padded_queries(layers))
-    sections, numbers = kernel_sections(layers, image, options) if layers else ([], {})
+    sections, numbers = kernel_sections(layers, image, options, kind) if layers else ([], {})
     marked = samples.masks if samples.boxes is None else samples.boxes
     judged = options.quality if kind.judged else 0
     look = choose_marked(len(normal), judged, seed, options.picture, marked)
@@ -216,13 +217,18 @@ def kernel_sections(
     layers: Sequence[Layer],
     image: np.ndarray | None,
     options: ReportOptions,
+    kind: Kind | None = None,
 ) -> tuple[list[Section], dict[str, Any]]:
-    """What the operators of some layers learned: (sections, numbers by section)."""
+    """What the operators of some layers learned: (sections, numbers by section), in the words of
+    their ``kind`` of data.
+    """
+    kind = kind or (SAMPLES if image is None else IMAGES)
     chosen = None if options.map_queries is None else list(options.map_queries)
-    profile, profile_numbers = profile_section(layers, seed=options.seed, queries=options.queries)
-    share, share_numbers = share_section(layers, seed=options.seed)
+    seed, queries = options.seed, options.queries
+    profile, profile_numbers = profile_section(layers, seed=seed, queries=queries, kind=kind)
+    share, share_numbers = share_section(layers, seed=seed, kind=kind)
     with working("explain: one query at a time"):
-        maps, map_numbers = map_section(layers, image, chosen)
+        maps, map_numbers = map_section(layers, image, chosen, kind)
     sections = [profile, share] + ([maps] if maps else [])
     return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
 
@@ -279,7 +285,7 @@ def _class_names(classes, model, labels, size) -> list[str]:
     known = model.config.head.outputs if isinstance(model, Model) else None
     if labels is not None and labels.shape != (size,):
         raise ShapeError(
-            f"labels must have shape ({size},), one an image, got {tuple(labels.shape)}"
+            f"labels must have shape ({size},), one a sample, got {tuple(labels.shape)}"
         )
     need = known or (int(labels.max()) + 1 if labels is not None else 0)
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= need):

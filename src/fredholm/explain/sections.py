@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.kinds.kind import Cloud
+from ..data.kinds.kind import SAMPLES, Cloud, Kind
 from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from ..progress import steps
@@ -46,7 +46,7 @@ class Layer:
 
 
 def profile_section(
-    layers: Sequence[Layer], *, seed: int, queries: int
+    layers: Sequence[Layer], *, seed: int, queries: int, kind: Kind = SAMPLES
 ) -> tuple[Section, dict[str, Any]]:
     """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
     norm times a constant.
@@ -59,10 +59,10 @@ def profile_section(
     count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
     numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, result)}
     if max(float(profile.distance.max()) for profile in result) == 0:
-        text = words("profile", lengthless=True)
+        text = words("profile", lengthless=True, point=kind.point)
         return Section("profile", "Kernel and distance", text), numbers
     many = result[0].norm.shape[0] > 1
-    caption = words("profile_caption", many=many, count=count)
+    caption = words("profile_caption", many=many, count=count, kind=kind)
     pictures = [_profile_picture("profile", names, result, "norm", "‖K‖_F", caption)]
     if not all(_proportional(profile) for profile in result):
         caption = words("weights_caption", scalar=_scalar(layers[0]), count=count)
@@ -71,11 +71,13 @@ def profile_section(
                 "profile-weights", names, result, "weight", "weight of a pair", caption
             )
         )
-    text = words("profile", lengthless=False)
+    text = words("profile", lengthless=False, point=kind.point)
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
 
-def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[str, Any]]:
+def share_section(
+    layers: Sequence[Layer], *, seed: int, kind: Kind = SAMPLES
+) -> tuple[Section, dict[str, Any]]:
     """Content against position in the kernel's variance, a bar a layer; where that is undefined,
     the reason.
     """
@@ -86,21 +88,24 @@ def share_section(layers: Sequence[Layer], *, seed: int) -> tuple[Section, dict[
             for layer in steps("explain: content and position", layers, unit="layers")
         ]
     except (DomainError, ShapeError) as error:
-        return Section("shares", heading, words("shares", refused=str(error))), {}
+        return Section("shares", heading, words("shares", refused=str(error), point=kind.point)), {}
     names = [layer.name for layer in layers]
     one = result[0]
-    caption = words("shares_caption", samples=one.samples, pairs=one.pairs, seed=seed)
+    caption = words("shares_caption", samples=one.samples, pairs=one.pairs, seed=seed, kind=kind)
     alt = "; ".join(
         f"{name}: {_percent(share.share)} position" for name, share in zip(names, result)
     )
     drawn = render(lambda theme: plots.shares(theme, names, result))
     numbers = {name: _plain(vars(share)) for name, share in zip(names, result)}
-    text = words("shares", refused="")
+    text = words("shares", refused="", point=kind.point)
     return Section("shares", heading, text, [Picture("shares", alt, caption, drawn)]), numbers
 
 
 def map_section(
-    layers: Sequence[Layer], image: np.ndarray | None, queries: list[int] | None
+    layers: Sequence[Layer],
+    image: np.ndarray | None,
+    queries: list[int] | None,
+    kind: Kind = SAMPLES,
 ) -> tuple[Section | None, dict[str, Any]]:
     """One query's weights over the picture, along the line or among the points; nothing for domains
     that cannot be drawn.
@@ -120,7 +125,7 @@ def map_section(
         return None, {}
     target = output_points(shown[0].operator, domain)
     points = (
-        [(f"point {q}", q) for q in queries]
+        [(f"{kind.point} {q + 1}", q) for q in queries]
         if queries is not None
         else choose_map_queries(target, image)
     )
@@ -133,15 +138,17 @@ def map_section(
     pictures = []
     for place, (label, index) in enumerate(points):
         weights = [layer[:MAX_HEADS, place].numpy() for layer in result]
-        pictures.append(_map_picture(place, label, index, shown, weights, grid, image))
+        pictures.append(_map_picture(place, label, index, shown, weights, grid, image, kind))
     left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
     left += [f"{MAX_HEADS} of {len(result[0])} heads"] if len(result[0]) > MAX_HEADS else []
     omitted = f" Shown: {' and '.join(left)}." if left else ""
-    kind = "image" if grid is not None else "points" if scattered else "line"
+    laid = "image" if grid is not None else "points" if scattered else "line"
     note = (
         PANELS if grid is not None else SCATTER if scattered else "A panel a layer, a line a head."
     )
-    text = words("maps", place=kind, scalar=_scalar(shown[0]), omitted=omitted, note=note)
+    text = words(
+        "maps", place=laid, scalar=_scalar(shown[0]), omitted=omitted, note=note, kind=kind
+    )
     numbers = {
         layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, result)
     }
@@ -202,7 +209,7 @@ def _profile_picture(key, names, found, what, label, caption) -> Picture:
     )
 
 
-def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
+def _map_picture(place, label, index, shown, weights, grid, image, kind) -> Picture:
     names = [layer.name for layer in shown]
     keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
     y, x = (
@@ -219,7 +226,9 @@ def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
         where = ""
     elif grid is None:
         drawn = render(
-            lambda theme: plots.lines(theme, y[:, 0], names, weights, float(x[index, 0]), "weight")
+            lambda theme: plots.lines(
+                theme, y[:, 0], names, weights, float(x[index, 0]), ("weight", kind.axis)
+            )
         )
         where = f" at {x[index, 0]:.3g} (dashed line)"
     else:
@@ -233,7 +242,9 @@ def _map_picture(place, label, index, shown, weights, grid, image) -> Picture:
         where = (
             "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
         )
-    caption = words("map_caption", label=label, where=where, index=index, count=len(x))
+    caption = words(
+        "map_caption", label=label, where=where, index=index, count=len(x), point=kind.point
+    )
     return Picture(
         f"map-{place + 1}",
         f"Weights of {label} over the domain, {len(names)} layers",

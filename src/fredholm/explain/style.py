@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import require
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 9.0  # inches of a full-width picture
+PHONE = 3.6  # of one that a phone shows without making its letters smaller
 DPI = 150
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one version. ``series`` are told apart by people who confuse red and green (after
-    Okabe and Ito).
+    """Colours and width of one version. ``series`` are told apart by people who confuse red and
+    green (after Okabe and Ito).
     """
 
     name: str
@@ -34,6 +35,16 @@ class Theme:
     good: str
     bad: str
     sequential: tuple[str, ...]
+    width: float = WIDTH
+
+    @property
+    def narrow(self) -> bool:
+        """Whether panels stand below one another rather than side by side."""
+        return self.width < WIDTH
+
+    def side_by_side(self, count: int) -> tuple[int, int]:
+        """(rows, columns) of ``count`` panels of a figure."""
+        return (count, 1) if self.narrow else (1, count)
 
 
 LIGHT = Theme(
@@ -48,6 +59,9 @@ DARK = Theme(
     position="#56b4e9", content="#d89a1d", mark="#ff5fae", good="#2fc79a", bad="#f08a45",
     sequential=("#1a212b", "#173f66", "#2878b5", "#7cc0ee", "#eaf6ff"),
 )  # fmt: skip
+
+
+NARROW = tuple(replace(theme, name=f"{theme.name}-narrow", width=PHONE) for theme in (LIGHT, DARK))
 
 
 def settings(theme: Theme) -> dict[str, Any]:
@@ -83,18 +97,50 @@ def colormap(theme: Theme):
     return LinearSegmentedColormap.from_list(f"fredholm-{theme.name}", list(theme.sequential))
 
 
+def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
+    """Axes in rows and columns; on a narrow figure a row goes on below itself, see
+    :func:`panels_across`.
+    """
+    across = panels_across(theme, columns)
+    lines = -(-columns // across)
+    panels = figure.subplots(rows * lines, across, squeeze=False)
+    result = []
+    for row in range(rows):
+        flat = list(panels[row * lines : (row + 1) * lines].ravel())
+        for axes in flat[columns:]:
+            axes.set_axis_off()
+        result.append(flat[:columns])
+    return result
+
+
+def panels_across(theme: Theme, columns: int) -> int:
+    """How many panels of :func:`grid_of_panels` stand side by side: on a narrow figure three, or
+    two where that leaves fewer places empty.
+
+    Example:
+        >>> [panels_across(NARROW[0], count) for count in (1, 4, 5, 6)], panels_across(LIGHT, 5)
+        ([1, 2, 3, 3], 5)
+    """
+    if not theme.narrow or columns < 3:
+        return columns
+    return min((3, 2), key=lambda across: -columns % across)
+
+
 def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
-    """PNG of ``draw(theme)`` in each theme, by the theme's name; the same input gives the same
-    bytes.
+    """PNG of ``draw(theme)`` in each theme, by the theme's name; narrow ones for a phone where the
+    drawing has one. The same input gives the same bytes.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     matplotlib = require("matplotlib", "train", "drawing a report's pictures")
     pictures = {}
-    for theme in (LIGHT, DARK):
+    for theme in (LIGHT, DARK, *NARROW):
         with matplotlib.rc_context(settings(theme)):
+            figure = draw(theme)
+            if figure.get_figwidth() > theme.width + 0.1:  # drawn in one width only
+                continue
             buffer = io.BytesIO()
-            draw(theme).savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
         pictures[theme.name] = buffer.getvalue()
     return pictures

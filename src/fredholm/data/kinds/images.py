@@ -29,6 +29,7 @@ class Images(Kind):
     files = "pictures"
     rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
     pictured = judged = True
+    point, unit, always = "patch", "an image is the unit square", "borders that are always dark"
     takes = ("image_size", "mixup", "cutmix", "augment.crop", "augment.flip", "augment.shift")
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

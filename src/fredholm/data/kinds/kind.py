@@ -35,6 +35,8 @@ class Kind:
         pictured: whether a sample is a picture, on which a map over points can be laid.
         judged: whether the object in a picture may be known, so that maps can be compared with it.
         legend: said below samples that are drawn.
+        point, axis: what a report calls a point of a sample, and its place on a line.
+        unit: of distances in a report; ``always`` is what every sample has at the same place.
         unsized: what a table says of a data set that does not say how many samples it has.
     """
 
@@ -49,6 +51,10 @@ class Kind:
     pictured: bool = False
     judged: bool = False
     legend: str = ""
+    point: str = "point"
+    axis: str = "position"
+    unit: str = ""
+    always: str = ""
     unsized: str = "yours"
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Sequences(Kind):
 
     name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
     legend = " A line a channel, over time; each on its own scale."
+    axis, unit = "time", "1 is the longest sequence that the model takes"
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 3 and inputs.is_floating_point()
@@ -35,7 +36,7 @@ class Sequences(Kind):
         return inputs, [_signal(row, facts.timed) for row in rows]
 
     def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} samples"
+        return f"{inputs.shape[1]} points"
 
 
 SEQUENCES = register_kind(Sequences())
@@ -46,6 +47,8 @@ class Tables(Sequences):
 
     name, one, many = "row", "row", "rows"
     legend = " A point a column, each on its own scale."
+    point = axis = "column"
+    unit = "columns stand in the order of the file, 1 is the number of them"
 
     def fits(self, inputs: Any) -> bool:
         return False  # not to be told from a sequence; only their data set knows

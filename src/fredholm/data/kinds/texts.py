@@ -121,6 +121,7 @@ class Texts(Kind):
     """Texts as token numbers (N, length), 0 where padded."""
 
     name, one, many, encoder = "text", "text", "texts", "text"
+    point, axis, unit = "token", "place in the text", "1 is the longest text that the model takes"
     files = "lines of text"
     # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
     rooms = (
