@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from . import layers, show
+from . import comparing, layers, show
 from .reading import (
     ChannelsFlag,
+    DataTaskFlag,
     GroupFlag,
     IdFlag,
     KindFlag,
@@ -383,17 +384,22 @@ def sweep(
 
 
 @app.command(
-    epilog="fredholm compare --task digits,japanese-vowels --seeds 3\n\nfredholm compare "
-    "--measure-only    # on a quiet machine, afterwards"
+    epilog="fredholm compare mydata/ --minutes 30\n\nfredholm compare --task "
+    "digits,japanese-vowels --seeds 3\n\nfredholm compare --measure-only    # on a quiet machine, "
+    "afterwards"
 )
 def compare(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="Samples of yours (./data.csv, mydata/) or a recipe: recommend one."),
+    ] = None,
     task: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Tasks, with commas: 'all', names that --list shows, or recipes.",
+            help="Or one table of tasks, with commas: 'all', names that --list shows, or recipes.",
             metavar="T[,T...]",
         ),
-    ] = "digits",
+    ] = None,
     operators: Annotated[
         str | None,
         typer.Option(
@@ -401,48 +407,77 @@ def compare(
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option(help="What is made equal: params, flops or time.")
+        str, typer.Option(help="What is made equal: params, flops or time (with --task).")
     ] = "params",
     minutes: Annotated[
-        float | None, typer.Option(help="Of one training, with --budget time.")
+        float | None,
+        typer.Option(help="Of all of it (default: 30); with --budget time, of one training."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Repetitions.")] = 1,
-    jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(help="Of the finalists (default: 5); with --task, of all (1).")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Trainings at a time (with --task).")] = 1,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A change to every task's recipe.", metavar="KEY=VALUE"),
+        typer.Option("--set", help="A change to the recipe, of every task.", metavar="KEY=VALUE"),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of runs, tables and the page; run again to resume.")
-    ] = Path("runs/compare"),
+        Path | None,
+        typer.Option(
+            help="Folder of the results; run again to resume (default: runs/compare-NAME, of "
+            "tasks runs/compare)."
+        ),
+    ] = None,
     measure_only: Annotated[
         bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
     ] = False,
     worker: WorkerFlag = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
+    kind: KindFlag = None,
+    label: LabelFlag = None,
+    time: TimeFlag = None,
+    id_: IdFlag = None,
+    group: GroupFlag = None,
+    text: TextFlag = None,
+    channels: ChannelsFlag = None,
+    data_task: DataTaskFlag = None,
+    split: SplitFlag = None,
 ) -> None:
-    """Train every operator in the same backbone with the same budget, and say what each costs."""
-    from ..training import comparison
-
+    """Which operator suits your data? All of them, and baselines, in the same backbone in the given
+    minutes; or, with --task, one table of every operator on every task, and what each costs.
+    """
+    said = reading(
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=data_task,
+        split=split,
+    )
     if list_only:
         show.compared_tasks()
         return
-    if measure_only:
-        comparison.measure(out, report=typer.echo)
-    else:
-        setting = comparison.Setting(budget, minutes, tuple(change or ()))
-        chosen = comparison.list_tasks() if task == "all" else task.split(",")
-        comparison.compare(
-            chosen,
-            operators,
-            out,
-            setting=setting,
-            seeds=seeds,
-            jobs=jobs,
-            report=typer.echo,
-            worker=worker,
+    comparing.check(
+        source, said=said, task=task, measure=measure_only, budget=budget, jobs=jobs, worker=worker
+    )
+    if source is not None:
+        comparing.recommend(
+            source, said, change or [], operators=operators, minutes=minutes, seeds=seeds, out=out
         )
-    show.comparison(out)
+        return
+    comparing.tabulate(
+        "digits" if task is None else task,
+        operators,
+        Path("runs/compare") if out is None else out,
+        measure_only=measure_only,
+        setting=(budget, minutes, tuple(change or ())),
+        seeds=1 if seeds is None else seeds,
+        jobs=jobs,
+        worker=worker,
+    )
 
 
 @app.command(

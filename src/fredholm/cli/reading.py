@@ -28,6 +28,9 @@ ChannelsFlag = Annotated[
     str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
 ]
 TaskFlag = Annotated[str | None, _flag("--task", "classification, regression or steps.")]
+DataTaskFlag = Annotated[
+    str | None, _flag("--predict", "What is asked: classification, regression or steps.")
+]
 SplitFlag = Annotated[str | None, _flag("--split", "random, group or time.")]
 
 
@@ -39,7 +42,7 @@ def reading(**given: str | None) -> dict[str, Any]:
     return said
 
 
-def as_command(path: Path, said: dict[str, Any]) -> str:
+def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
     """The command that trains on a path so read.
 
     Example:
@@ -49,7 +52,7 @@ def as_command(path: Path, said: dict[str, Any]) -> str:
     flags = {k: ",".join(v) if isinstance(v, list) else v for k, v in said.items()}
     place = path if path.is_absolute() or not path.is_dir() else f"{path}/"
     words = [str(place), *(word for k, v in flags.items() for word in (f"--{k}", v))]
-    return shlex.join(["fredholm", "train", *words])
+    return shlex.join(["fredholm", command, *words])
 
 
 def as_overrides(said: dict[str, Any]) -> list[str]:

@@ -155,6 +155,17 @@ class Source:
             text: of texts, how they become numbers.
         """
         chosen = np.flatnonzero(self.parts == SPLITS.index(split))
+        return self.subset(split, chosen, image_size=image_size, text=text)
+
+    def subset(
+        self,
+        split: str,
+        chosen: np.ndarray,
+        *,
+        image_size: tuple[int, int] | None = None,
+        text: TextOptions | None = None,
+    ) -> LabelledDataset:
+        """The samples of these numbers, called ``split``, as :meth:`dataset` gives one."""
         result = make_dataset(
             self, split, chosen, image_size=image_size, text=text or TextOptions()
         )

@@ -108,7 +108,8 @@ def compare(
             raise OptionError(f"{name}: received {value}; needs 1 or more")
     if worker and jobs > 1:
         raise OptionError(f"jobs: received {jobs} for a worker; start as many workers instead")
-    contenders, chosen = read_contenders(operators), [find_task(name) for name in tasks]
+    chosen = [find_task(name) for name in tasks]  # their imports register operators
+    contenders = read_contenders(operators)
     results = tables.open_results(place, setting)
     with _turn(place):  # sizes are solved once, by whoever comes first
         plans = [plan(task, contenders, place, setting, seeds, say) for task in chosen]

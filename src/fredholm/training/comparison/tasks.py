@@ -4,12 +4,15 @@ enough for a CPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import models, operators
 from ...errors import OptionError, suggest
 from ...registry import Registry
+from ..own_files import names_files
+from ..recipe import Recipe
 from ..recipe_files import list_recipes, load_recipe
 from ..recipe_text import parse, plain
 from ..sweeps import split_values
@@ -20,6 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "itnet_low_rank": {"width": 16, "rank": 4, "frequencies": 16, "sigma": 3.0},
     "ckconv": {"width": 16},
 }
+_SIZES = ("dim", "depth", "heads", "dropout")
 
 
 @dataclass(frozen=True)
@@ -63,22 +67,43 @@ def list_tasks() -> list[str]:
     return [task.name for task in _TASKS.registered()]
 
 
-def find_task(name: str) -> ComparedTask:
-    """A registered task; or any recipe, by name or file, whose model takes every operator, as it
-    is.
+def find_task(name: str, changes: tuple[str, ...] = ()) -> ComparedTask:
+    """A registered task; or a recipe, by name or file, or files of the user's: in the backbone,
+    where its own model is another, of the width, depth and heads that the recipe has.
+
+    ``changes`` are further overrides of it. A recipe's imports are executed, once, so that what
+    they register is known afterwards.
 
     Raises:
         OptionError: neither a task nor a recipe.
+        RecipeError, DataError: a recipe or files that cannot be read.
     """
     if name in _TASKS:
-        return _TASKS[name]
-    if name.endswith((".yaml", ".yml")) or name in list_recipes():
-        recipe = load_recipe(name)
-        return ComparedTask(recipe.name, f"the recipe {recipe.name}", name)
+        task = _TASKS[name]
+        return replace(task, overrides=(*task.overrides, *changes))
+    if name.endswith((".yaml", ".yml")) or name in list_recipes() or names_files(name):
+        recipe = load_recipe(name, changes)
+        return ComparedTask(recipe.name, recipe.name, name, (*_neutral(recipe), *changes))
     raise OptionError(
-        f"task: received {name!r}; needs a task or a "
-        f"recipe{suggest(name, [*_TASKS, *list_recipes()])}"
+        f"task: received {name!r}; needs a task, a recipe or files of yours (with a separator, as "
+        f"./{name}){suggest(name, [*_TASKS, *list_recipes()])}"
     )
+
+
+def _neutral(recipe: Recipe) -> tuple[str, ...]:
+    """Overrides that put the backbone in the place of another model of one signal, as large; graphs
+    and pictures with questions keep theirs, which no baseline serves.
+    """
+    preset: Any = models.model_config(recipe.model.name)
+    if preset.body.kind == "backbone" or preset.encoder.data in ("graph", "multimodal"):
+        return ()
+    body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
+    body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
+    encoder = {key: getattr(preset.encoder, key) for key in ("patch",) if hasattr(preset.encoder, key)}
+    encoder |= {k: v for k, v in recipe.model.encoder.items() if k in ("patch", "causal")}
+    head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
+    model = {"name": "backbone_nano", "body": body, "encoder": encoder, "head": head}
+    return (f"model={json.dumps(model)}",)
 
 
 @dataclass(frozen=True)

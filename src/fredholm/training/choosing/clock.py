@@ -1,0 +1,91 @@
+"""The time of a search: how much is left, and how many steps each contender gets of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FEWEST = 10  # steps, below which a training says nothing
+SLOWEST = 4.0  # times its equal share that a trial may take
+OVERHEAD = 0.3  # seconds of a trial that are no step
+
+
+@dataclass
+class Clock:
+    """Seconds of a search, over all calls that went on with it.
+
+    Example:
+        >>> clock = Clock(minutes=2.0, before=30.0)
+        >>> 89 < clock.left <= 90
+        True
+    """
+
+    minutes: float
+    before: float = 0.0
+    begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def spent(self) -> float:
+        return self.before + time.perf_counter() - self.begun
+
+    @property
+    def left(self) -> float:
+        return 60 * self.minutes - self.spent
+
+    def __str__(self) -> str:
+        return f"{self.spent / 60:.1f} of {self.minutes:g} min"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a contender takes for a training step, and beside the steps of a trial."""
+
+    step: float
+    judging: float = 0.0
+
+    def seconds(self, steps: int) -> float:
+        return steps * self.step + self.judging + OVERHEAD
+
+
+def share_steps(
+    paces: Mapping[str, Pace], trials: int, seconds: float, most: int
+) -> dict[str, int]:
+    """Steps of each contender, so that ``trials`` of every one of them fit in the seconds.
+
+    All get the same number, up to ``most``, but for those that would take more than
+    :data:`SLOWEST` equal shares: they get what fits in these. 0: not even :data:`FEWEST` do.
+
+    Example:
+        >>> share_steps({"a": Pace(0.1), "b": Pace(0.1)}, 1, 20.6, 1000)
+        {'a': 100, 'b': 100}
+        >>> share_steps({"a": Pace(0.1), "b": Pace(100.0)}, 1, 20.6, 1000)["b"]
+        0
+    """
+    cap = SLOWEST * seconds / max(1, len(paces) * trials)
+
+    def within(name: str, steps: int) -> int:
+        pace = paces[name]
+        fits = int((cap - pace.judging - OVERHEAD) / pace.step + 1e-9)
+        return 0 if fits < FEWEST else max(FEWEST, min(steps, fits))
+
+    def cost(steps: int) -> float:
+        chosen = {name: within(name, steps) for name in paces}
+        return trials * sum(paces[name].seconds(n) for name, n in chosen.items() if n)
+
+    low, high = min(FEWEST, most), most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cost(middle) <= seconds + 1e-9 else (low, middle - 1)
+    return {name: min(most, within(name, low)) for name in paces}
+
+
+def rounds_of(paces: Mapping[str, Pace], steps: Mapping[str, int]) -> float:
+    """Seconds of one trial of each contender."""
+    return sum(paces[name].seconds(count) for name, count in steps.items())
+
+
+def median_seconds(times: list[float]) -> float:
+    """Of several readings after the first, or the first where it is the only one."""
+    return statistics.median(times[1:] or times)

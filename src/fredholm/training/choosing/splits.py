@@ -1,0 +1,101 @@
+"""What contenders are trained and judged on: the recipe's own validation split, or, of few samples,
+a part of the training samples in turn.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...data import limit_samples
+from ...data.files import open_files
+from ...data.files.table import Coded
+from ..build import build_dataset, data_arguments
+from ..recipe import Recipe
+
+FEW = 200  # validation samples, below which one part of the samples says too little
+FOLDS = 5
+JUDGED = 1000  # validation samples that a trial is judged on
+
+
+class Splits:
+    """The data sets of a recipe; ``fold(k)`` are the training and validation samples of a trial.
+
+    Where validation would have fewer than :data:`FEW` samples, and the user's files leave its
+    choice open, all samples but the test's are divided in :data:`FOLDS` parts, and fold k is judged
+    on the k-th. The test split is read by :attr:`test` alone.
+    """
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self.train, self.val = (build_dataset(recipe, part) for part in ("train", "val"))
+
+    @cached_property
+    def test(self) -> Any:
+        """The test split."""
+        return build_dataset(self.recipe, "test")
+
+    @cached_property
+    def folds(self) -> int:
+        """How many different validation splits there are."""
+        return len(self._parts) or 1
+
+    @cache  # noqa: B019  an object lives as long as its search
+    def fold(self, number: int) -> tuple[Any, Any]:
+        """Training and validation samples of a fold; one after the last is the first again."""
+        if not self._parts:
+            return self.train, limit_samples(self.val, JUDGED)
+        held = self._parts[number % len(self._parts)]
+        pool = np.flatnonzero(self._source.parts != 2)
+        rest = np.setdiff1d(pool, held)
+        size = self.recipe.data.image_size
+        given = {"image_size": None if size is None else tuple(size)}
+        train = self._source.subset("train", rest, **given)
+        return train, self._source.subset("val", held, **given)
+
+    @cached_property
+    def _source(self) -> Any:
+        """The user's files, read once."""
+        given = data_arguments(self.recipe)
+        share = self.recipe.data.val_fraction
+        return open_files(given["path"], given["options"], **({"val": share} if share else {}))
+
+    @cached_property
+    def _parts(self) -> list[np.ndarray]:
+        """The samples that each fold is judged on; none where there is one split only."""
+        data = self.recipe.data
+        if data.name != "files" or data.limit is not None or len(self.val) >= FEW:
+            return []
+        collection = self._source.collection
+        given = collection.parts is not None and (collection.parts == 1).any()
+        given = given and (collection.parts == 2).any()
+        if given or collection.kind == "texts" or collection.reading.split in ("group", "time"):
+            return []
+        pool = np.flatnonzero(self._source.parts != 2)
+        return [] if len(pool) < 2 * FOLDS else _divided(collection, pool)
+
+
+def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
+    """The pool in equal parts, each with its share of every class."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    options: dict[str, Any] = {"n_splits": FOLDS, "shuffle": True, "random_state": 0}
+    labels = collection.labels
+    classes = isinstance(labels, Coded) and collection.steps is None
+    if classes and np.bincount(labels.codes[pool])[np.unique(labels.codes[pool])].min() < 2:
+        return []
+    splitter = StratifiedKFold(**options) if classes else KFold(**options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a class with fewer members than folds: not in each part
+        divided = splitter.split(pool, labels.codes[pool] if classes else None)
+        return [pool[held] for _, held in divided]
+
+
+def batches(dataset: Any, size: int) -> Any:
+    """All samples in order, with their labels."""
+    for start in range(0, len(dataset), size):
+        yield dataset.batch(torch.arange(start, min(start + size, len(dataset))))

@@ -1,0 +1,146 @@
+"""One trial: a contender trained for so many steps, and judged on samples it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...integral import inference
+from ..build import build_loaders, build_model
+from ..fit import Limits, fit
+from ..grid import Cell, Report, Result
+from ..module import Classifier
+from ..recipe import Recipe
+from ..tasks import relative_error, task_of
+from .plain import PLAIN
+from .splits import Splits, batches
+from .stress import STRESSES, applies
+
+# Of a batch, as many outputs as inputs.
+Answer = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How well samples were answered.
+
+    Attributes:
+        score: what the contenders are ordered by; ``higher`` says which way.
+        loss: of the task, which decides between equal scores; NaN of an answer without
+            probabilities.
+        each: a number per sample whose mean the score is, or close to it: right or wrong, squared
+            or relative error; empty where a sample has no number of its own.
+        per_class: accuracy by class.
+    """
+
+    score: float
+    loss: float
+    each: tuple[float, ...]
+    per_class: dict[str, float | None]
+
+    def to_dict(self) -> Result:
+        each = "".join(str(int(v)) for v in self.each) if _binary(self.each) else list(self.each)
+        return {
+            "score": self.score,
+            "loss": self.loss,
+            "each": each,
+            "per_class": self.per_class,
+        }
+
+
+def _binary(values: tuple[float, ...]) -> bool:
+    return bool(values) and set(values) <= {0.0, 1.0}
+
+
+def measure_of(dataset: Any) -> tuple[str, bool]:
+    """The measure that decides on a data set, and whether more of it is better."""
+    if dataset.measures:
+        return dataset.measures[0], True
+    name, mode = task_of(dataset).metric
+    return name.removeprefix("val_"), mode == "max"
+
+
+def judge(
+    answer: Answer, dataset: Any, size: int, change: Callable[[Tensor], Tensor] | None = None
+) -> Judgement:
+    """Judge the answers to a data set, ``size`` samples at a time; ``change`` the samples first."""
+    task, pairs = task_of(dataset), []
+    with torch.inference_mode():
+        for inputs, labels in batches(dataset, size):
+            outputs = answer(inputs if change is None else change(inputs)).float().cpu()
+            pairs.append((dataset.in_units(outputs), dataset.in_units(labels)))
+    found = task.summary(iter(pairs), dataset.classes)
+    name, _ = measure_of(dataset)
+    each = [_each(dataset.task, task.pairs(*pair)) for pair in pairs]
+    return Judgement(
+        float(found[name]),
+        float(found["loss"]),
+        tuple(value for part in each for value in part),
+        dict(found.get("per_class", {})),
+    )
+
+
+def _each(task: str, pair: tuple[Tensor, Tensor]) -> list[float]:
+    """A number for each sample."""
+    outputs, labels = pair
+    if task == "classification":
+        return (outputs.argmax(-1) == labels).double().tolist()
+    if task == "regression":
+        values = (outputs.double() - labels.double()).square()
+    elif task == "field":
+        values = relative_error(outputs.double(), labels.double())
+    else:
+        return []
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
+    """A model trained by a recipe in memory, and the steps it took; none after ``minutes``."""
+    loader, _ = build_loaders(recipe, train, train)
+    model = build_model(recipe, train)
+    limits = Limits(
+        None, recipe.training.steps, minutes=minutes, clip_norm=recipe.training.clip_norm
+    )
+    module = Classifier(model, recipe, loader, None, task_of(train))
+    fitted = fit(module, limits=limits, keep=lambda model: None)
+    return model, int(fitted.rows[-1]["step"]) if fitted.rows else 0
+
+
+def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
+    """The work of a cell: the validation score, and for finalists that of the test split, as it is
+    and with lost samples.
+    """
+    start, given, recipe = perf_counter(), cell.settings, cell.given
+    train, val = splits.fold(given["fold"])
+    if given["method"] in PLAIN:
+        answer, steps = PLAIN[given["method"]](train, recipe.seed), 0
+    else:
+        model, steps = learn(recipe, train, given["most_minutes"])
+        answer = _answers(model)
+    size = recipe.data.eval_batch_size
+    result: Result = {"val": judge(answer, val, size).to_dict(), "steps": steps}
+    del result["val"]["each"]
+    if given["test"]:
+        result["test"] = judge(answer, splits.test, size).to_dict()
+        if applies(splits.test):
+            result["stress"] = {
+                name: judge(answer, splits.test, size, change(splits.test.timed)).score
+                for name, change in STRESSES.items()
+            }
+    cell.place.mkdir(parents=True, exist_ok=True)
+    return result | {"seconds": round(perf_counter() - start, 3)}
+
+
+def _answers(model: Any) -> Answer:
+    model.eval()
+
+    def answer(inputs: Tensor) -> Tensor:
+        with inference(model):
+            return model(inputs)
+
+    return answer
