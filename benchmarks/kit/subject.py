@@ -98,7 +98,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        return self.package.rpartition(".")[2]
+        return self.package.rpartition(".")[2].replace("_", "-")
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Call one of the functions."""
@@ -119,7 +119,7 @@ def subject_names() -> list[str]:
         folder = Path(module.module_finder.path) / module.name  # type: ignore[union-attr]
         file = folder / "__init__.py" if module.ispkg else folder.with_suffix(".py")
         if re.search("^SUBJECT = ", file.read_text(encoding="utf-8"), re.MULTILINE):
-            names.append(module.name)
+            names.append(module.name.replace("_", "-"))
     return names
 
 
@@ -131,4 +131,4 @@ def find_subject(name: str) -> Subject:
     """
     if name not in subject_names():
         raise SystemExit(f"{name!r}: no subject; needs one of {', '.join(subject_names())}")
-    return importlib.import_module(f"benchmarks.{name}").SUBJECT
+    return importlib.import_module(f"benchmarks.{name.replace('-', '_')}").SUBJECT

@@ -9,7 +9,8 @@ import pytest
 
 from fredholm.cli.main import main
 from fredholm.errors import DataError, OptionError
-from fredholm.training import comparison
+from fredholm.models import model_config
+from fredholm.training import comparison, load_recipe
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.comparison import Setting, compare, measure, speed
 from fredholm.training.comparison.budgets import (
@@ -196,6 +197,8 @@ def test_tasks_are_valid_recipes(name):
         (["--operators", "gru,gru"], "needs each of them once"),
         (["--budget", "money"], "budget: received 'money'"),
         (["--budget", "time"], "minutes: received None"),
+        (["digits", "--budget", "time"], "--budget: received with 'digits'"),
+        (["--label", "gait"], "--label: received 'gait' without files"),
         (["--minutes", "3"], "they belong to 'time'"),
         (["--seeds", "0"], "seeds: received 0"),
         (["--jobs", "0"], "jobs: received 0"),
@@ -223,6 +226,11 @@ def test_the_command_prints_its_tables(done, capsys):
     assert "japanese-vowels" in capsys.readouterr().out
 
 
-def test_any_recipe_is_a_task():
+def test_any_recipe_is_a_task_in_the_backbone_so_that_baselines_serve_it():
     task = find_task("reviews")
-    assert make_recipe(task, read_contenders("softmax")[0]).model.name == "itnet_nano"
+    recipe = make_recipe(task, read_contenders("gru")[0])
+    given = load_recipe("reviews")
+    assert (given.model.name, recipe.model.name) == ("itnet_nano", "backbone_nano")
+    preset = model_config("itnet_nano").body
+    assert recipe.model.body["dim"] == given.model.body.get("dim", preset.dim)
+    assert build_model(recipe, build_dataset(recipe, "val")).config.body.operator == "gru"

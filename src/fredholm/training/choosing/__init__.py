@@ -2,8 +2,8 @@
 half at a larger one, seeds for the finalists, and a recommendation.
 
 ``search`` is the course of it, ``clock`` its time, ``trial`` one training, ``splits`` on what it is
-judged, ``features`` and ``plain`` the methods beside the operators, ``stress`` what lost samples do,
-``growth`` what longer samples cost, ``verdict`` what is recommended and how sure that is, and
+judged, ``features`` and ``plain`` the methods beside the operators, ``stress`` what lost samples
+do, ``growth`` what longer samples cost, ``verdict`` what is recommended and how sure that is, and
 ``report`` its words; the page is drawn by :mod:`fredholm.explain.choice`.
 """
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 FEWEST = 10  # steps, below which a training says nothing
@@ -16,6 +15,12 @@ OVERHEAD = 0.3  # seconds of a trial that are no step
 class Clock:
     """Seconds of a search, over all calls that went on with it.
 
+    Attributes:
+        minutes: that there are.
+        before: seconds of earlier calls.
+        timer: what tells the time; ``time.process_time`` counts this process's own alone, on a
+            machine that others use as well.
+
     Example:
         >>> clock = Clock(minutes=2.0, before=30.0)
         >>> 89 < clock.left <= 90
@@ -24,15 +29,24 @@ class Clock:
 
     minutes: float
     before: float = 0.0
-    begun: float = field(default_factory=time.perf_counter)
+    timer: Callable[[], float] = time.perf_counter
+    begun: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begun = self.timer()
 
     @property
     def spent(self) -> float:
-        return self.before + time.perf_counter() - self.begun
+        return self.before + self.timer() - self.begun
 
     @property
     def left(self) -> float:
         return 60 * self.minutes - self.spent
+
+    @property
+    def alone(self) -> bool:
+        """Whether it counts this process's time alone."""
+        return self.timer is time.process_time
 
     def __str__(self) -> str:
         return f"{self.spent / 60:.1f} of {self.minutes:g} min"
@@ -84,8 +98,3 @@ def share_steps(
 def rounds_of(paces: Mapping[str, Pace], steps: Mapping[str, int]) -> float:
     """Seconds of one trial of each contender."""
     return sum(paces[name].seconds(count) for name, count in steps.items())
-
-
-def median_seconds(times: list[float]) -> float:
-    """Of several readings after the first, or the first where it is the only one."""
-    return statistics.median(times[1:] or times)

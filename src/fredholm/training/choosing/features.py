@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def _of_channel(times: np.ndarray, x: np.ndarray) -> list[float]:
     even = np.interp(np.linspace(times[0], times[-1], max(len(x), 4)), times, x)
     power = np.abs(np.fft.rfft(even - even.mean()))[1:] ** 2 / len(even)
     edges = 2 ** np.arange(BANDS + 1) - 1
-    bands = [power[a:b].sum() if a < len(power) else 0.0 for a, b in zip(edges, edges[1:])]
+    bands = [power[a:b].sum() if a < len(power) else 0.0 for a, b in pairwise(edges)]
     return [*moments, crossings, *np.quantile(x, QUANTILES), *np.log1p(bands)]
 
 

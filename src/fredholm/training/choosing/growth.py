@@ -1,4 +1,4 @@
-"""What samples ten times as long cost: the time of an operator on N and on 10 N points of a line."""
+"""What samples ten times as long cost: the time of an operator on N and on 10 N points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods beside the operators, of scikit-learn: what a comparison of models alone would not tell."""
+"""Methods beside the operators, of scikit-learn: what models alone would not tell."""
 
 from __future__ import annotations
 

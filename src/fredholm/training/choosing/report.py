@@ -75,7 +75,7 @@ def _sure(verdict: dict[str, Any], state: dict[str, Any]) -> str:
         return "one seed: not known"
     mean = _signed((found["over_seeds"] or found["over_samples"])[0], percent)
     word = "sure" if verdict["sure"] else "the two are not told apart"
-    return f"{word}; better by {mean}, 95% intervals {', '.join(parts)}"
+    return f"{word}; difference on the test {mean}, 95% intervals {', '.join(parts)}"
 
 
 def _signed(value: float, percent: bool) -> str:

@@ -7,7 +7,7 @@ import math
 import shlex
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..grid import Cell, Grid, Report, quiet, recipe_cell, safe_name
 from ..recipe import Recipe
 from ..tasks import task_of
 from . import report as words
-from .clock import FEWEST, Clock, Pace, median_seconds, rounds_of, share_steps
+from .clock import FEWEST, Clock, Pace, rounds_of, share_steps
 from .growth import growth
 from .plain import PLAIN, serves
 from .splits import Splits
@@ -35,7 +35,7 @@ from .verdict import conclude
 RESULTS = "choice.json"
 FINALISTS = 3
 RATES = (1 / 3, 1.0, 3.0)  # times the recipe's learning rate
-SHARES = (0.35, 0.35)  # of the time left, for the first rung and for each later one
+SHARES = (0.25, 0.25)  # of the time left, for the first rung and for each later one
 LAST = 0.9  # of the time left, for the finalists
 # What a recipe says of its length and its averages is replaced, and samples are not blended.
 NEUTRAL = (
@@ -44,9 +44,30 @@ NEUTRAL = (
     "schedule.warmup_epochs=0",
 )  # fmt: skip
 Row = dict[str, Any]
+Alive = list[tuple[str, float | None]]  # contenders and their learning rates; None: not yet chosen
 
 
-def choose(
+def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str, Any]:
+    """Find the operator that suits a data set, in ``minutes``; write ``choice.json``,
+    ``choice.md`` and ``index.html``, and return what the first of them holds.
+
+    Every operator and baseline gets the same backbone, at equal parameters. Rungs of successive
+    halving compare them at three learning rates on validation samples and keep the better half;
+    the last ones are trained with several seeds beside gradient boosting on simple features, and
+    these alone are judged on the test split. The pick is the best on validation. The same call
+    goes on where an earlier one stopped, with the time that is left. Arguments are those of
+    :func:`open_search`.
+
+    Raises:
+        OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
+        RecipeError, DataError: a source that cannot be read.
+        TrainingFailed: every trial failed.
+        Interrupted: Ctrl-C; the same call goes on.
+    """
+    return open_search(source, minutes, **given).run()
+
+
+def open_search(
     source: str | Path,
     minutes: float = 30.0,
     *,
@@ -57,15 +78,9 @@ def choose(
     always: Sequence[str] = (),
     command: str | None = None,
     report: Report | None = None,
-) -> dict[str, Any]:
-    """Find the operator that suits a data set, in ``minutes``; write ``choice.json``,
-    ``choice.md`` and ``index.html`` into ``out``.
-
-    Every operator and baseline gets the same backbone, at equal parameters. Rungs of successive
-    halving compare them at three learning rates on validation samples and keep the better half;
-    the last ones are trained with several seeds beside gradient boosting on simple features, and
-    these alone are judged on the test split. The pick is the best on validation. The same call
-    goes on where an earlier one stopped, with the time that is left.
+    timer: Callable[[], float] = time.perf_counter,
+) -> Search:
+    """A search, before or after its beginning.
 
     Args:
         source: files of the user's, or a recipe.
@@ -78,12 +93,7 @@ def choose(
         always: operators that are finalists whatever they reach.
         command: that trains on the source, for the recommendation.
         report: receives lines of progress.
-
-    Raises:
-        OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
-        RecipeError, DataError: a source that cannot be read.
-        TrainingFailed: every trial failed.
-        Interrupted: Ctrl-C; the same call goes on.
+        timer: see :class:`.clock.Clock`.
     """
     if not (minutes > 0 and math.isfinite(minutes)):
         raise OptionError(f"minutes: received {minutes}; needs a positive number")
@@ -94,10 +104,10 @@ def choose(
     place = Path(out or Path("runs") / f"compare-{task.name}")
     setting = {"source": str(source), "minutes": minutes, "changes": list(changes)}
     setting |= {"operators": [c.label for c in contenders], "seeds": seeds, "always": [*always]}
-    search = Search.open(task, contenders, place, setting, report or quiet)
+    search = Search.open(task, contenders, place, setting, report or quiet, timer)
     given = shlex.join(["fredholm", "train", str(source), *changes])
     search.state["command"] = command or given
-    return search.run()
+    return search
 
 
 @dataclass
@@ -128,6 +138,7 @@ class Search:
         place: Path,
         setting: dict[str, Any],
         say: Report,
+        timer: Callable[[], float],
     ) -> Search:
         """Begin a search, or go on with the one in its folder.
 
@@ -140,7 +151,7 @@ class Search:
                 f"{place}: holds a comparison with {state['setting']}; received {setting}; choose "
                 "another --out"
             )
-        clock = Clock(setting["minutes"], state.get("spent", 0.0))
+        clock = Clock(setting["minutes"], state.get("spent", 0.0), timer)
         splits = Splits(make_recipe(task, Contender("softmax", "softmax", {})))
         for line in splits.train.remarks():
             say(line)
@@ -186,7 +197,7 @@ class Search:
             f"{self.clock.minutes:g} minutes ({self.clock})"
         )
         self.measure()
-        alive = [(label, None) for label in self.serving]
+        alive: Alive = [(label, None) for label in self.serving]
         if not alive:
             why = next(iter(self.state["sizes"].values()))
             raise TrainingFailed(
@@ -194,9 +205,11 @@ class Search:
             )
         number = 0
         while number == 0 or len(alive) > FINALISTS:
-            alive = self.rung(number, alive)
-            number += 1
-        self.finals(self._finalists(alive), self.state["setting"]["seeds"])
+            kept = self.rung(number, alive)
+            if not kept:  # no time for another rung: the best of the last one
+                break
+            alive, number = kept, number + 1
+        self.finals(self._finalists(alive[:FINALISTS]), self.state["setting"]["seeds"])
         return self.end()
 
     @property
@@ -230,19 +243,21 @@ class Search:
         model: Any = build_model(recipe, train)
         whole = self.state["batch"]
         few = min(2, whole)
-        once = _step_seconds(model, train, few, 1) * whole / few
+        once = _step_seconds(model, train, few, 1, self.clock.timer) * whole / few
         # A step of which not even the fewest fit in the time of a trial is not tried as a whole.
         hopeless = once * FEWEST > 60 * self.clock.minutes / 4
-        step = once if hopeless else _step_seconds(model, train, whole, 3)
+        step = once if hopeless else _step_seconds(model, train, whole, 4, self.clock.timer)
         return asdict(size) | {"step": step, "points": count_points(train, model)}
 
-    def rung(self, number: int, alive: list[tuple[str, float | None]]) -> list[Any]:
+    def rung(self, number: int, alive: Alive) -> Alive:
         """Try contenders on validation, each at its learning rate or at all; the better half with
         their rates.
         """
         while len(self.state["rungs"]) <= number:
             self.state["rungs"].append(self._plan_rung(number, alive))
         rung, found = self.state["rungs"][number], {}
+        if not rung["steps"]:
+            return []
         cells = list(self._rung_cells(number, rung["steps"], alive))
         for place, (label, lr, cell) in enumerate(cells, 1):
             if self.clock.left < 0.1 * 60 * self.clock.minutes and not self._known(cell):
@@ -261,7 +276,7 @@ class Search:
         self._save()
         return kept
 
-    def _plan_rung(self, number: int, alive: list[tuple[str, float | None]]) -> dict[str, Any]:
+    def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any]:
         folds = self._folds(number)
         trials = len(folds) * (len(RATES) if alive[0][1] is None else 1)
         paces = {label: self._pace(label) for label, _ in alive}
@@ -270,7 +285,7 @@ class Search:
         for label in [label for label, count in steps.items() if not count]:
             step = self.state["sizes"][label]["step"]
             self.say(f"{label}: left out, {FEWEST} steps of {step:.1f} s do not fit in its share")
-        if not any(steps.values()):
+        if not any(steps.values()) and number == 0:
             raise OptionError(
                 f"minutes: received {self.clock.minutes:g}; {FEWEST} steps of no operator fit in a "
                 "share of them, give more"
@@ -282,7 +297,7 @@ class Search:
         return [0] if number == 0 or self.state["folds"] == 1 else [2 * number - 1, 2 * number]
 
     def _rung_cells(
-        self, number: int, steps: dict[str, int], alive: list[tuple[str, float | None]]
+        self, number: int, steps: dict[str, int], alive: Alive
     ) -> Iterator[tuple[str, float, Cell]]:
         rates = [self.state["lr"] * rate for rate in RATES]
         middle_first = sorted(rates, key=lambda lr: abs(math.log(lr / self.state["lr"])))
@@ -294,7 +309,7 @@ class Search:
                         assert rate is not None
                         yield label, rate, self._cell(label, rate, steps[label], number, fold)
 
-    def _better_half(self, found: dict[Any, list[Row]], count: int) -> list[tuple[str, float]]:
+    def _better_half(self, found: dict[Any, list[Row]], count: int) -> Alive:
         """The best contenders, each at its best rate, the best one first."""
         best: dict[str, tuple[Any, float]] = {}
         for (label, lr), rows in found.items():
@@ -315,9 +330,9 @@ class Search:
         score = statistics.fmean(row["val"]["score"] for row in rows)
         return sign * score, -statistics.fmean(row["val"]["loss"] for row in rows)
 
-    def _finalists(self, alive: list[tuple[str, float]]) -> list[tuple[str, float | None]]:
+    def _finalists(self, alive: Alive) -> Alive:
         """The last ones, those that are always, and the methods beside the operators."""
-        chosen: list[tuple[str, float | None]] = [*alive]
+        chosen = [*alive]
         for label in self.state["setting"]["always"]:
             if label in self.serving and label not in dict(chosen):
                 chosen.append((label, self.best_rate(label)))
@@ -330,7 +345,7 @@ class Search:
         good = [row for row in rows if "error" not in row]
         return max(good, key=lambda row: self._key([row]))["lr"] if good else self.state["lr"]
 
-    def finals(self, finalists: list[tuple[str, float | None]], seeds: int) -> None:
+    def finals(self, finalists: Alive, seeds: int) -> None:
         """Train finalists seed by seed and judge them on the test split too."""
         finals = self.state["finals"]
         trained = [label for label, lr in finalists if lr is not None]
@@ -360,6 +375,26 @@ class Search:
             finals["rows"] = list(rows.values())
             self._save()
 
+    def outsiders(self) -> list[Row]:
+        """For evidence alone: what the operators that are no finalists reach on the test split with
+        one seed and as many steps as the finalists, or as fit in twice as long.
+        """
+        finals, rows = self.state["finals"], []
+        steps = max(finals["steps"].values())
+        seconds = [self._pace(label, test=True).seconds(n) for label, n in finals["steps"].items()]
+        for label in self.serving:
+            if label in finals["steps"]:
+                continue
+            pace, lr = self._pace(label, test=True), self.best_rate(label)
+            fits = int((2 * statistics.fmean(seconds) - pace.judging) / pace.step)
+            if fits < FEWEST:
+                self.say(f"{label}: left out, {FEWEST} of its steps take too long")
+                continue
+            cell = self._cell(label, lr, min(steps, fits), -1, 0)
+            rows.append({"operator": label, "lr": lr, "seed": 0} | self._compute(cell))
+            self.say(f"beside the finalists: {self._line(rows[-1])}")
+        return rows
+
     def end(self) -> dict[str, Any]:
         """The recommendation, what longer samples cost, and the tables."""
         state = self.state
@@ -371,7 +406,9 @@ class Search:
         for line in state["verdict"]["table"]:
             label = line["operator"]
             if label not in PLAIN and label not in grown:
-                body = build_model(self._recipe(label, line["lr"], 1), self.splits.train).config.body  # type: ignore[union-attr]
+                body = build_model(
+                    self._recipe(label, line["lr"], 1), self.splits.train
+                ).config.body  # type: ignore[union-attr]
                 grown[label] = growth(body, state["sizes"][label]["points"])
         state["verdict"]["train"] = self._command()
         self._save()
@@ -410,7 +447,8 @@ class Search:
         seconds = self._pace(label, rung < 0).seconds(steps) if label not in PLAIN else 60.0
         settings = recipe_cell(recipe, self.place).settings | {"fold": fold, "test": rung < 0}
         settings |= {"method": label if label in PLAIN else "model"}
-        settings |= {"most_minutes": round(max(3 * seconds, 5.0) / 60, 4)}
+        most = None if self.clock.alone else round(max(3 * seconds, 5.0) / 60, 4)
+        settings |= {"most_minutes": most}
         rate = "" if lr is None else f",lr={lr:.3g}"
         part = "final" if rung < 0 else f"rung={rung}"
         name = f"{part},{safe_name(label)}{rate},fold={fold},seed={seed}"
@@ -454,18 +492,20 @@ class Search:
         write_json(self.place / RESULTS, self.state)
 
 
-def _step_seconds(model: Any, dataset: Any, batch: int, repeats: int) -> float:
-    """Median seconds of a training step, after one that does not count where there are several."""
+def _step_seconds(
+    model: Any, dataset: Any, batch: int, repeats: int, timer: Callable[[], float]
+) -> float:
+    """Seconds of a training step: the shortest, which other work on the machine disturbs least."""
     optimizer, task = torch.optim.AdamW(model.parameters(), lr=1e-4), task_of(dataset)
     inputs, labels = dataset.batch(torch.arange(min(batch, len(dataset))))
     times = []
-    for _ in range(repeats + (repeats > 1)):
-        start = time.perf_counter()
+    for _ in range(repeats):
+        start = timer()
         optimizer.zero_grad()
         task.loss(model.train()(inputs), labels).backward()
         optimizer.step()
-        times.append(time.perf_counter() - start)
-    return median_seconds(times)
+        times.append(timer() - start)
+    return min(times)
 
 
 def _read(path: Path) -> dict[str, Any]:

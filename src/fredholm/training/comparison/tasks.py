@@ -99,7 +99,9 @@ def _neutral(recipe: Recipe) -> tuple[str, ...]:
         return ()
     body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
     body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
-    encoder = {key: getattr(preset.encoder, key) for key in ("patch",) if hasattr(preset.encoder, key)}
+    encoder = {
+        key: getattr(preset.encoder, key) for key in ("patch",) if hasattr(preset.encoder, key)
+    }
     encoder |= {k: v for k, v in recipe.model.encoder.items() if k in ("patch", "causal")}
     head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
     model = {"name": "backbone_nano", "body": body, "encoder": encoder, "head": head}

@@ -1,0 +1,186 @@
+"""docs/results/ten-sets.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fredholm.training.choosing.plain import PLAIN, TITLES
+
+from ..kit.machine import machine_line
+from ..kit.page import head, load, table
+from .run import FILE, GRU, MINIROCKET
+from .sets import SETS
+
+TEXT = """{head}Each set is written to files as users have them and given to the code of `fredholm compare PATH`, which picks on
+validation samples alone; then its pick stands beside MiniROCKET (of aeon, series alone), a GRU in the same backbone, and gradient
+boosting on simple features (scikit-learn), all on the same test samples. Scores are means over seeds, ± their sample standard deviation.
+Fields are judged by their relative L2 error, where less is better.
+
+{counts} Machine: {machine} Command: `python -m benchmarks run ten-sets --minutes M`; minutes of a search are those of its own processor,
+so that other work on the machine does not shorten it.
+
+## What was picked
+
+*Regret*: how much better the best operator or baseline of the backbone is on the test samples than the pick; in brackets, than the best
+operator that was picked, where the pick is none. Operators that were no finalists have one seed, so that part of a regret is chance.
+
+{picks}
+
+## Beside the others
+
+The pick less the other, in points (of fields in hundredths of the error, its sign turned, so that more is better): mean and 95% interval of
+Student's t over the seeds, the same over the test samples, and p of McNemar's test of the two majorities. *Sure* is what is above zero by
+both intervals, or below.
+
+{beside}
+
+Where another method wins, `compare` recommends it if it can run it: {own}. MiniROCKET is not among them: it needs another
+environment.
+
+## All scores
+
+{scores}
+
+## Lost samples and half the rate
+
+Of series: the test series have lost 30% or 50% of their points, or every other one; nothing was trained for it. The pick, then MiniROCKET,
+whose gaps are filled by straight lines.
+
+{lost}
+
+## What the time allowed
+
+{times}
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    found = load(FILE)
+    if found is None:
+        return head("Ten public sets", "ten-sets", FILE) + "Not run yet.\n"
+    rows = sorted(found["runs"], key=lambda row: list(SETS).index(row["set"]))
+    missing = [name for name in SETS if name not in {row["set"] for row in rows}]
+    counts = f"Here are {len(rows)} of the ten sets"
+    counts += f"; not run: {', '.join(missing)}." if missing else "."
+    return TEXT.format(
+        head=head("Ten public sets", "ten-sets", FILE),
+        counts=counts,
+        machine=machine_line(found["machine"]),
+        picks=table(
+            ("set", "what is asked", "pick", "test", "best operator", "test", "regret"),
+            map(_pick, rows),
+        ),
+        beside=table(
+            ("set", "pick less", "seeds", "over seeds", "over samples", "McNemar p", ""),
+            [line for row in rows for line in _beside(row)],
+        ),
+        own=" and ".join(TITLES[name] for name in PLAIN),
+        scores=_scores(rows),
+        lost=_lost(rows),
+        times=table(
+            (
+                "set",
+                "samples to train, test",
+                "minutes given",
+                "used",
+                "whole row",
+                "steps",
+                "in full",
+            ),
+            map(_time, rows),
+        ),
+    )
+
+
+def _points(value: float, digits: int = 1) -> str:
+    return f"{100 * value:+.{digits}f}"
+
+
+def _score(line: dict[str, Any]) -> str:
+    sd = "" if line["sd"] is None else f" ± {100 * line['sd']:.1f}"
+    return f"{100 * line['test']:.1f}{sd}"
+
+
+def _line(row: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(line for line in row["lines"] if line["operator"] == name)
+
+
+def _pick(row: dict[str, Any]) -> tuple[str, ...]:
+    own = "" if row["pick"] == row["operator"] else f" ({_points(row['operator_regret'])})"
+    best, pick = _line(row, row["best_operator"]), _line(row, row["pick"])
+    regret = _points(row["regret"]) + own
+    title = SETS[row["set"]].title
+    return row["set"], title, row["pick"], _score(pick), row["best_operator"], _score(best), regret
+
+
+def _beside(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    lines = []
+    for found in row["beside"]:
+        spans = []
+        for key in ("over_seeds", "over_samples"):
+            part = found[key]
+            text = (
+                ""
+                if part is None
+                else f"{_points(part[0])} ({_points(part[1])} to {_points(part[2])})"
+            )
+            spans.append(text)
+        p = "" if found["p"] is None else f"{found['p']:.3f}"
+        lines.append((row["set"], found["other"], str(found["seeds"]), *spans, p, _word(found)))
+    return lines
+
+
+def _word(found: dict[str, Any]) -> str:
+    """Who is better, where both intervals say so."""
+    parts = [found[key] for key in ("over_seeds", "over_samples")]
+    if any(part is None for part in parts):
+        return "open"
+    if all(part[1] > 0 for part in parts):
+        return f"{found['one']} wins"
+    return f"{found['other']} wins" if all(part[2] < 0 for part in parts) else "open"
+
+
+def _scores(rows: list[dict[str, Any]]) -> str:
+    """A column a set."""
+    names = list(dict.fromkeys(line["operator"] for row in rows for line in row["lines"]))
+    models = sorted(name for name in names if name not in (GRU, MINIROCKET, *PLAIN))
+    order = [*models, *(name for name in (GRU, MINIROCKET, *PLAIN) if name in names)]
+    lines = []
+    for name in order:
+        cells = []
+        for row in rows:
+            mine = [line for line in row["lines"] if line["operator"] == name]
+            mark = "**" if name == row["pick"] else ""
+            cells.append(f"{mark}{_score(mine[0])}{mark}" if mine else "–")
+        lines.append((name, *cells))
+    return table(("", *(row["set"] for row in rows)), lines)
+
+
+def _lost(rows: list[dict[str, Any]]) -> str:
+    lines, kinds = [], []
+    for row in rows:
+        for name in (row["pick"], row["operator"], MINIROCKET):
+            found = [line for line in row["lines"] if line["operator"] == name]
+            if (
+                not found
+                or "stress" not in found[0]
+                or (row["set"], name) in [one[:2] for one in lines]
+            ):
+                continue
+            kinds = kinds or list(found[0]["stress"])
+            cells = [f"{100 * found[0]['stress'][kind]:.1f}" for kind in kinds]
+            lines.append((row["set"], name, _score(found[0]), *cells))
+    return table(("set", "", "all samples", *kinds), lines)
+
+
+def _time(row: dict[str, Any]) -> tuple[str, ...]:
+    steps = list(row["steps"].values())
+    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
+    used = f"{row['processor_minutes']:.1f}"
+    size = f"{row['samples']['train']:,}, {row['samples']['test']:,}"
+    given = f"{row['minutes']:g}"
+    whole = f"{row['seconds'] / 60:.1f}"
+    note = SETS[row["set"]].shown
+    size += f" ({note})" if note else ""
+    return row["set"], size, given, used, whole, span, f"{row['full_steps']:,}"
