@@ -1,10 +1,11 @@
 """Which operator for this data? A search in minutes: all operators at a small budget, the better
 half at a larger one, seeds for the finalists, and a recommendation.
 
-``search`` is the course of it, ``clock`` its time, ``trial`` one training, ``splits`` on what it is
-judged, ``features`` and ``plain`` the methods beside the operators, ``stress`` what lost samples
-do, ``growth`` what longer samples cost, ``verdict`` what is recommended and how sure that is, and
-``report`` its words; the page is drawn by :mod:`fredholm.explain.choice`.
+``search`` is the course of it, ``halving`` its rungs, ``clock`` its time; ``trials`` makes the
+trainings, of which ``trial`` is one, judged on ``splits``. ``features`` and ``plain`` are the
+methods beside the operators, ``stress`` what lost samples do, ``growth`` what longer samples cost,
+``verdict`` what is recommended and how sure that is, and ``report`` its words; the page is drawn by
+:mod:`fredholm.explain.choice`.
 """
 
 from .search import choose
