@@ -75,8 +75,8 @@ class Halving:
             self.say(f"{label}: left out, {FEWEST} steps of {step:.1f} s do not fit in its share")
         if not any(steps.values()) and number == 0:
             raise OptionError(
-                f"minutes: received {self.trials.clock.minutes:g}; {FEWEST} steps of no operator fit in a "
-                "share of them, give more"
+                f"minutes: received {self.trials.clock.minutes:g}; {FEWEST} steps of no operator "
+                "fit in a share of them, give more"
             )
         return {"steps": {label: n for label, n in steps.items() if n}, "seconds": seconds}
 
