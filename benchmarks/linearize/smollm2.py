@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from typing import Any
 
 from fredholm import training
+from fredholm.training.distill.receipt import saved
 
-from ..kit.page import head, load, save, table
+from ..kit.machine import describe, machine_line
+from ..kit.page import head, load, save, spread, table
 from ..kit.subject import Options
 
 FILE = "smollm2.json"
@@ -19,11 +22,24 @@ RUNS: dict[str, dict[str, Any]] = {
     "all": {"window": 64, "match": MATCHED},
     "half": {"window": 64, "match": MATCHED | {"steps": 120}, "layers": HALF},
     "no-window": {"window": 0, "match": MATCHED},
+    "luna": {"window": 64, "match": MATCHED, "to": "luna"},
+    "t2r": {"window": 64, "match": MATCHED, "to": "t2r"},
+    "performer": {"window": 64, "match": MATCHED, "to": "performer"},
 }
+OPTIONS: dict[str, dict[str, Any]] = {
+    "luna": {"tied": False},
+    "t2r": {"tied": False, "options": {"features": 128}},
+    "performer": {"options": {"features": 128}},
+}
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # of prompts, before the tokens that are timed
+RECEIPTS = ("all", "half", "no-window")  # of seed 0; of the others perplexities alone
 LABELS = {
     "all": "all layers, a window of 64",
     "half": "every second layer, a window of 64",
     "no-window": "all layers, no window",
+    "luna": "LUNA's map, all layers, a window of 64",
+    "t2r": "T2R's map, all layers, a window of 64",
+    "performer": "Performer's map, all layers, a window of 64",
 }
 GOALS = {"all": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
@@ -36,24 +52,80 @@ COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --dist
 
 
 def run(options: Options) -> None:
-    """Convert, train and measure; what is in ``runs`` is gone on with."""
+    """Convert, train and measure; what is in ``runs`` is gone on with. The rows of ``--only``, or
+    those that have a goal; ``--seeds`` of each, under their number from the second on.
+    """
     found = load(FILE, options.results) or {}
-    for name in options.chosen(RUNS):
-        folder = options.runs / "smollm2" / name
-        given = SHARED | RUNS[name] | (SMALL if options.small else {})
-        given |= {"resume": (folder / "progress.json").is_file(), "say": print}
-        done = training.linearize_source("smollm2", out=folder, **given)
-        found[name] = done.report.to_dict()
-        save(found, FILE, options.results)
+    wanted = options.chosen(RUNS) if options.only else list(GOALS)
+    for seed in range(options.seeds or 1):
+        for name in wanted:
+            key = row_name(name, seed)
+            if key in found and not options.only:
+                continue  # measured, perhaps on another machine
+            folder = options.runs / "smollm2" / key
+            given = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
+            given |= {"receipt": key in RECEIPTS} | (SMALL if options.small else {})
+            given |= {"resume": (folder / "progress.json").is_file(), "say": print}
+            done = training.linearize_source("smollm2", out=folder, **given)
+            found = load(FILE, options.results) or {}  # others may have written meanwhile
+            found[key] = done.report.to_dict()
+            save(found, FILE, options.results)
+
+
+def time(options: Options) -> None:
+    """A token and a prompt by length beside the teacher's, where maps are as they start: neither
+    time nor bytes depend on their values. The median of three rounds.
+    """
+    import torch
+
+    from fredholm import data
+    from fredholm.convert import replace_attention
+    from fredholm.convert.transformers_folder import load_gguf
+    from fredholm.training.distill.decoding import crossings, measure_decoding
+    from fredholm.training.distill.sources import MAP
+
+    torch.set_num_threads(options.threads)
+    teacher = load_gguf(data.fetch("smollm2"))[0].eval()
+    student = replace_attention(teacher, **MAP, window=64, probe=False).model
+    draw = torch.Generator().manual_seed(0)
+    text = torch.randint(100, 40_000, (max(LENGTHS),), generator=draw)
+    lengths = [64, 128] if options.small else list(LENGTHS)
+    rounds = []
+    with torch.inference_mode():
+        for _ in range(1 if options.small else 3):
+            rounds.append(measure_decoding({"teacher": teacher, "student": student}, text, lengths))
+            print(rounds[-1], flush=True)
+    rows = [
+        {key: statistics.median(row[key] for row in same) for key in same[0]}
+        for same in zip(*rounds)
+    ]
+    found = load(FILE, options.results) or {}
+    found["decoding"] = {"machine": describe(), "rows": rows, **crossings(rows)}
+    save(found, FILE, options.results)
+
+
+def row_name(name: str, seed: int) -> str:
+    """Of a row in the file of results.
+
+    Example:
+        >>> row_name("all", 0), row_name("all", 2)
+        ('all', 'all-2')
+    """
+    return name if seed == 0 else f"{name}-{seed}"
 
 
 def page(found: dict[str, Any] | None = None) -> str:
     """The whole page, from the committed receipts."""
     found = load(FILE) or {} if found is None else found
     parts = [head("SmolLM2 with a state of fixed size", "linearize", FILE), ABOUT]
-    parts.append(f"\n`{COMMAND}` gives the first row.\n")
+    parts.append(
+        f"\n`{COMMAND}` gives the first row,\n"
+        "and `python -m benchmarks run linearize smollm2 --only NAME --seeds 3` any other.\n"
+    )
     parts.append(f"\n## Perplexity\n\n{_perplexities(found)}\n")
-    for name in (x for x in RUNS if x in found):
+    if "decoding" in found:
+        parts.append(f"\n{_alone(found['decoding'])}")
+    for name in (x for x in RECEIPTS if x in found):
         parts.append(f"\n## {LABELS[name].capitalize()}\n\n{_receipt(found[name])}\n")
     return "".join(parts)
 
@@ -61,18 +133,19 @@ def page(found: dict[str, Any] | None = None) -> str:
 def _perplexities(found: dict[str, Any]) -> str:
     rows = []
     for name, label in LABELS.items():
-        if name not in found:
-            rows.append([label, *["not run"] * 4, f"≤ {GOALS[name]}"])
-            continue
-        report = found[name]
-        scores = report["scores"]
-        ratios = [scores[key] / scores["teacher"] for key in ("before", "distilled", "matched")]
-        minutes = sum(report["minutes"].values())
-        cells = [f"{ratio:.3f}" for ratio in ratios]
-        rows.append([label, *cells, f"{minutes:.0f}", f"≤ {GOALS[name]}"])
-    heads = ("", "maps as they start", "attention learned", "logits learned", "minutes", "goal")
-    text = "Times the teacher's, on 16 validation windows of 512 tokens; seed 0."
-    return f"{text}\n\n{table(heads, rows)}"
+        goal = f"≤ {GOALS[name]}" if name in GOALS else ""
+        seeds = [found[key] for key in (row_name(name, i) for i in range(9)) if key in found]
+        ratios = [
+            spread([one["scores"][key] / one["scores"]["teacher"] for one in seeds], 1, 3)
+            for key in ("before", "distilled", "matched")
+            if all(key in one["scores"] for one in seeds)
+        ]
+        ratios.insert(1, "nothing to learn") if len(ratios) == 2 else None
+        minutes = spread([sum(one["minutes"].values()) for one in seeds], 1, 0)
+        rows.append([label, str(len(seeds)), *ratios, minutes, goal])
+    heads = ("", "seeds", "maps as they start", "attention learned", "logits learned")
+    text = "Times the teacher's, on 16 validation windows of 512 tokens."
+    return f"{text}\n\n{table((*heads, 'minutes', 'goal'), rows)}"
 
 
 def _receipt(report: dict[str, Any]) -> str:
@@ -98,6 +171,16 @@ def _receipt(report: dict[str, Any]) -> str:
         for x in receipt["copying"]
     ]
     blocks.append(table(("task", "teacher", "converted"), rows))
+    blocks.append(_decoding(receipt["decoding"]))
+    blocks += [
+        f"**{x['prompt']}**\n\n- teacher: {_line(x['teacher'])}\n- converted: {_line(x['student'])}"
+        for x in receipt["continuations"]
+    ]
+    return "\n\n".join(blocks)
+
+
+def _decoding(found: list[dict[str, float]]) -> str:
+    """Bytes, tokens a second and time of a prompt by length, of both."""
     sides = ("teacher", "student")
     rows = [
         (
@@ -106,17 +189,21 @@ def _receipt(report: dict[str, Any]) -> str:
             *(f"{x[f'{side}_tokens_a_second']:.1f}" for side in sides),
             *(f"{x[f'{side}_prompt_ms'] / 1e3:.2f}" for side in sides),
         )
-        for x in receipt["decoding"]
+        for x in found
     ]
     heads = ["tokens before"]
     for what in ("bytes", "tokens a second", "prompt, s"):
         heads += [f"{what}, teacher", f"{what}, converted"]
-    blocks.append(table(heads, rows))
-    blocks += [
-        f"**{x['prompt']}**\n\n- teacher: {_line(x['teacher'])}\n- converted: {_line(x['student'])}"
-        for x in receipt["continuations"]
-    ]
-    return "\n\n".join(blocks)
+    return table(heads, rows)
+
+
+def _alone(found: dict[str, Any]) -> str:
+    """What a step costs, measured by itself."""
+    speed = [x["student_tokens_a_second"] for x in found["rows"]]
+    even = f"between {min(speed):.1f} and {max(speed):.1f} tokens a second at all lengths"
+    text = f"""`python -m benchmarks time linearize smollm2`: maps as they start, on which neither time nor bytes
+depend; the median of three rounds. {saved(found)}; {even}. {machine_line(found["machine"])}"""
+    return f"## Time and bytes\n\n{text}\n\n{_decoding(found['rows'])}\n"
 
 
 def _line(text: str) -> str:

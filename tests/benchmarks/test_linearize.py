@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.linearize import page as linearize_report
+from benchmarks.linearize import smollm2
 from benchmarks.linearize.speed import crossover
 
 
@@ -53,3 +54,25 @@ def test_crossover_is_the_last_change():
     assert crossover([row(64, 1, 2), row(128, 3, 2), row(256, 9, 4)], "luna") == 128
     assert crossover([row(64, 3, 2), row(128, 3, 4)], "luna") is None
     assert crossover([row(64, 3, 2), row(128, 5, 4)], "luna") == 64
+
+
+def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
+    def row(matched):
+        scores = {"teacher": 10.0, "before": 20.0, "distilled": 15.0, "matched": matched}
+        return {"scores": scores, "minutes": {"distilled": 5.0, "matched": 60.0}}
+
+    rows = [
+        {"length": 256.0, "teacher_bytes": 512.0, "student_bytes": 700.0, "teacher_prompt_ms": 900.0,
+         "student_prompt_ms": 800.0, "student_softmax_bytes": 0.0, "teacher_tokens_a_second": 9.0,
+         "student_tokens_a_second": 8.0}
+    ]  # fmt: skip
+    machine = {"processor": "a CPU", "threads": 2, "torch": "2.13"}
+    decoding = {"machine": machine, "rows": rows, "smaller_from": 351, "faster_from": None}
+    found = {"luna": row(12.0), "luna-1": row(13.0), "decoding": decoding}
+    page = smollm2.page(found)
+    about = "LUNA's map, all layers, a window of 64"
+    assert f"| {about} | 2 | 2.000 ± 0.000 | 1.500 ± 0.000 | 1.250 ± 0.071 | 65 ± 0 |" in page
+    assert "| all layers, no window | 0 | not run | not run | not run | not run | ≤ 1.5 |" in page
+    assert "from 351 tokens on, and a token faster at no measured length; between 8.0" in page
+    assert "| 256 | 512 | 700 | 9.0 | 8.0 | 0.90 | 0.80 |" in page
+    assert "## LUNA" not in page  # a row without a receipt
