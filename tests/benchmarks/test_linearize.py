@@ -61,11 +61,13 @@ def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
         scores = {"teacher": 10.0, "before": 20.0, "distilled": 15.0, "matched": matched}
         return {"scores": scores, "minutes": {"distilled": 5.0, "matched": 60.0}}
 
-    rows = [
-        {"length": 256.0, "teacher_bytes": 512.0, "student_bytes": 700.0, "teacher_prompt_ms": 900.0,
-         "student_prompt_ms": 800.0, "student_softmax_bytes": 0.0, "teacher_tokens_a_second": 9.0,
-         "student_tokens_a_second": 8.0}
-    ]  # fmt: skip
+    sides = {"bytes": (512.0, 700.0), "prompt_ms": (900.0, 800.0), "tokens_a_second": (9.0, 8.0)}
+    numbers = {
+        f"{side}_{what}": x
+        for what, pair in sides.items()
+        for side, x in zip(("teacher", "student"), pair)
+    }
+    rows = [{"length": 256.0, "student_softmax_bytes": 0.0, **numbers}]
     machine = {"processor": "a CPU", "threads": 2, "torch": "2.13"}
     decoding = {"machine": machine, "rows": rows, "smaller_from": 351, "faster_from": None}
     found = {"luna": row(12.0), "luna-1": row(13.0), "decoding": decoding}
