@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance
 
 from fredholm.data import Augment, cutmix, mixup
+from fredholm.data.pictures import OPERATIONS, erase, jitter_colours, resized_crop
 from fredholm.errors import OptionError, ShapeError
 
 
@@ -204,3 +207,110 @@ def test_blends_refuse_what_does_not_fit(blend):
         blend(images, labels, 3)
     with pytest.raises(ShapeError, match="labels: received"):
         blend(images, labels.float(), 4)
+
+
+VARIED = {
+    "area": {"area": [0.2, 0.9]},
+    "color": {"color": [0.4, 0.4, 0.4, 0.1]},
+    "randaugment": {"randaugment": [2, 9]},
+    "erase": {"erase": 0.9},
+}
+
+
+@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_varies_pictures_is_a_function_of_seed_epoch_and_index(name, channels):
+    images, indices = pictures(24, channels, 12, 16), torch.arange(24) + 100
+    augment = Augment(**VARIED[name])
+    together = augment(images, indices, seed=3, epoch=5)
+    assert together.shape == images.shape
+    assert together.dtype == torch.uint8
+    assert torch.equal(augment(images[7:9], indices[7:9], seed=3, epoch=5), together[7:9])
+    assert (together != images).flatten(1).any(1).float().mean() > 0.7
+    again = augment(images, indices, seed=3, epoch=6)
+    assert (together != again).flatten(1).any(1).float().mean() > 0.7
+
+
+def test_a_resized_crop_has_the_share_and_the_shape_that_were_asked_for():
+    whole = pictures(20, 3, 16, 16)
+    assert torch.equal(resized_crop(whole, (1.0, 1.0), 0, 0, torch.arange(20)), whole)
+    # The slopes of a ramp shrink by the sides of the crop.
+    ramp = torch.linspace(0, 1, 128).expand(1, 128, 128)
+    images = torch.cat([ramp, ramp.mT])[None].expand(400, -1, -1, -1)
+    cropped = resized_crop(images, (0.25, 0.75), 0, 0, torch.arange(400))
+    width, height = (
+        (cropped[:, 0, :, 100] - cropped[:, 0, :, 28]).mean(-1) * 127 / 72,
+        (cropped[:, 1, 100] - cropped[:, 1, 28]).mean(-1) * 127 / 72,
+    )
+    share, ratio = width * height, width / height
+    assert 0.23 < share.min() < 0.28
+    assert 0.71 < share.max() < 0.77
+    assert share.mean().item() == pytest.approx(0.5, abs=0.03)
+    assert 0.72 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.38
+
+
+@pytest.mark.parametrize(("place", "name"), list(enumerate(["Brightness", "Contrast", "Color"])))
+def test_colours_change_as_pillows_do(place, name):
+    images = pictures(2)
+    amounts = [0.0] * 4
+    amounts[place] = 0.6
+    changed = jitter_colours(images, amounts, 0, 0, torch.arange(2))
+    enhance = getattr(ImageEnhance, name)
+    for image, result in zip(images, changed):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        factors = np.linspace(0.4, 1.6, 301)
+        wanted = result.permute(1, 2, 0).numpy().astype(float)
+        gaps = [np.abs(np.asarray(enhance(picture).enhance(f)) - wanted).max() for f in factors]
+        assert min(gaps) <= 2, "one factor between 0.4 and 1.6 explains the picture"
+
+
+def test_a_turn_of_the_hue_keeps_brightness_and_greys():
+    images = torch.rand(6, 3, 4, 4) * 0.2 + 0.4
+    changed = jitter_colours(images, [0, 0, 0, 0.5], 0, 0, torch.arange(6))
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+    assert torch.allclose((changed * weights).sum(1), (images * weights).sum(1), atol=1e-6)
+    assert (changed - images).abs().amax((1, 2, 3)).min() > 1e-3
+    grey = torch.full((1, 3, 2, 2), 0.3)
+    assert torch.allclose(jitter_colours(grey, [0, 0, 0, 0.5], 0, 0, torch.arange(1)), grey)
+
+
+def test_erased_rectangles_are_as_many_and_as_large_as_asked_for():
+    images = torch.zeros(400, 1, 20, 30)
+    erased = (erase(images, 0.25, 0, 0, torch.arange(400)) != 0).flatten(1)
+    assert erased.any(1).float().mean().item() == pytest.approx(0.25, abs=0.06)
+    share = erased.float().mean(1)[erased.any(1)]
+    assert share.min() < 0.08
+    assert 0.25 < share.max() < 0.36
+
+
+def test_randaugment_has_fourteen_changes_that_grow_with_the_magnitude():
+    assert len(OPERATIONS) == 14
+    picture = Image.fromarray(pictures(1, 3, 24, 24)[0].permute(1, 2, 0).numpy())
+    still = {"identity", "autocontrast", "equalize"}
+    for name, change in OPERATIONS.items():
+        gaps = [
+            np.abs(np.asarray(change(picture, amount, 1), float) - np.asarray(picture)).mean()
+            for amount in (0.0, 0.2, 0.8)
+        ]
+        assert change(picture, 0.5, -1).size == (24, 24)
+        if name not in still:
+            assert gaps[0] <= 0.5, name
+            assert gaps[0] < gaps[1] < gaps[2], name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"area": [0.0, 1.0]},
+        {"area": [0.5]},
+        {"color": [0.4, 0.4, 0.4, 0.6]},
+        {"randaugment": [0, 9]},
+        {"randaugment": [2, 31]},
+        {"erase": 1.5},
+        {"color": [0.4, 0.4]},
+    ],
+)
+def test_impossible_amounts_are_refused(options):
+    with pytest.raises(OptionError, match=f"{next(iter(options))}: received"):
+        Augment(**options)

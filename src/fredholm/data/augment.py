@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -19,6 +21,7 @@ from torch.nn import functional
 
 from ..errors import OptionError, ShapeError, suggest
 from .counter import hash64, integers, permutation, uniform
+from .pictures import LEVELS, erase, jitter_colours, randaugment, resized_crop
 
 _CROP, _SHIFT, _FLIP, _MIXUP, _CUTMIX = 1, 2, 3, 4, 5  # one stream of random numbers each
 FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
@@ -26,8 +29,8 @@ FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
 
 @dataclass(frozen=True)
 class Augment:
-    """Random crop with padding, then random shift, then horizontal flip of each image; shapes are
-    kept.
+    """Random crop with padding, random shift and horizontal flip of each image, and what
+    :mod:`fredholm.data.pictures` adds; shapes are kept.
 
     With the image I padded by ``fill``, the result is I[y + a, x + b], mirrored or not; a, b
     uniform in {−crop … crop} for the crop, {−shift … shift} for the shift, whose border is zero.
@@ -38,10 +41,14 @@ class Augment:
         shift: largest shift in pixels, up or down and left or right.
         flip: probability of a left-right mirror image; True means 0.5.
         fill: what the crop's padding is: zero (black, for bytes), reflect or edge.
+        area: first of all, a crop of so much of the image (from, to), resized; shares of 1.
+        color: after those, brightness, contrast, saturation and hue, up to so much of each.
+        randaugment: how many changes, and their magnitude out of 30.
+        erase: last, probability of a rectangle of noise.
 
     Raises:
-        OptionError: for negative or non-integer pixels, a probability outside 0 … 1, or an unknown
-            fill.
+        OptionError: for negative or non-integer pixels, a probability outside 0 … 1, an unknown
+            fill, or amounts out of their range.
 
     Example:
         >>> images = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
@@ -56,6 +63,10 @@ class Augment:
     shift: int = 0
     flip: bool | float = False
     fill: str = "zero"
+    area: Sequence[float] | None = None
+    color: Sequence[float] | None = None
+    randaugment: Sequence[float] | None = None
+    erase: float = 0.0
 
     def __post_init__(self):
         for name in ("crop", "shift"):
@@ -70,6 +81,12 @@ class Augment:
             )
         if self.fill not in FILLS:
             raise OptionError(f"fill: received {self.fill!r}{suggest(self.fill, FILLS)}")
+        for name, (needs, fits) in _AMOUNTS.items():
+            value = getattr(self, name)
+            if value is not None and not (_numbers(value) and fits(value)):
+                raise OptionError(f"{name}: received {value!r}; needs {needs}")
+        if not isinstance(self.erase, int | float) or not 0 <= self.erase <= 1:
+            raise OptionError(f"erase: received {self.erase!r}; needs a probability from 0 to 1")
 
     def __call__(
         self,
@@ -85,6 +102,9 @@ class Augment:
             ShapeError: when a reflecting crop is as large as the image.
         """
         indices = indices.cpu()
+        key = (seed, epoch, indices)
+        if self.area is not None:
+            images = resized_crop(images, (self.area[0], self.area[1]), *key)
         if self.crop:
             images = _translate(images, self.crop, self.fill, seed, epoch, indices, _CROP)
         if self.shift:
@@ -93,7 +113,35 @@ class Augment:
         if probability:
             mirrored = (uniform(seed, epoch, indices, _FLIP) < probability).to(images.device)
             images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
-        return images
+        if self.color is not None:
+            images = jitter_colours(images, self.color, *key)
+        if self.randaugment is not None:
+            images = randaugment(images, int(self.randaugment[0]), self.randaugment[1], *key)
+        return erase(images, self.erase, *key) if self.erase else images
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in value
+    )
+
+
+# What an option needs, and whether a list of numbers is that.
+_AMOUNTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "area": (
+        "the least and the largest share of the area, such as [0.08, 1.0]",
+        lambda x: len(x) == 2 and 0 < x[0] <= x[1] <= 1,
+    ),
+    "color": (
+        "brightness, contrast and saturation from 0 to 1, and hue up to 0.5, such as "
+        "[0.4, 0.4, 0.4, 0.1]",
+        lambda x: len(x) == 4 and all(0 <= v <= 1 for v in x) and x[3] <= 0.5,
+    ),
+    "randaugment": (
+        "how many changes and their magnitude up to 30, such as [2, 9]",
+        lambda x: len(x) == 2 and x[0] >= 1 and x[0] == int(x[0]) and 0 <= x[1] <= LEVELS,
+    ),
+}
 
 
 def _translate(

@@ -24,6 +24,26 @@ def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
     return Domain.join(token, domain, balance=(0.0, 1.0) if kind == "reader" else None)
 
 
+def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
+    """Vectors of token numbers; in training a share ``dropout`` of the vocabulary is left out,
+    wherever it stands, and the others are divided by 1 - dropout.
+
+    Reference: Gal and Ghahramani, A theoretically grounded application of dropout in recurrent
+    neural networks, 2016.
+
+    Example:
+        >>> table = nn.Embedding.from_pretrained(torch.ones(1000, 1))
+        >>> vectors = embedded(table, torch.arange(1000).repeat(2, 1), 0.5)[..., 0]
+        >>> torch.equal(vectors[0], vectors[1]), vectors.unique().tolist()
+        (True, [0.0, 2.0])
+    """
+    vectors = embed(numbers)
+    if not (dropout and embed.training):
+        return vectors
+    kept = torch.rand(embed.num_embeddings, device=numbers.device) >= dropout
+    return vectors * (kept[numbers].to(vectors.dtype) / (1 - dropout))[..., None]
+
+
 class Encoder(nn.Module):
     """Raw data to (features (B, N, D), their domain).
 

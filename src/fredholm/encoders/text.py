@@ -10,11 +10,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..configuration import check_counts, check_known, check_positive, given
+from ..configuration import check_counts, check_known, check_positive, check_rates, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
-from .encoder import TOKENS, Encoder, EncoderConfig, register_encoder, with_token
+from .encoder import (
+    TOKENS,
+    Encoder,
+    EncoderConfig,
+    embedded,
+    register_encoder,
+    with_token,
+)
 
 POSITIONS = ("fourier", "learned", "none")
 
@@ -35,6 +42,7 @@ class TextConfig(EncoderConfig):
             ``ordinary`` (that of a token).
         initial: standard deviation of the embeddings at first; None for dim^(-1/2), so that tokens
             outweigh their places.
+        embedding_dropout: share of the vocabulary that a training step leaves out.
     """
 
     input_dtype = torch.int64
@@ -50,12 +58,14 @@ class TextConfig(EncoderConfig):
     sigma: float | None = None
     token: str = "reader"
     initial: float | None = None
+    embedding_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_known(self, positions=POSITIONS, token=TOKENS)
         super().__post_init__()
         check_counts(self, "vocabulary", "max_length", "views", "frequencies")
         check_positive(self, "sigma", "initial")
+        check_rates(self, "embedding_dropout")
 
     @classmethod
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
@@ -78,6 +88,7 @@ class TextConfig(EncoderConfig):
             views=self.views,
             dropout=dropout,
             token=self.token,
+            embedding_dropout=self.embedding_dropout,
             **given(self, "frequencies", "sigma", "initial"),
         )
 
@@ -112,6 +123,7 @@ class TextEncoder(Encoder):
             measure of a token.
         initial: standard deviation of the embeddings at first, default :math:`D^{-1/2}`; the paper
             of ITNet has 0.02.
+        embedding_dropout: share of the vocabulary that a training step leaves out.
         views: texts of one sample: numbers (B, V, N) make V·B signals, those of a sample one after
             the other.
         causal: a token sees those up to its own.
@@ -151,6 +163,7 @@ class TextEncoder(Encoder):
         dropout: float = 0.0,
         token: str = "reader",
         initial: float | None = None,
+        embedding_dropout: float = 0.0,
     ):
         super().__init__()
         for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
@@ -171,6 +184,7 @@ class TextEncoder(Encoder):
         self.table = nn.Parameter(torch.empty(max_length, dim)) if positions == "learned" else None
         self.token = nn.Parameter(torch.empty(dim)) if class_token else None
         self.token_kind, self.initial = token, initial
+        self.embedding_dropout = embedding_dropout
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
@@ -189,7 +203,7 @@ class TextEncoder(Encoder):
     def forward(self, numbers: Int[Tensor, "b *v n"]) -> tuple[Float[Tensor, "c m d"], Domain]:
         numbers = self._rows(numbers)
         domain = self.domain(numbers)
-        features = self.embed(numbers)
+        features = embedded(self.embed, numbers, self.embedding_dropout)
         if self.table is not None:
             features = features + self.table[: numbers.shape[1]]
         if self.token is not None:

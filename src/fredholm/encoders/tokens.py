@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..configuration import check_counts
+from ..configuration import check_counts, check_rates
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Encoder, EncoderConfig, embedded, register_encoder
 
 
 @register_encoder("tokens")
@@ -24,6 +24,7 @@ class TokenConfig(EncoderConfig):
         vocabulary, max_length: token numbers, and the length of a training text.
         dim: width of the embedding.
         causal: a token sees those up to its own.
+        embedding_dropout: share of the vocabulary that a training step leaves out.
     """
 
     data = "text"
@@ -37,15 +38,23 @@ class TokenConfig(EncoderConfig):
     max_length: int = 1024
     dim: int = 100
     causal: bool = True
+    embedding_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_rates(self, "embedding_dropout")
         check_counts(self, "vocabulary", "max_length", "dim")
 
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> TokenEncoder:
-        return TokenEncoder(self.vocabulary, self.dim, length=self.max_length, causal=self.causal)
+        return TokenEncoder(
+            self.vocabulary,
+            self.dim,
+            length=self.max_length,
+            causal=self.causal,
+            embedding_dropout=self.embedding_dropout,
+        )
 
     @property
     def default_pool(self) -> str:
@@ -78,8 +87,17 @@ class TokenEncoder(Encoder):
 
     position_dim = 1
 
-    def __init__(self, vocabulary: int, dim: int, *, length: int, causal: bool = True):
+    def __init__(
+        self,
+        vocabulary: int,
+        dim: int,
+        *,
+        length: int,
+        causal: bool = True,
+        embedding_dropout: float = 0.0,
+    ):
         super().__init__()
+        self.embedding_dropout = embedding_dropout
         self.embed = nn.Embedding(vocabulary, dim)
         nn.init.normal_(self.embed.weight, std=dim**-0.5)
         self.dim, self.length, self.causal = dim, length, causal
@@ -90,7 +108,8 @@ class TokenEncoder(Encoder):
                 f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
                 f"{numbers.dtype}"
             )
-        return self.embed(numbers), self._line(numbers.shape[1], device=numbers.device)
+        vectors = embedded(self.embed, numbers, self.embedding_dropout)
+        return vectors, self._line(numbers.shape[1], device=numbers.device)
 
     def line(self, length: int, **place: Any) -> Domain:
         if not self.causal:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -17,18 +18,39 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str,
     """
     decayed, kept = [], []
     for name, parameter in model.named_parameters():
-        leaf = name.rsplit(".", 1)[-1]
-        # Biases have names of their own: one per head is a matrix, and a kernel's b2 is one matrix
-        # a head.
-        exempt = (
-            parameter.dim() < 2
-            or leaf.startswith("bias")
-            or "fourier" in name
-            or leaf in ("token", "table")
-        )
-        (kept if exempt else decayed).append(parameter)
+        (decayed if is_weight(name, parameter) else kept).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": kept, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def is_weight(name: str, parameter: nn.Parameter) -> bool:
+    """Whether a parameter is a weight matrix, which decays."""
+    leaf = name.rsplit(".", 1)[-1]
+    # Biases have names of their own: one per head is a matrix, and a kernel's b2 is one matrix
+    # a head.
+    exempt = leaf.startswith("bias") or "fourier" in name or leaf in ("token", "table")
+    return parameter.dim() >= 2 and not exempt
+
+
+def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
+    """The weight matrices of a model, each entry zero with probability ``rate`` and otherwise
+    divided by 1 - rate; for ``torch.func.functional_call``.
+
+    Reference: Wan et al., Regularization of neural networks using DropConnect, 2013.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.Linear(100, 10)
+        >>> weight = dropped_weights(layer, 0.5)["weight"]
+        >>> kept = weight != 0
+        >>> torch.equal(weight[kept], 2 * layer.weight[kept]), 400 < int(kept.sum()) < 600
+        (True, True)
+    """
+    return {
+        name: functional.dropout(parameter, rate)
+        for name, parameter in model.named_parameters()
+        if is_weight(name, parameter)
+    }

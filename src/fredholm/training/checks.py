@@ -164,6 +164,9 @@ def _kind_problems(recipe: Recipe, kind: Kind):
     """Options of one kind of data given for another."""
     from ..data.kinds.kind import KINDS
 
+    if recipe.training.phases is not None and "max_length" not in kind.takes:
+        what = f"{recipe.data.name} holds {kind.name}, which have no max_length; remove it"
+        yield f"training.phases: {what}"
     augment = {f"augment.{key}": value for key, value in recipe.data.augment.model_dump().items()}
     given = recipe.data.model_dump() | augment
     for key in sorted({key for each in KINDS.values() for key in each.takes} - {*kind.takes}):

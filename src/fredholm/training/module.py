@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ..integral import auxiliary_loss
+from ..models.decay import dropped_weights
 from .learner import Descent, Learner, Loader
-from .recipe import Recipe
+from .recipe import Phase, Recipe
 from .schedules import Schedule
 from .tasks import Task, create_task
 
@@ -50,7 +52,14 @@ class Classifier(Learner):
         return super().training_step(batch, batch_idx)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        return self.task.loss(self.model(inputs), labels, self.recipe.training.label_smoothing)
+        options = self.recipe.training
+        inputs, labels = in_phase(options.phases, self.global_step, inputs, labels)
+        if options.weight_dropout:
+            weights = dropped_weights(self.model, options.weight_dropout)
+            outputs = functional_call(self.model, weights, (inputs,))
+        else:
+            outputs = self.model(inputs)
+        return self.task.loss(outputs, labels, options.label_smoothing)
 
     def weight(self, labels: Tensor) -> int:
         return self.task.weight(labels)
@@ -77,6 +86,28 @@ class Classifier(Learner):
         self.metrics = self.task.metrics(self.reduced(self.validated))
         self.log_dict(self.metrics, prog_bar=True, logger=True, sync_dist=False)
         self.validated = [0.0, 0.0, 0.0]
+
+
+def in_phase(
+    phases: list[Phase] | None, step: int, inputs: Any, labels: Tensor
+) -> tuple[Any, Tensor]:
+    """A batch of texts (B, …, N) as far as the phase of a step reads them, and what is asked there.
+
+    Example:
+        >>> phases = [Phase(steps=10, max_length=2), Phase(steps=5)]
+        >>> texts, labels = torch.ones(1, 4).long(), torch.zeros(1, 4).long()
+        >>> [in_phase(phases, step, texts, labels)[1].shape[1] for step in (0, 9, 10)]
+        [2, 2, 4]
+    """
+    for phase in phases or ():
+        step -= phase.steps
+        if step < 0:
+            length = phase.max_length
+            if length is None or not isinstance(inputs, Tensor):
+                return inputs, labels
+            asked = labels.dim() > 1 and labels.shape[-1] == inputs.shape[-1]
+            return inputs[..., :length], labels[..., :length] if asked else labels
+    return inputs, labels
 
 
 def descent_of(recipe: Recipe) -> Descent:

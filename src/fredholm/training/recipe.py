@@ -71,14 +71,22 @@ class Augment(Section):
     """Random changes of each training image, drawn from (seed, epoch, index).
 
     ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``:
-    largest shift in pixels. Of clouds, whose points are drawn anew each time: ``scale``: a factor
-    of up to 1 + scale either way; ``jitter``: standard deviation of noise on the coordinates;
-    ``rotate``: any turn about the last axis.
+    largest shift in pixels. ``area``: a crop of so much of the picture, [0.08, 1.0], resized;
+    ``color``: [brightness, contrast, saturation, hue], up to so much; ``randaugment``: [changes,
+    magnitude of 30]; ``erase``: probability of an erased rectangle.
+
+    Of clouds, whose points are drawn anew each time: ``scale``: a factor of up to 1 + scale either
+    way; ``jitter``: standard deviation of noise on the coordinates; ``rotate``: any turn about the
+    last axis.
     """
 
     crop: Annotated[int, Field(ge=0)] = 0
     flip: Flag = False
     shift: Annotated[int, Field(ge=0)] = 0
+    area: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    color: Annotated[list[NonNegative], Field(min_length=4, max_length=4)] | None = None
+    randaugment: Annotated[list[NonNegative], Field(min_length=2, max_length=2)] | None = None
+    erase: Annotated[float, Field(ge=0, le=1)] = 0.0
     scale: NonNegative = 0.0
     jitter: NonNegative = 0.0
     rotate: Flag = False
@@ -212,6 +220,15 @@ class EarlyStop(Section):
         return self.mode or direction(self.metric)
 
 
+class Phase(Section):
+    """Some of a run's ``steps``, in which texts are cut to ``max_length`` tokens (None: those of
+    ``data.max_length``).
+    """
+
+    steps: Positive
+    max_length: Positive | None = None
+
+
 class Training(Section):
     """How long, how regularised, how often saved, and on what.
 
@@ -220,13 +237,18 @@ class Training(Section):
     several) or ``fsdp2`` (each has its part of them; ``fsdp`` is another name).
 
     The first of ``epochs``, ``steps`` of the optimizer and ``max_minutes`` that is reached ends the
-    run. ``epochs`` are 10, or, with ``steps``, without a limit.
+    run. ``epochs`` are 10, or, with ``steps``, without a limit. ``phases`` divide the ``steps``
+    into stretches of shorter and longer texts.
+
+    ``weight_dropout`` is the share of the entries of all weight matrices that a step leaves out.
     """
 
     epochs: Positive | None = 10
     steps: Positive | None = None
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    phases: Annotated[list[Phase], Field(min_length=1)] | None = None
     label_smoothing: Fraction = 0.0
+    weight_dropout: Fraction = 0.0
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Annotated[Literal["32", "64", "bf16"], BeforeValidator(_text)] = "32"
     early_stop: EarlyStop | None = None
@@ -314,6 +336,18 @@ def _conflicts(recipe: Recipe):
         yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
     if training.epochs is None and training.steps is None:
         yield "training.epochs: received None; needs a number, or training.steps"
+    if training.phases is not None:
+        total = sum(phase.steps for phase in training.phases)
+        if total != training.steps:
+            got = f"{total} steps in all, training.steps={training.steps}"
+            yield f"training.phases: received {got}; needs the same number"
+        longest, most = recipe.data.max_length, [p.max_length or 0 for p in training.phases]
+        if longest is not None and max(most) > longest:
+            got = f"max_length {max(most)} with data.max_length={longest}"
+            yield f"training.phases: received {got}; needs no more than that"
+    if training.weight_dropout and training.strategy == "fsdp2":
+        got = f"{training.weight_dropout:g} with strategy='fsdp2'"
+        yield f"training.weight_dropout: received {got}; needs all weights in each process: 'ddp'"
     yield from _schedule_conflicts(recipe.schedule)
     if recipe.operator.name is None and recipe.operator.options:
         yield "operator.name: missing, but the operator has options; needs the name they belong to"

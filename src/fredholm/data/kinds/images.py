@@ -21,6 +21,8 @@ from ..boxes import box_mask, read_annotation
 from .dataset import LabelledDataset, Transform, check_labels
 from .kind import Kind, Page, register_kind
 
+CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
+
 
 class Images(Kind):
     """Images (N, C, H, W): bytes, or floats that are normalised already."""
@@ -30,7 +32,7 @@ class Images(Kind):
     rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
     pictured = judged = True
     point, unit, always = "patch", "an image is the unit square", "borders that are always dark"
-    takes = ("image_size", "mixup", "cutmix", "augment.crop", "augment.flip", "augment.shift")
+    takes = ("image_size", "mixup", "cutmix", *(f"augment.{name}" for name in CHANGES))
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         super().request(name, given)
@@ -128,7 +130,7 @@ class ImageDataset(LabelledDataset):
         return {**super().describe(), "mean": list(self.mean), "std": list(self.std)}
 
     def augmentation(self, options: Mapping[str, Any]) -> Augment | None:
-        self.refuse(options, ("crop", "flip", "shift"))
+        self.refuse(options, CHANGES)
         chosen = {key: value for key, value in options.items() if value}
         return Augment(**chosen) if chosen else None
 
