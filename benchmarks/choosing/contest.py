@@ -27,7 +27,7 @@ FILE = "elements.json"
 SIZES = Table(FILE, ("task", "operator"), ("sizes",))
 TUNING = Table(FILE, ("task", "operator", "rate"), ("tuning",))
 RUNS = Table(FILE, ("task", "operator", "seed"))
-SMALL_SEEDS = 2
+SMALL_SEEDS = 1
 
 
 def run(options: Options) -> None:

@@ -10,7 +10,7 @@ from ..kit.claims import LEVEL
 from ..kit.page import spread, table
 from ..kit.statistics import Rows, holm, mean_sd, paired, summarise
 from .contest import FILE, upwards
-from .elements import CLASSICAL, ELEMENTS, OURS, RATES, SEEDS, Element
+from .elements import CLASSICAL, ELEMENTS, OURS, RATES, ROWS, SEEDS, Element
 
 MISSING = "not measured yet"
 
@@ -50,7 +50,7 @@ def decisions(found: dict[str, Any]) -> list[dict[str, Any]]:
     favour of ours, and p, adjusted over the six by Holm's method.
     """
     rows: list[dict[str, Any]] = []
-    for element in ELEMENTS.values():
+    for element in ROWS:
         row: dict[str, Any] = {"element": element, "p": None, "gap": None}
         if complete(found, element):
             runs = [{**run, "variant": run["operator"]} for run in found["runs"]]

@@ -20,7 +20,7 @@ class Element:
 
     Attributes:
         task: recipe, overrides, options of operators.
-        question: what a user would ask.
+        question: what a user would ask; none: a table of the page and no row of its decision.
         shown: what the score is, for the page.
         under: overrides of the evaluation, such as another rate of the test split; none: the test
             split is as the training was.
@@ -85,7 +85,7 @@ ELEMENTS = {
                 "scattered",
                 "digits at 32 scattered places of the plane",
                 str(Path(__file__).with_name("scattered.yaml")),
-                ("training.epochs=20",),
+                ("training.epochs=30",),
                 {"ckconv": {"omega": 8.0}},
             ),
             "Points are scattered, without grid or order",
@@ -143,5 +143,25 @@ ELEMENTS = {
             "squared error",
             without=("itnet",),
         ),
+        Element(
+            ComparedTask(
+                "clothes",
+                "20,000 pictures of clothes at 16 x 16, 16 patches",
+                "fashion-mnist",
+                (
+                    *BACKBONE,
+                    "model.encoder.patch=4",
+                    "data.image_size=16",
+                    "data.limit=20000",
+                    "training.epochs=8",
+                    "training.ema_decay=null",
+                ),
+            ),
+            "",
+            "accuracy (%)",
+            without=("lstm", "ckconv", "itnet_low_rank", "luna", "infsa"),
+        ),
     )
 }
+ROWS = [element for element in ELEMENTS.values() if element.question]
+"""The decision table's."""

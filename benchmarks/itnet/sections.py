@@ -141,6 +141,12 @@ MOSAICS = (
     "optimizer.lr=4e-3",
     "training.epochs=8",
 )
+MEASURES = {
+    "balanced": (),
+    "uniform": ("model.encoder.measure=uniform",),
+    "3:1 for the picture": ("model.encoder.measure=0.75",),
+    "3:1 for the text": ("model.encoder.measure=0.25",),
+}
 MOLECULES = ("model.name=itnet_nano", "training.epochs=8")
 PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
 DARCY = ("model.body.depth=2", "training.epochs=4")
@@ -157,6 +163,14 @@ SECTIONS |= {
             "uniform measure": ("model.encoder.measure=uniform",),
             "image-heavy, 3:1": ("model.encoder.measure=0.75",),
         },
+    ),
+    "measures": Section(
+        "The same mosaics to convergence, four measures; the rate by validation",
+        "itnet-mosaics-qa",
+        (*MOSAICS[:-2], "training.epochs=30"),
+        MEASURES,
+        seeds=5,
+        choices=dict.fromkeys(MEASURES, ("optimizer.lr=2e-3", "optimizer.lr=4e-3")),
     ),
     "graphs": Section(
         "Solubility of molecules",
