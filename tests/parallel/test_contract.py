@@ -22,8 +22,6 @@ FEW = ["padded", "bias", "causal masses"]
 PAIRS = {"graph", "bias", "causal window"}
 REFUSED: dict[str, set[str] | str] = {
     "linear attention": PAIRS,
-    "graph": PAIRS,
-    "dynamic graph": PAIRS,
     "infsa-resolvent": "everywhere",
     "infsa-resolvent-gmres": "everywhere",
     "convolution": "everywhere",
@@ -36,8 +34,6 @@ REFUSED: dict[str, set[str] | str] = {
     "linear-system-in-time": "everywhere",
     "selective": "everywhere",
     "mamba": "everywhere",
-    "luna-window": "everywhere",
-    "linear_attention-window": "everywhere",
 }
 REGISTERED = [
     case.label for case in cases() if case.name in list_operators() and case.label not in REFUSED

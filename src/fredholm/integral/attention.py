@@ -281,6 +281,11 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         return self.feature_map if self.key_map is None else self.key_map
 
     @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        """Whether nothing is a statistic of all queries."""
+        return self.pointwise
+
+    @property
     def pointwise(self) -> bool:
         """Whether the features of a point are a function of that point alone; not known of
         functions that have no name here.
@@ -332,11 +337,6 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             raise DomainError(
                 f"{type(self).__name__} with window={self.window} looks back; give it a domain "
                 "with causal=True, or leave window out"
-            )
-        if self.window is not None and layout.sharded:
-            raise DomainError(
-                f"{type(self).__name__} with window={self.window} has no rule for a sharded "
-                "domain; give each process the whole domain, or leave window out"
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:

@@ -335,6 +335,8 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
         key_time = _all_times(key_time, p.layout.cross, shards)
     quadrature = replace(q, mass=mass, key_time=key_time, valid=valid, triangular=False)
     rows = Problem(p.x, y, p.ux, uy, quadrature, _across(p.layout), real=p.real)
+    if q.density is not None and shards.holes:
+        rows = _without_holes(rows, shards)
     if p.layout.cross:
         return rows
     index = torch.arange(shards.start, shards.start + shards.size, device=y.device)
@@ -344,6 +346,25 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
     whole = replace(quadrature, scale=scale, query_time=key_time, triangular=p.layout.causal)
     layout = replace(p.layout, keys=shards.extents, queries=shards.extents, sharded=False)
     return replace(rows, index=index, whole=Problem(y, y, uy, uy, whole, layout, real=valid))
+
+
+def _without_holes(rows: Problem, shards: Shards) -> Problem:
+    """The problem without the keys that stand for ranks that have none: where pairs are weighed, a
+    kernel may count keys.
+    """
+    q, kept = rows.quadrature, torch.tensor(shards.kept, device=rows.y.device)
+    pairs = {
+        name: None if x is None else x[..., kept]
+        for name, x in (("density", q.density), ("log_density", q.log_density))
+    }
+    quadrature = replace(
+        q,
+        mass=q.mass[:, kept],
+        key_time=None if q.key_time is None else q.key_time[:, kept],
+        valid=None if q.valid is None else q.valid[:, kept],
+        **pairs,
+    )
+    return replace(rows, y=rows.y[:, kept], uy=rows.uy[:, :, kept], quadrature=quadrature)
 
 
 def ring_numbers(domain: Domain, features: int, batch: int, crossed: bool = False) -> int:

@@ -56,6 +56,7 @@ class AdditiveAttentionKernel(WeightedKernel):
     """
 
     whole = True
+    rowwise = True
 
     def __init__(
         self,
@@ -138,6 +139,7 @@ class DynamicAttentionKernel(WeightedKernel):
     """
 
     whole = True
+    rowwise = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from ...domain import Domain
 from ...ops.linear_attention import guarded, over_new_factor
 from ...parallel import Shards, largest
 from ...quadrature import Quadrature
-from ..capabilities import Separable
+from ..capabilities import Separable, Windowed
 from ..contract import Form, Kernel, Memory, with_offset
 from ..exchange import Exchange, ring
 from ..problem import Facts, Problem
@@ -37,6 +37,8 @@ class Quadratic(Form):
         if not isinstance(kernel, Separable):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         layout = facts.layout
+        if layout.sharded and isinstance(kernel, Windowed) and kernel.window is not None:
+            return "with a window the weights of pairs are a functional of a query's last points"
         if layout.pairs or (layout.causal and layout.cross):
             return refuses_shards(kernel, self.strategy) if layout.sharded else None
         return "one moment of the keys serves all queries"
