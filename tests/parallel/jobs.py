@@ -221,13 +221,14 @@ def refusals(mesh: Any) -> dict[str, str]:
     """What bad input is answered with, by name."""
     from torch.distributed.device_mesh import init_device_mesh
 
+    from fredholm.convert import as_operator
     from fredholm.integral import create_operator
 
     line, count = Domain.line(8, dtype=torch.float64), mesh.size()
     part = line.shard(mesh)
     size, rank = part.size, part.shards.rank
     softmax = create_operator("softmax", 8, 2).double()
-    convolution = find_case("convolution").operator()
+    strided = as_operator(torch.nn.Conv1d(8, 8, 3, stride=2).double())
     resolvent = create_operator("infsa", 8, 2, strategy="resolvent").double()
     u = torch.randn(1, size, 8, dtype=torch.float64)
     both = init_device_mesh("cpu", (1, count), mesh_dim_names=("data", "domain"))
@@ -250,7 +251,7 @@ def refusals(mesh: Any) -> dict[str, str]:
         "weights": lambda: softmax.weights(u, part),
         "init_state": lambda: softmax.init_state(1, part),
         "collate": lambda: Domain.collate([part, part]),
-        "stencil": lambda: convolution(u, part.replace(kind="counting")),
+        "stencil": lambda: strided(u, part.replace(kind="counting")),
         "resolvent": lambda: resolvent(u, part),
         "resolvent plan": lambda: resolvent.plan(part),
         "query domain": lambda: softmax(u, part, query=u, query_domain=line[:size]),

@@ -28,7 +28,7 @@ EXPECTED = {
     "weights": "quadrature() needs a whole domain",
     "init_state": "init_state needs a whole domain",
     "collate": "collate needs a whole domain",
-    "stencil": "StencilKernel",
+    "stencil": "StencilKernel, whose output is another grid, needs a whole domain",
     "resolvent": "Resolvent cannot integrate HopKernel over a sharded domain",
     "resolvent plan": "no exchange between ranks",
     "query domain": "shard it over the same mesh",

@@ -54,7 +54,7 @@ from .feature_map import (
 from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
 from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
-from .lattice import LatticeKernel, read_grid, write_points
+from .lattice import LatticeKernel, RowReads, read_grid, write_points
 from .memo import inference
 from .multihead import MultiheadAdapter
 from .operator import IntegralOperator
@@ -139,6 +139,7 @@ __all__ = [
     "Projections",
     "Proposal",
     "Rotary",
+    "RowReads",
     "Scan",
     "Separable",
     "SeparableKernel",

@@ -4,6 +4,7 @@ domains that means something.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
+from ..parallel import Shards, fetched
 from .bases import MatrixKernel
 from .problem import Layout, Problem, merge_heads
 from .window import Window
@@ -44,13 +46,10 @@ class LatticeKernel(MatrixKernel):
 
     def check(self, layout: Layout) -> None:
         name, dims = type(self).__name__, len(self.windows)
+        keys = layout.whole_grid if layout.sharded else layout.keys
         build = "Domain.line(n)" if dims == 1 else f"Domain.grid({', '.join('hwd'[:dims])})"
-        if layout.keys is None or len(layout.keys) != dims:
-            got = (
-                "points without one"
-                if layout.keys is None
-                else f"a grid of {len(layout.keys)} axes"
-            )
+        if keys is None or len(keys) != dims:
+            got = "points without one" if keys is None else f"a grid of {len(keys)} axes"
             raise DomainError(
                 f"{name} needs a regular grid of {dims} axes, got {got}; "
                 f"build it with {build}, padding with {build[:-1]}, valid=...)"
@@ -59,7 +58,7 @@ class LatticeKernel(MatrixKernel):
             raise DomainError(
                 f"{name} writes to its own output grid; leave query and query_domain out"
             )
-        for n, window in zip(layout.keys, self.windows):
+        for n, window in zip(keys, self.windows):
             lacks = window.refusal(n)
             if lacks:
                 raise DomainError(f"{name}: {lacks}")
@@ -134,6 +133,7 @@ class LatticeKernel(MatrixKernel):
         """
         if domain.causal or all(w.keeps for w in self.windows):
             return None
+        domain.refuse_shards(f"{type(self).__name__}, whose output is another grid,")
         self.check(Layout.of(domain))
         shape = domain.shape or ()
         sizes = tuple(w.size(n) for w, n in zip(self.windows, shape))
@@ -198,6 +198,57 @@ def _lattice(domain: Domain, axes: list[Tensor]) -> Tensor:
             places[..., :, None, :] + at.to(x.dtype)[:, None] * step[..., None, :, :]
         ).flatten(-3, -2)
     return places
+
+
+@dataclass(frozen=True)
+class RowReads:
+    """What a window along the first axis of a sharded grid reads for a rank's outputs.
+
+    Attributes:
+        width: points of a row, what is behind the first axis.
+        first, last: the rows that this rank has points of, last excluded.
+        rows: of each rank, the rows that its outputs read, in order; -1 for padding with zeros,
+            and all that a rank without points reads.
+    """
+
+    width: int
+    first: int
+    last: int
+    rows: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, grid: tuple[int, ...], window: Window, shards: Shards) -> RowReads:
+        """Example:
+        >>> reads = RowReads.of((6,), Window(3, before=1, after=1), Shards(None, 1, (4, 2)))
+        >>> [rows.tolist() for rows in reads.rows]
+        [[-1, 0, 1, 2, 3, 4], [3, 4, 5, -1]]
+        """
+        width, start, spans = prod(grid[1:]), 0, []
+        for r, size in enumerate(shards.sizes):
+            size = 0 if r in shards.holes else size
+            spans.append((start // width, max(start // width + 1, -(-(start + size) // width))))
+            start += size
+        mode = Window(1, mode=window.mode)
+        rows = []
+        for r, (first, last) in enumerate(spans):
+            at = torch.arange(first, last + window.reach) - window.before
+            at = mode.sources(at, grid[0])[:, 0]
+            outside = (at < 0) | (at >= grid[0]) | (r in shards.holes)
+            rows.append(torch.where(outside, -1, at))
+        return cls(width, *spans[shards.rank], tuple(rows))
+
+    def points(self) -> list[Tensor]:
+        """For each rank the points of the rows it reads."""
+        inside = torch.arange(self.width)
+        return [(rows[rows >= 0, None] * self.width + inside).flatten() for rows in self.rows]
+
+    def image(self, u: Tensor, shards: Shards, axes: tuple[int, ...]) -> Tensor:
+        """u (B, C, n) of this rank's points as an image (B, C, rows, *axes) of those it reads."""
+        rows = self.rows[shards.rank].to(u.device)
+        points = [index.to(u.device) for index in self.points()]
+        found = fetched(u, shards, 2, points).unflatten(2, (-1, self.width))
+        out = found.new_zeros(*found.shape[:2], len(rows), self.width)
+        return out.index_copy(2, (rows >= 0).nonzero()[:, 0], found).unflatten(3, axes or (1,))
 
 
 def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:

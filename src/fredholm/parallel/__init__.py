@@ -2,6 +2,7 @@
 
 - :mod:`.shards`: :class:`Shards`, the parts of one domain over a torch process group.
 - :mod:`.collectives`: every message between the parts, differentiable and counted.
+- :mod:`.halo`: points of other ranks that a rank reads beside its own.
 - :mod:`.gradients`: :func:`sum_gradients`, the whole's gradient from the parts'.
 
 What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.Form.exchange`.
@@ -9,6 +10,7 @@ What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.
 
 from .collectives import Ring, Traffic, concatenated, count_traffic, gathered, largest, summed
 from .gradients import sum_gradients
+from .halo import fetched, fetched_numbers
 from .shards import Shards
 
 __all__ = [
@@ -17,6 +19,8 @@ __all__ = [
     "Traffic",
     "concatenated",
     "count_traffic",
+    "fetched",
+    "fetched_numbers",
     "gathered",
     "largest",
     "sum_gradients",

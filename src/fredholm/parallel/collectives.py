@@ -174,7 +174,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
         ctx.shards, ctx.width = shards, width
         sizes = [n * width for n in shards.sizes]
-        return torch.cat(_deliver([x] * shards.count, sizes, shards))
+        return torch.cat(deliver([x] * shards.count, sizes, shards))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
@@ -188,7 +188,7 @@ class _Scatter(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
         ctx.shards, ctx.width = shards, width
         sizes = [n * width for n in shards.sizes]
-        received = _deliver(list(x.split(sizes)), [sizes[shards.rank]] * shards.count, shards)
+        received = deliver(list(x.split(sizes)), [sizes[shards.rank]] * shards.count, shards)
         return sum(received[1:], received[0].clone())
 
     @staticmethod
@@ -239,7 +239,7 @@ def _begin(x: Tensor, to: int, sizes: Sequence[int], shards: Shards) -> _Transfe
     return _exchange(send, sizes, shards)
 
 
-def _deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> list[Tensor]:
+def deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> list[Tensor]:
     """What :func:`_exchange` brings."""
     return _exchange(send, sizes, shards).arrive()
 

@@ -7,34 +7,39 @@ The kernel, then the converters of ``torch.nn.Conv1d`` to ``Conv3d`` and of ``Co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...domain import Domain
 from ...errors import OptionError
 from ...integral import (
     CausalTransition,
     IntegralOperator,
     LatticeKernel,
     Layout,
-    OwnForm,
+    OwnExchange,
     Point,
     Problem,
+    RowReads,
     Window,
+    merge_heads,
     own_parameter,
     read_grid,
     write_points,
 )
 from ...integral.conversion import refuse, register_converter
 from ...integral.lattice import call_on_grid
+from ...parallel import Shards, fetched_numbers
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
 SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
 AXES = (("a", "m"), ("b", "n"), ("c", "p"))
 
 
-class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
+class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
     r"""Taps on a regular grid of spacing h: :math:`K(x, y) = \sum_t w_t\,[y = x + h\,(t d - p)]`,
     under a mass of one per point.
 
@@ -159,7 +164,20 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
-        weight, scale = self.weight, problem.quadrature.scale
+        weight, bias = self._image_taps(problem)
+        image, windows = read_grid(problem), self.image_windows
+        if self.transposed:
+            out = self._scatter(image, weight, bias)
+        else:
+            out = self._gather(image, weight, bias, windows)
+        out = write_points(out, self.heads)
+        if problem.layout.causal:
+            out = out[:, :, : problem.uy.shape[2]]
+        return self._scaled(out, problem)
+
+    def _image_taps(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """Taps of an image, and the bias where no scale comes between."""
+        weight = self.weight
         if problem.layout.causal:  # taps that read ahead weigh nothing
             past = torch.tensor(
                 [away <= 0 for away in self.windows[0].offsets], device=weight.device
@@ -167,20 +185,51 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
             weight = weight * past.to(weight.dtype)
         if len(self.windows) == 1:  # a line is an image of one row
             weight = weight.unsqueeze(2)
-        respond = self._scatter if self.transposed else self._gather
-        out = write_points(
-            respond(read_grid(problem), weight, self.bias if scale is None else None), self.heads
-        )
-        if problem.layout.causal:
-            out = out[:, :, : problem.uy.shape[2]]
+        return weight, self.bias if problem.quadrature.scale is None else None
+
+    def _scaled(self, out: Tensor, problem: Problem) -> Tensor:
+        scale = problem.quadrature.scale
         if scale is None:
             return out
         out, offset = out * scale[..., None].to(out.dtype), self.offset(problem)
         return out if offset is None else out + offset
 
-    def _gather(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # --- where the grid is in shards --------------------------------------------------------------
+
+    passed = "the rows that stencils read beyond a rank's own"
+
+    def passes(self, layout: Layout) -> bool:
+        return not self.transposed
+
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        p, grid = problem, shards.extents or ()
+        reads = RowReads.of(grid, self.windows[0], shards)
+        u = merge_heads(p.uy * p.quadrature.mass[:, None, :, None].to(p.uy.dtype)).mT
+        image, within = (
+            reads.image(u, shards, grid[1:]),
+            replace(self.windows[0], before=0, after=0),
+        )
+        windows = (replace(within, mode="zeros"), *self.windows[1:])
+        if len(grid) == 1:  # a line is an image of one row
+            image, windows = image.mT, (Window(1), *windows)
+        weight, bias = self._image_taps(p)
+        out = write_points(self._gather(image, weight, bias, windows), self.heads)
+        before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
+        skip = before - reads.first * reads.width
+        return self._scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
+
+    def sends(self, domain: Domain, batch: int) -> int:
+        assert domain.shards is not None
+        shards = domain.shards.filled
+        reads = RowReads.of(shards.extents or (), self.windows[0], shards)
+        return fetched_numbers(shards, reads.points(), batch * self.heads * self.d_in)
+
+    # --- as torch computes it ---------------------------------------------------------------------
+
+    def _gather(
+        self, image: Tensor, weight: Tensor, bias: Tensor | None, windows: tuple[Window, ...]
+    ) -> Tensor:
         """torch's convolution of (B, C, *grid)."""
-        windows = self.image_windows
         stride, dilation, padding = (
             [getattr(w, name) for w in windows] for name in ("stride", "dilation", "before")
         )

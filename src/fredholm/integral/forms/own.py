@@ -35,7 +35,7 @@ class OwnResponse(Form):
         return kernel.evaluate_part(problem, shards)
 
     def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return Exchange("the kernel's own statistics", kernel.sends(domain, batch))
+        return Exchange(kernel.passed, kernel.sends(domain, batch))
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         return kernel.evaluate(problem)
