@@ -53,6 +53,12 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
 def pytest_addoption(parser):
     parser.addoption(
+        "--ranks",
+        type=int,
+        default=3,
+        help="processes of the tests of sharded domains that take three by default",
+    )
+    parser.addoption(
         "--import",
         action="append",
         default=[],

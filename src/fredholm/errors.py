@@ -52,6 +52,10 @@ class BackendError(FredholmError, RuntimeError):
     """A requested backend cannot run on this machine."""
 
 
+class PeerError(FredholmError, RuntimeError):
+    """Another process of a sharded domain died or no longer answers."""
+
+
 class InferenceError(FredholmError, RuntimeError):
     """A model is trained, or its weights change, where it was said that it only answers."""
 

@@ -15,7 +15,7 @@ def two():
 
 
 @pytest.fixture(scope="package")
-def three():
-    pool = Pool(3)
+def three(request):
+    pool = Pool(request.config.getoption("--ranks"))
     yield pool
     pool.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from typing import Any
 
 import torch
@@ -13,14 +16,14 @@ from fredholm.parallel import count_traffic, sum_gradients
 
 from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
 
-SIZES = {2: (4, 2), 3: (4, 0, 2)}  # of POINTS points: uneven, and one rank has none
+SIZES = {2: (4, 2), 3: (4, 0, 2), 4: (3, 0, 2, 1)}  # of POINTS points: uneven, and one rank has none
 
 
 def find_case(label: str) -> OperatorCase:
     return next(case for case in cases() if case.label == label)
 
 
-def signal(case: OperatorCase, seed: int, batch: int = BATCH) -> Tensor:
+def features(case: OperatorCase, seed: int, batch: int = BATCH) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, POINTS, case.dim, generator=generator, dtype=torch.float64)
 
@@ -41,7 +44,7 @@ def compare(mesh: Any, label: str, where: str, strategy: Any = None) -> dict[str
     operator, domain = case.operator().eval(), case.domains()[where]
     if strategy is not None:
         operator.strategy = strategy
-    u = signal(case, 3).requires_grad_()
+    u = features(case, 3).requires_grad_()
     inputs = {"u": u, **dict(operator.named_parameters())}
     whole = operator(u, domain)
     direction = torch.randn(whole.shape, dtype=whole.dtype, generator=seeded(4))
@@ -85,7 +88,7 @@ def numbers(mesh: Any, label: str, where: str, strategy: Any = None) -> tuple[in
     if strategy is not None:
         operator.strategy = strategy
     part, rows = shard(domain, mesh)
-    u = signal(case, 3, domain.batch or 1)[:, rows]
+    u = features(case, 3, domain.batch or 1)[:, rows]
     plan = operator.plan(part)
     with torch.no_grad(), count_traffic() as traffic:
         operator(u, part)
@@ -103,12 +106,12 @@ def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[
     if domain.pairs is not None:
         domain = domain.replace(pairs=domain.pairs[..., :4, :])
     part, rows = shard(domain.replace(pairs=None), mesh)
-    sizes = {2: (1, 3), 3: (3, 1, 0)}[mesh.size()]
+    sizes = {2: (1, 3), 3: (3, 1, 0), 4: (2, 1, 0, 1)}[mesh.size()]
     here = target.shard(mesh, sizes=sizes)
     there = slice(here.shards.start, here.shards.start + here.size)
     if domain.pairs is not None:
         part = part.replace(pairs=domain.pairs[..., there, :])
-    u, signals = signal(case, 3, batch), {}
+    u, signals = features(case, 3, batch), {}
     for name, x, index, places in (
         ("whole", u, slice(None), slice(None)),
         ("part", u, rows, there),
@@ -273,7 +276,7 @@ def own_parts(mesh: Any) -> dict[str, float]:
     part, rows = shard(whole, mesh)
     alone = part.replace(shards=None, shape=None)
     built = Domain.from_shard(alone, mesh)
-    u = signal(case, 3)
+    u = features(case, 3)
     operator.requires_grad_(False)
     wanted = {"points": operator(u, whole)[:, rows]}
     found = {"points": operator(u[:, rows], built)}
@@ -302,3 +305,20 @@ def traced_ring(mesh: Any) -> dict[str, int]:
         operator(u, part)
     found = overlap_of([(event.name, event.time_range) for event in trace.events()])
     return {name: found[name] for name in ("messages", "ahead")}
+
+
+def leave(mesh: Any, how: str) -> str:
+    """Rank 1 dies, or answers too late; what the others are told."""
+    from fredholm.integral import create_operator
+
+    part = Domain.line(8).shard(mesh)
+    operator = create_operator("linear_attention" if how == "sum" else "softmax", 8, 2)
+    if part.shards.rank == 1:
+        if how == "late":
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        operator(torch.randn(1, part.size, 8), part)
+    except FredholmError as error:
+        return f"{type(error).__name__}: {error}"
+    return "answered"

@@ -6,6 +6,7 @@ import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ class Pool:
     each returned, or raises the first rank's failure.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, seconds: float = 1800):
         # a server of its own, so that nobody inherits this process's threads
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
@@ -26,7 +27,7 @@ class Pool:
         folder = tempfile.mkdtemp()
         for rank in range(count):
             ours, theirs = context.Pipe()
-            arguments = (rank, count, str(Path(folder) / "group"), theirs)
+            arguments = (rank, count, str(Path(folder) / "group"), theirs, seconds)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             self.pipes.append(ours)
@@ -44,6 +45,17 @@ class Pool:
             assert failure is None, f"rank {rank}:\n{failure}"
         return [answer for _, answer in answers]
 
+    def ask(self, rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
+        """What one rank returned, all others done with."""
+        for pipe in self.pipes:
+            pipe.send((job, arguments))
+        assert self.pipes[rank].poll(60), f"rank {rank} did not answer"
+        failure, answer = self.pipes[rank].recv()
+        for process in self.processes:
+            process.kill()
+        assert failure is None, failure
+        return answer
+
     def close(self) -> None:
         for pipe in self.pipes:
             pipe.send(None)
@@ -53,13 +65,14 @@ class Pool:
                 process.kill()
 
 
-def _work(rank: int, count: int, file: str, pipe: Connection) -> None:
+def _work(rank: int, count: int, file: str, pipe: Connection, seconds: float) -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=count)
+    ways = {"init_method": f"file://{file}", "timeout": timedelta(seconds=seconds)}
+    dist.init_process_group("gloo", rank=rank, world_size=count, **ways)
     mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("domain",))
     while (order := pipe.recv()) is not None:
         job, arguments = order

@@ -8,6 +8,7 @@ from fredholm.domain import Domain
 from fredholm.errors import DomainError
 
 from . import jobs
+from .pool import Pool
 
 EXPECTED = {
     "no mesh": "DeviceMesh, got str",
@@ -45,3 +46,12 @@ def test_bad_input_is_refused_by_name(two):
 def test_without_a_process_group():
     with pytest.raises(DomainError, match="torchrun"):
         Domain.line(4).shard(None)
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "cause"),
+    [("sum", 60, "died"), ("ring", 60, "died"), ("late", 4, "did not answer in time")],
+)
+def test_a_rank_that_is_gone_is_named(how, seconds, cause):
+    said = Pool(3, seconds).ask(0, jobs.leave, how)
+    assert said.startswith(f"PeerError: rank 1 of the 3 ranks of a sharded domain {cause}"), said

@@ -235,7 +235,8 @@ class RowReads:
             at = mode.sources(at, grid[0])[:, 0]
             outside = (at < 0) | (at >= grid[0]) | (r in shards.holes)
             rows.append(torch.where(outside, -1, at))
-        return cls(width, *spans[shards.rank], tuple(rows))
+        first, last = spans[shards.rank]
+        return cls(width, first, last, tuple(rows))
 
     def points(self) -> list[Tensor]:
         """For each rank the points of the rows it reads."""

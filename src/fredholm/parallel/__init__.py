@@ -3,6 +3,7 @@
 - :mod:`.shards`: :class:`Shards`, the parts of one domain over a torch process group.
 - :mod:`.collectives`: every message between the parts, differentiable and counted.
 - :mod:`.halo`: points of other ranks that a rank reads beside its own.
+- :mod:`.transposed`: a matrix of which each rank has rows as one of which each has columns.
 - :mod:`.gradients`: :func:`sum_gradients`, the whole's gradient from the parts'.
 
 What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.Form.exchange`.
@@ -10,8 +11,9 @@ What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.
 
 from .collectives import Ring, Traffic, concatenated, count_traffic, gathered, largest, summed
 from .gradients import sum_gradients
-from .halo import fetched, fetched_numbers
+from .halo import fetched, fetched_numbers, without_holes
 from .shards import Shards
+from .transposed import shares, to_columns, to_rows, transposed_numbers
 
 __all__ = [
     "Ring",
@@ -23,6 +25,11 @@ __all__ = [
     "fetched_numbers",
     "gathered",
     "largest",
+    "shares",
     "sum_gradients",
     "summed",
+    "to_columns",
+    "to_rows",
+    "transposed_numbers",
+    "without_holes",
 ]

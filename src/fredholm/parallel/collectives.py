@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
+from .peers import answering_peers
 from .shards import Shards
 
 
@@ -75,7 +76,8 @@ def largest(x: Tensor, shards: Shards) -> Tensor:
     """The elementwise maximum of all ranks' ``x``, without gradient. Sends the elements of x."""
     out = x.detach().clone(memory_format=torch.contiguous_format)
     _note(out.numel())
-    dist.all_reduce(out, dist.ReduceOp.MAX, group=shards.group)
+    with answering_peers(shards):
+        dist.all_reduce(out, dist.ReduceOp.MAX, group=shards.group)
     return out
 
 
@@ -159,7 +161,8 @@ class _Sum(torch.autograd.Function):
         ctx.shards = shards
         out = x.clone(memory_format=torch.contiguous_format)
         _note(out.numel())
-        dist.all_reduce(out, group=shards.group)
+        with answering_peers(shards):
+            dist.all_reduce(out, group=shards.group)
         return out
 
     @staticmethod
@@ -225,10 +228,12 @@ class _Transfer(NamedTuple):
     works: list[Any]
     sent: list[Tensor]
     received: list[Tensor]
+    shards: Shards
 
     def arrive(self) -> list[Tensor]:
-        for work in self.works:
-            work.wait()
+        with answering_peers(self.shards):
+            for work in self.works:
+                work.wait()
         return self.received
 
 
@@ -262,8 +267,9 @@ def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _
             part = send[r].contiguous()
             transfers.append(dist.P2POp(dist.isend, part, group=shards.group, group_peer=r))
     _note(numbers)
-    works = dist.batch_isend_irecv(transfers) if transfers else []
-    return _Transfer(works, [transfer.tensor for transfer in transfers], received)
+    with answering_peers(shards):
+        works = dist.batch_isend_irecv(transfers) if transfers else []
+    return _Transfer(works, [transfer.tensor for transfer in transfers], received, shards)
 
 
 def starts(sizes: Sequence[int]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..errors import DomainError
+from .peers import answering_peers
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,8 @@ def agreed(facts: dict[str, Any], shards: Shards) -> list[dict[str, Any]]:
         DomainError: on every rank, naming the first fact in which two ranks differ.
     """
     every: list[Any] = [None] * shards.count
-    dist.all_gather_object(every, facts, group=shards.group)
+    with answering_peers(shards):
+        dist.all_gather_object(every, facts, group=shards.group)
     for r, other in enumerate(every):
         for name, value in other["same"].items():
             first = every[0]["same"][name]

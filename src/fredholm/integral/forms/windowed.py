@@ -128,7 +128,7 @@ def memory_before(kernel: Any, problem: Problem, shards: Shards) -> Memory:
     far_mass = torch.where(ahead, mass, 0.0).to(torch.promote_types(mass.dtype, torch.float32))
     features, shift = kernel.far_keys(key, (far_mass > 0).expand(len(key), -1), None)
     common = None if shift is None else largest(shift, shards)
-    if shift is not None:
+    if shift is not None and common is not None:
         features = features * over_new_factor(shift, common).to(features.dtype)
     moment = before_this(_moment(features, value, far_mass), shards)
     every = [(key, 2), (value, 2), (mass, 1)]
@@ -141,7 +141,7 @@ def memory_before(kernel: Any, problem: Problem, shards: Shards) -> Memory:
     if beyond:
         left = near_mass[:, :beyond]
         features, shift = kernel.far_keys(near_key[:, :, :beyond], left > 0, common)
-        if shift is not None:
+        if shift is not None and common is not None:
             moment = moment * over_new_factor(common, shift).to(moment.dtype)
             common = shift
         moment = moment + _moment(features, near_value[:, :, :beyond], left)

@@ -50,6 +50,9 @@ class HiddenConvolution(Form):
         ordered = layout.causal and grid is not None and len(grid) > 1
         if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
+        options: Any = self.strategy
+        if layout.sharded and options.backend == "triton":
+            return "Triton's kernels transpose nothing between ranks; use backend='auto'"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
@@ -86,12 +89,7 @@ class HiddenConvolution(Form):
         return with_offset(out, kernel, problem)
 
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        options: Any = self.strategy
-
-        def convolve(*tensors: Any) -> Tensor:
-            return grid_convolution(*tensors, backend=options.backend)
-
-        out = convolve_part(convolve, kernel, problem, shards)
+        out = convolve_part(kernel, problem, shards)
         scale = problem.quadrature.scale
         if scale is not None:
             out = out * scale[..., None].to(out.dtype)

@@ -17,7 +17,7 @@ Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 Adjoint = Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]]
 
 
-class _Grid:
+class GridSizes:
     """Sizes of the transforms: 2n or more an axis, so that what wraps around lands outside the part
     that is kept.
     """
@@ -98,20 +98,20 @@ def forward(
     """
     if not signal.numel():
         return empty_result(signal, hidden, readout, grid, causal)
-    sizes = _Grid(grid, causal)
+    sizes = GridSizes(grid, causal)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
 
 
 def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """κ̂ of the whole kernel on a grid, for :func:`convolve_with`: numbers ≈ 2·H·d_out·d_in·N."""
-    sizes = _Grid(list(grid), causal)
+    sizes = GridSizes(list(grid), causal)
     return spectrum.kernel_spectrum(sizes.transform(hidden[None, None], sizes.lags), readout)
 
 
 def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """:func:`forward` with a spectrum of :func:`spectrum_of`: one product of spectra."""
-    sizes, heads = _Grid(list(grid), causal), signal.shape[1]
+    sizes, heads = GridSizes(list(grid), causal), signal.shape[1]
     product = spectrum.apply(sizes.transform(signal, sizes.grid), kernel, heads)
     return sizes.back(product, heads, sizes.grid, sizes.start)
 
@@ -140,7 +140,7 @@ def backward(
     if not signal.numel():
         empty = empty_gradients(grad, signal, hidden, readout, grid, causal, needs)
         return [x.zero_() for x in empty]
-    sizes, heads = _Grid(grid, causal), signal.shape[1]
+    sizes, heads = GridSizes(grid, causal), signal.shape[1]
     g = sizes.transform(grad, sizes.grid, sizes.start)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     wanted = (needs[0], needs[1], needs[2])
@@ -163,7 +163,7 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
 
 def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
     """The convolution with the whole spectrum of the kernel at once."""
-    sizes = _Grid(grid, causal)
+    sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
     u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
     h = transform(hidden.mT.unflatten(-1, sizes.lags)).flatten(1)
