@@ -16,7 +16,7 @@ from fredholm.parallel import count_traffic, sum_gradients
 
 from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
 
-SIZES = {2: (4, 2), 3: (4, 0, 2), 4: (3, 0, 2, 1)}  # of POINTS points: uneven, and one rank has none
+SIZES = {2: (4, 2), 3: (4, 0, 2), 4: (3, 0, 2, 1)}  # of POINTS: uneven, one rank has none
 
 
 def find_case(label: str) -> OperatorCase:
