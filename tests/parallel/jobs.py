@@ -322,3 +322,32 @@ def leave(mesh: Any, how: str) -> str:
     except FredholmError as error:
         return f"{type(error).__name__}: {error}"
     return "answered"
+
+
+def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
+    """How far the mean of many draws in training, the samples of a batch, is from the exact
+    integral and its gradient, in standard errors of it; what is sent beside what is planned.
+    """
+    case = find_case("itnet")
+    operator, domain = case.operator().requires_grad_(False), case.domains()[where]
+    whole = features(case, 3, 1).requires_grad_()
+    exact = operator(whole, domain)
+    exact.sum().backward()
+    assert whole.grad is not None
+    part, rows = shard(domain, mesh)
+    operator.train().strategy = {"name": "monte_carlo", "samples": 4}
+    torch.manual_seed(mesh.get_local_rank())  # each rank draws for its own queries
+    local = whole.detach()[:, rows].repeat(draws, 1, 1).requires_grad_()
+    out = operator(local, part)
+    out.sum().backward()
+    with torch.no_grad(), count_traffic() as traffic:
+        operator(whole.detach()[:, rows], part)
+    gaps = {"numbers": float(traffic.numbers - operator.plan(part).numbers), "spread": 1.0}
+    pairs = {"output": (exact.detach(), out.detach()), "gradient": (whole.grad, local.grad)}
+    for name, (want, found) in pairs.items():
+        if rows.stop > rows.start:
+            assert found is not None
+            error = found.std(0) / draws**0.5
+            gaps[name] = float(((found.mean(0) - want[0, rows]).abs() / (error + 1e-12)).max())
+            gaps["spread"] = min(gaps["spread"], float(error.max()))
+    return gaps

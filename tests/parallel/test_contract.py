@@ -113,6 +113,15 @@ def test_queries_on_a_domain_of_their_own_with_empty_shards(three, label, where)
         assert sent == planned
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["masses", "causal"])
+def test_keys_drawn_by_shard_are_unbiased(three, where):
+    for gaps in three.run(jobs.drawn_in_parts, where):
+        assert gaps.pop("numbers") == 0
+        assert gaps.pop("spread") > 0, "nothing was drawn"
+        assert max(gaps.values(), default=0.0) < 5, gaps
+
+
 def test_each_rank_may_bring_its_own_points(two):
     for gaps in two.run(jobs.own_parts):
         assert max(gaps.values()) <= TOLERANCE, gaps

@@ -11,11 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ....domain import Domain
+from ....errors import StrategyError
 from ....ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
 from ....ops.plain import recomputed
+from ....parallel import Shards
 from ...capabilities import OwnForm, SplitHidden
 from ...contract import Form, Kernel, Memory, with_offset
+from ...exchange import Exchange, ring
 from ...problem import Facts, Problem, grid_displacements
+from ..keys import ring_of_keys
 from .anchors import check_count
 from .strategy import MonteCarlo
 
@@ -113,7 +118,11 @@ class DrawnKeys(Form):
         return Samples(index, weight / self.strategy.samples)
 
     def estimate(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
-        """The estimator for given samples, a block of queries at a time."""
+        """The estimator for given samples, the kernel's response to a constant channel included."""
+        return with_offset(self.estimated(kernel, problem, samples), kernel, problem)
+
+    def estimated(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
+        """The integral from given samples, a block of queries at a time."""
         p, n = problem, problem.ux.shape[2]
         split = isinstance(kernel, SplitHidden)
         width = (
@@ -125,13 +134,13 @@ class DrawnKeys(Form):
         run = _split if split else _pairs
         keys = _key_terms(kernel, p) if split else {}
         if block >= n:
-            return with_offset(run(kernel, p, samples, keys), kernel, p)
+            return run(kernel, p, samples, keys)
         outs = []
         for start in range(0, n, block):
             rows = torch.arange(start, min(n, start + block), device=p.uy.device)
             part = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
             outs.append(recomputed(run, kernel, p.rows(rows), part, keys))
-        return with_offset(torch.cat(outs, 2), kernel, p)
+        return torch.cat(outs, 2)
 
     def proposal_loss(
         self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples
@@ -179,6 +188,29 @@ class SampledKeys(DrawnKeys):
             loss = self.proposal_loss(kernel, problem, proposal, samples)
             network.leave_loss(self.strategy.loss_weight * loss)
         return self.estimate(kernel, problem, samples)
+
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        """Each query draws from the keys of one rank after another, of each as many as is its share
+        of the points, so that every part of the integral is estimated without bias.
+        """
+        if getattr(kernel, "proposal", None) is not None:
+            raise StrategyError(
+                f"MonteCarlo cannot integrate {type(kernel).__name__} over a sharded domain: its "
+                "proposal learns from draws among all keys; leave add_proposal out, or give each "
+                "process the whole domain"
+            )
+        total = len(shards.kept)
+        check_count(self.strategy.samples, total)
+
+        def respond(p: Problem) -> Tensor:
+            share = max(1, round(self.strategy.samples * p.uy.shape[2] / total))
+            part = SampledKeys(replace(self.strategy, samples=share))
+            return part.estimated(kernel, p, part.draw(p, part.proposal(kernel, p)))
+
+        return with_offset(ring(problem, shards, respond), kernel, problem)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return ring_of_keys(kernel, domain, batch, crossed)
 
 
 class LatticeKeys(DrawnKeys):
