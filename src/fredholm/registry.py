@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from .arguments import refuse_kind
 from .errors import OptionError, suggest
 
+USER_FILES = "fredholm_user_"  # what the modules of a user's files are called, before their name
 Entry = TypeVar("Entry")
 Registered = TypeVar("Registered")
 
@@ -49,7 +50,9 @@ class Registry(Mapping[str, Entry]):
         """
         known = self._entries.get(name)
         if known is not None and _identity(known) != _identity(entry):
-            raise OptionError(f"{self.what} name {name!r} is taken by {known}; choose another name")
+            raise OptionError(
+                f"{self.what} name {name!r} is taken by {_origin(known)}; choose another name"
+            )
         if self.attribute is not None:
             setattr(entry, self.attribute, name)
         self._entries[name] = entry
@@ -110,6 +113,20 @@ class Registry(Mapping[str, Entry]):
         if self.home is not None:
             home, self.home = self.home, None
             import_module(home)
+
+
+def _origin(entry: object) -> str:
+    """Where a definition stands: ``my_kernel.py (Mine)``, ``fredholm.operators.SoftmaxAttention``;
+    of a dataclass, where one of its functions does.
+    """
+    named = entry
+    if not hasattr(entry, "__qualname__"):
+        values = vars(entry).values() if hasattr(entry, "__dict__") else ()
+        named = next((v for v in values if callable(v) and hasattr(v, "__qualname__")), type(entry))
+    module, name = getattr(named, "__module__", ""), getattr(named, "__qualname__", "")
+    if module.startswith(USER_FILES):
+        return f"{module.removeprefix(USER_FILES)}.py ({name})"
+    return f"{module}.{name}"
 
 
 def _identity(entry: object) -> object:

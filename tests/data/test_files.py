@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -412,6 +414,38 @@ def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
     assert peak < 3e6  # the file as lists of text takes four times that
 
 
+MEASURED = """
+import resource, sys
+from fredholm.data.files import open_files
+from fredholm.data import create_dataset
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+train = open_files(sys.argv[1]).dataset("train")
+train.batch([0])
+print(len(train), peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "limit"), [("csv", 400), ("parquet", 650)])
+def test_a_million_rows_take_the_memory_of_their_numbers(tmp_path, suffix, limit):
+    """Resident memory in MB above a process that has read nothing."""
+    arrow, csv, parquet = (
+        pytest.importorskip(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.parquet")
+    )
+    count = 10**6
+    columns = {f"x{i}": RNG.normal(size=count).round(4) for i in range(8)}
+    columns["colour"] = np.array(["red", "blue", "green"])[np.arange(count) % 3]
+    columns["label"] = np.where(columns["x0"] > 0, "yes", "no")
+    write = csv.write_csv if suffix == "csv" else parquet.write_table
+    write(arrow.table(columns), tmp_path / f"m.{suffix}")
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / f"m.{suffix}")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, megabytes = done.stdout.split()
+    assert int(size) == 640_000
+    assert float(megabytes) < limit
+
+
 def test_another_encoding_is_named_with_its_row(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("x,label\n1,ja\n2,né\n".encode("latin-1"))
@@ -425,6 +459,54 @@ def test_a_column_that_tells_the_label_is_a_warning(tmp_path):
     )
     assert "column 'code' tells 'label' by itself" in " ".join(remarks)
     assert "'x'" not in " ".join(remarks)
+
+
+def test_a_channel_that_tells_the_label_of_a_series_is_a_warning(tmp_path):
+    rows = ["id,time,x,code,label"]
+    for i in range(30):
+        rows += [f"s{i},{k},{RNG.normal():.3f},{i % 2 * 5 + i / 100},{i % 2}" for k in range(4)]
+    remarks = " ".join(open_files(write(tmp_path / "a.csv", *rows)).collection.remarks)
+    assert "column 'code' tells 'label' by itself" in remarks
+    assert "'x'" not in remarks
+
+
+def test_slips_in_tables_of_series_are_warnings_with_their_row(tmp_path):
+    rows = long_rows(20, step=lambda i, k: k)
+    rows[3] = rows[3].removesuffix("a") + "b"
+    remarks = open_files(write(tmp_path / "a.csv", *rows)).collection.remarks
+    assert any(
+        "row 2, column 'label': the label varies within 1 of 20 series" in r for r in remarks
+    )
+    bare = ["id,x,label", *(f"s{i % 9},{k},{'ab'[i % 9 % 2]}" for i in range(10) for k in range(4))]
+    remarks = open_files(write(tmp_path / "b.csv", *bare)).collection.remarks
+    assert any("row 38, column 'id': the rows of a series are not together" in r for r in remarks)
+
+
+def test_a_label_that_numbers_the_samples_in_another_order_is_a_warning(tmp_path):
+    rows = [f"{RNG.normal():.3f},{i}" for i in RNG.permutation(30)]
+    remarks = open_files(write(tmp_path / "a.csv", "x,label", *rows)).collection.remarks
+    assert any("takes each whole number from 0 to 29 once" in remark for remark in remarks)
+
+
+def test_infinite_cells_empty_files_broken_rows_and_utf_16(tmp_path):
+    rows = [f"{'inf' if i == 4 else i % 3},{'ab'[i % 2]}" for i in range(12)]
+    refused(write(tmp_path / "a.csv", "x,label", *rows), r"row 6, column 'x': received 'inf'")
+    refused(write(tmp_path / "b.csv", "", " "), "is empty; needs a header and rows")
+    refused(write(tmp_path / "c.csv", "x,label", '"1,a', "2,b"), "row 2: has 1 cells; the header")
+    path = tmp_path / "d.csv"
+    path.write_bytes("x,label\n1,a\n".encode("utf-16"))
+    refused(path, r"row 1: not UTF-8 but UTF-16; .*iconv -f utf-16")
+
+
+def test_ts_files_that_declare_classes_without_samples_or_have_time_stamps(tmp_path):
+    head, lines = ["@classLabel true a b", "@data"], [f"{i},2,3:a" for i in range(8)]
+    refused(write(tmp_path / "a.ts", *head, *lines), "every sample has the class 'a'")
+    head[0] = "@classLabel true a b c"
+    both = [f"{i},2,3:{'ab'[i % 2]}" for i in range(12)]
+    refused(write(tmp_path / "b.ts", *head, *both), "declares the class 'c', of which there is no")
+    stamped = [f"(0,{i}),(1,2):{'ab'[i % 2]}" for i in range(12)]
+    path = write(tmp_path / "c.ts", "@timeStamps true", "@classLabel true a b", "@data", *stamped)
+    assert "its time stamps are not read" in open_files(path).collection.remarks[0]
 
 
 def test_a_name_that_is_not_there_and_a_kind_that_is_none(tmp_path):

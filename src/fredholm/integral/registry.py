@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..arguments import options_of, parameters_of, unknown
 from ..errors import OptionError, UnknownOptionError
-from ..registry import Registry
+from ..registry import USER_FILES, Registry
 
 OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
 COMBINED = ("sum",)  # made of other operators: no formula of their own
@@ -98,7 +98,7 @@ def import_file(path: str | Path):
             f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the "
             "working folder"
         )
-    name, source = f"fredholm_user_{path.stem}", path.read_bytes()
+    name, source = f"{USER_FILES}{path.stem}", path.read_bytes()
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__fredholm_source__", None) == source:
         return known

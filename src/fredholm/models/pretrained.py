@@ -137,7 +137,21 @@ def _changed(config: Any, overrides: dict[str, Any]) -> Any:
 
 
 def _no_model(folder: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{folder / CONFIG} describes no model that can be built here: {error}")
+    return CheckpointError(
+        f"{folder / CONFIG} describes no model that can be built here: {error}{_own_code(folder)}"
+    )
+
+
+def _own_code(folder: Path) -> str:
+    """Of the model of a run with code of its own: which files to trust, and how."""
+    run = folder.resolve().parent
+    files = sorted((run / "code").glob("*.py")) if (run / "recipe.yaml").is_file() else []
+    if not files:
+        return ""
+    return (
+        f"; its run imports {', '.join(repr(str(file)) for file in files)}: read them, and if you "
+        f"trust them, fredholm.training.load_run({str(run)!r}, trust_code=True)"
+    )
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -143,6 +143,12 @@ def check_labels(collection: Collection) -> None:
             "a row number is; name the column of the label: label"
         )
     if numbers:
+        if _numbers_samples(labels):
+            collection.remarks.append(
+                f"the label {name!r} takes each whole number from {labels.min():.0f} to "
+                f"{labels.max():.0f} once, as the number of a sample does; if it is one, name the "
+                "column of the label: label"
+            )
         if len(values) > 1 and float(values.min()) == float(values.max()):
             raise DataError(
                 f"{collection.where(0)}, column {name!r}: every sample has the label {values[0]:g}"
@@ -150,10 +156,10 @@ def check_labels(collection: Collection) -> None:
             )
         return
     counts = np.bincount(values, minlength=len(labels.names))
-    if len(labels.names) < 2:
+    if (counts > 0).sum() < 2:  # a file may declare others
         raise DataError(
             f"{collection.where(0)}, column {name!r}: every sample has the class "
-            f"{labels.names[0]!r}; needs two classes or more"
+            f"{labels.names[values[0]]!r}; needs two classes or more"
         )
     single = [labels.names[i] for i in np.flatnonzero(counts == 1)]
     if single:
@@ -171,6 +177,11 @@ def _counts_rows(labels: Any, numbers: bool) -> bool:
     if numbers:
         return bool((np.diff(labels) == 1).all())
     return len(labels.names) == len(labels.codes)
+
+
+def _numbers_samples(labels: np.ndarray) -> bool:
+    """Whether numbers are those of the samples, in another order."""
+    return len(labels) >= 5 and bool((np.diff(np.sort(labels)) == 1).all())
 
 
 def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
@@ -196,6 +207,17 @@ def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
                 f"column {column!r} tells {name!r} by itself; if it is known only when {name!r} "
                 "is, leave it out (channels)"
             )
+    return result
+
+
+def constant_channels(collection: Collection) -> dict[str, np.ndarray]:
+    """The value of each channel of series that never varies within one, such as a score."""
+    result = {}
+    for number, name in enumerate(collection.channels):
+        columns = [sample[:, number] for sample in collection.samples]
+        known = [column[~np.isnan(column)] for column in columns]
+        if all(len(column) > 1 for column in known) and all(np.ptp(c) == 0 for c in known):
+            result[name] = np.array([column[0] for column in known], np.float64)
     return result
 
 

@@ -21,7 +21,7 @@ from ..kinds.sequences import SEQUENCES, TABLES
 from ..kinds.texts import TEXTS, TextOptions
 from ..splits import SPLITS
 from .collect import collect
-from .collection import check_labels
+from .collection import check_labels, constant_channels, leaks
 from .datasets import make_dataset
 from .description import describe
 from .parts import divide
@@ -65,6 +65,8 @@ class Source:
         self.path = path
         self.collection = collect(path, reading)
         check_labels(self.collection)
+        if self.collection.kind == "series" and self.collection.steps is None:
+            self.collection.remarks += leaks(self.collection, constant_channels(self.collection))
         self.parts = divide(self.collection, float(val))
         points = self.collection.coordinates is not None
         self.kind = POINT_FIELDS if points else KINDS[self.collection.kind]
@@ -132,7 +134,13 @@ class Source:
         counts = np.bincount(labels.codes[self.training], minlength=len(labels.names))
         if (counts == 0).any():
             name = labels.names[int((counts == 0).argmax())]
-            row = int((labels.codes == labels.names.index(name)).argmax())
+            rows = np.flatnonzero(labels.codes == labels.names.index(name))
+            if not len(rows):
+                raise DataError(
+                    f"{self.path}: declares the class {name!r}, of which there is no sample; add "
+                    "some, or remove the class"
+                )
+            row = int(rows[0])
             raise DataError(
                 f"{self.collection.where(row)}: is of the class {name!r}, of which the training "
                 "set has no sample; add some, or remove the class"

@@ -122,7 +122,7 @@ def read_head(path: Path) -> Head:
         names, rows = parquet.head(path, HEAD)
         return Head(path, names, True, rows, "")
     lines = _first_lines(path)
-    if not lines:
+    if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
     delimiter = _delimiter(lines)
     rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
@@ -136,6 +136,10 @@ def read_head(path: Path) -> Head:
     if twice is not None:
         raise DataError(f"{path}, row 1: two columns are called {twice!r}; rename one")
     body = [row for row in rows[named:] if len(row) == width]
+    if not body and len(rows) > named:
+        raise DataError(
+            f"{path}, row {named + 1}: has {len(rows[named])} cells; the header has {width}"
+        )
     if not body:
         raise DataError(f"{path}: has a header and no rows; needs samples")
     return Head(path, tuple(names), named, body, delimiter)
@@ -239,9 +243,13 @@ class _Place:
 
 def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
     try:
-        return np.array(cells, np.float64)
+        values = np.array(cells, np.float64)
     except ValueError:
-        return np.array([_number(cell, place, i) for i, cell in enumerate(cells)], np.float64)
+        values = np.array([_number(cell, place, i) for i, cell in enumerate(cells)], np.float64)
+    if np.isinf(values).any():
+        row = int(np.isinf(values).argmax())
+        raise DataError(f"{place.at(row)}: received {cells[row][:40]!r}; needs a finite number")
+    return values
 
 
 def _number(cell: str, place: _Place, offset: int) -> float:

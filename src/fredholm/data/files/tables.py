@@ -236,6 +236,14 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     if reading.group is not None and labelled:
         groups = _present(table, reading.group, table.columns[reading.group])
         result.groups = groups[firsts]
+    apart = next((block for block in rows if (np.diff(block) > 1).any()), None)
+    if times is None and apart is not None:
+        row = int(apart[int((np.diff(apart) > 1).argmax()) + 1])
+        result.remarks.append(
+            f"{table.where(row, reading.id or '')}: the rows of a series are not together, and no "
+            "column says when each was measured: they are taken in the order of the file, or is "
+            "the id given twice?"
+        )
     if labelled:
         _label_series(result, table, rows)
     return result
@@ -265,6 +273,18 @@ def _checked_times(table: Table, columns: Columns, block: np.ndarray, ids: Coded
     )
 
 
+def _varying(table: Table, rows: list[np.ndarray], same: list[bool], label: str) -> list[str]:
+    """What is said where few series have more than one label, as after a slip."""
+    odd = [block for block, alike in zip(rows, same) if not alike]
+    if not odd or len(odd) > 0.2 * len(rows):
+        return []
+    where, count = table.where(int(odd[0][0]), label), f"{len(odd)} of {len(rows):,}"
+    return [
+        f"{where}: the label varies within {count} series, so a class is asked at every time; if a "
+        "series has one label, correct them"
+    ]
+
+
 def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> None:
     """One label a series where all of its rows have the same; else a class at every time."""
     reading = result.reading
@@ -276,6 +296,7 @@ def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> N
             result.reading = reading.settled(task="steps")
         if result.reading.task == "steps":
             result.labels, result.steps = column, [column.codes[block] for block in rows]
+            result.remarks += _varying(table, rows, same, reading.label or "")
             return
         result.labels = Coded(np.array([column.codes[b].max() for b in rows]), column.names)
         return

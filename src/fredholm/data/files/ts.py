@@ -124,6 +124,8 @@ def collect_ts(
     label = np.array(words, float) if task == "regression" and labelled else in_order(codes)
     channels = tuple(f"dimension {i + 1}" for i in range(samples[0].shape[1]))
     places = [f"{file}, series {i + 1}" for file, n in zip(files, counts) for i in range(n)]
+    stamped = next((file for file in files if _stamped(file)), None)
+    remarks = [f"{stamped}: its time stamps are not read; one step between two points"]
     return Collection(
         name,
         reading.settled(kind="series", task=task, label="label", split=reading.split or "random"),
@@ -133,4 +135,12 @@ def collect_ts(
         parts=parts_of(files, counts),
         channels=channels,
         taken={"layout": "a line a series", "label": "what stands last in a line"},
+        remarks=remarks if stamped else [],
     )
+
+
+def _stamped(file: Path) -> bool:
+    """Whether a file says that it has time stamps."""
+    with file.open(encoding="utf-8-sig") as lines:
+        head = (line.lower().split() for line in lines if line.strip().startswith("@"))
+        return ["@timestamps", "true"] in head

@@ -43,6 +43,12 @@ def check_unchanged(path: Path, before: Any) -> None:
 
 
 def _wrong_encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            return (
+                f"{path}, row 1: not UTF-8 but UTF-16; save it as UTF-8, "
+                f"e.g. iconv -f utf-16 -t utf-8 {path.name}"
+            )
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         try:
             line.decode("utf-8")
