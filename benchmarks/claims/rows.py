@@ -19,7 +19,7 @@ from ..continuous import plateau
 from ..infsa import canvases
 from ..infsa import claims as infsa
 from ..itnet import claims as itnet
-from ..itnet.page import current
+from ..itnet.page import results as itnet_results
 from ..kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE, Claim, Judged, judge
 from ..kit.grid import sections
 from ..kit.page import load
@@ -61,7 +61,7 @@ def judged() -> dict[str, tuple[Judged, int]]:
 
 def _pages() -> Iterator[tuple[str, list[Claim], Any]]:
     """Claims and results of each page, as the page itself has them."""
-    yield "itnet", itnet.CLAIMS, current(sections("itnet.json"))
+    yield "itnet", itnet.CLAIMS, itnet_results()
     yield "ckconv", ckconv.CLAIMS, ckconv_results()
     runs, speed = load("infsa.json")["runs"], load("infsa-speed.json") or {}
     yield "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}

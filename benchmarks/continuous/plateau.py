@@ -47,8 +47,10 @@ SECTIONS = {
         "Digits, 8 x 8 pixels in patches of 2",
         "digits",
         (
+            "operator=softmax",
             "model=continuous_text_micro",
-            "model.encoder={kind: image, patch: 2}",
+            "model.encoder.kind=image",
+            "model.encoder.patch=2",
             "model.body.depth=4",
             "model.body.dim=32",
             "training.epochs=60",

@@ -34,7 +34,8 @@ SECTIONS = {
         "All canvases: biases, heads of width 12, two depth rules, the rate by validation",
         "infvit-softmax-canvas",
         (
-            "data.options={train: 59000, val: 1000, test: 2000, clutter: 6}",
+            "data.val_fraction=0.02",
+            "data.options={train: 58800, val: 1200, test: 2000, clutter: 6}",
             "data.image_size=42",
             "model.body.dim=48",
             "model.body.mlp_ratio=2.0",

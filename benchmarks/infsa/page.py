@@ -96,7 +96,7 @@ Command: `python -m benchmarks time infsa table-memory table-time`.
 {claims}
 ## All canvases, the set-up made equal
 
-59,000 canvases, 20 epochs; biases in queries, keys and values of all models, heads of width 12 in all, both depth rules (the paper's power
+58,800 canvases, 20 epochs; biases in queries, keys and values of all models, heads of width 12 in all, both depth rules (the paper's power
 of γ and the released constant), each model's learning rate from a short list by validation. The sign of a map is not identified, so
 that ROC-AUC stands seed by seed.
 

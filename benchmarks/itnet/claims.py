@@ -10,6 +10,7 @@ from typing import Any
 
 from ..kit.claims import Claim, Sample, better
 from ..kit.statistics import Rows, beyond_best
+from . import spectrum
 
 
 def ahead(section: str, name: str, others: tuple[str, ...]) -> Sample:
@@ -203,6 +204,11 @@ CLAIMS = [
         "A balanced measure beats 3:1 for the picture",
         "77.4 over 77.1",
         better("mosaics", "full", "image-heavy, 3:1"),
+    ),
+    Claim(
+        "Trained kernels have rapidly falling singular values",
+        "Remark 15",
+        shown=spectrum.said,
     ),
     Claim(
         "To convergence a balanced measure beats 3:1 for the text",

@@ -12,6 +12,7 @@ from ..kit.machine import machine_line
 from ..kit.page import head, load, spread
 from ..kit.page import table as as_table
 from ..kit.statistics import Rows, paired, stays_below
+from . import spectrum
 from .claims import CLAIMS
 from .sections import SECTIONS
 
@@ -132,9 +133,14 @@ def minutes(found: dict[str, Any]) -> str:
     return f"{title}\n\n{as_table(heads, lines)}\n"
 
 
+def results() -> dict[str, Rows]:
+    """All that the claims are judged by."""
+    return current(sections("itnet.json")) | {"spectrum": spectrum.found()}
+
+
 def page() -> str:
     """The whole page."""
-    found = current(sections("itnet.json"))
+    found = results()
     parts = [head("Results: ITNet", "itnet", "itnet.json") + ABOUT]
     parts.append(claims_section(CLAIMS, found, load("itnet.json")))
     for name, section in SECTIONS.items():
@@ -142,6 +148,9 @@ def page() -> str:
             command = f"`python -m benchmarks run itnet --only {name}`"
             text = f"{setting(section)}; the table by {command}."
             parts.append(f"## {section.title}\n\n{text}\n\n{table(section, found[name])}\n")
+    about = "Share of the squared Frobenius norm of K on all pairs of points, percent, by rank."
+    title = "## Singular values of trained kernels"
+    parts.append(f"{title}\n\n{about} {spectrum.section_text()}\n")
     recipes, modes = load("itnet-recipes.json"), load("itnet-modes.json")
     parts += [minutes(recipes)] if recipes else []
     parts += [speed(modes)] if modes else []

@@ -7,14 +7,17 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from benchmarks.__main__ import main
 from benchmarks.ckconv import claims as ckconv
 from benchmarks.ckconv.evidence import SECTIONS as CKCONV
 from benchmarks.continuous import plateau
 from benchmarks.infsa import canvases
+from benchmarks.itnet import spectrum
 from benchmarks.itnet.sections import SECTIONS as ITNET
 from benchmarks.kit.claims import REPRODUCED, judge
 
+from fredholm.models.migrate import migrate_override
 from fredholm.training import load_recipe
 
 ALL = {**CKCONV, **ITNET, **canvases.SECTIONS, **plateau.SECTIONS}
@@ -28,6 +31,9 @@ def test_every_choice_of_every_variant_is_a_recipe(name):
     assert section.seeds >= 5
     for row in section.tries():
         load_recipe(row["recipe"], row["overrides"])
+        assert row["overrides"] == [migrate_override(text) for text in row["overrides"]], (
+            "as they are read back from the file"
+        )
 
 
 PIXELS = {"kind": "sequence", "length": 196, "channels": 1, "causal": True}
@@ -85,6 +91,25 @@ def test_runs_at_the_best_setting_take_the_place_of_those_at_one():
     new = [{**row, "accuracy": row["accuracy"] + 0.05} for row in old]
     assert ckconv.rows_of({"activation": old}, "activation") == old
     assert ckconv.rows_of({"activation": old, "activation tuned": new}, "activation") == new
+
+
+def test_shares_of_a_kernel_of_known_rank():
+    torch.manual_seed(0)
+    left, right = torch.randn(2, 1, 5 * 3, 2), torch.randn(2, 1, 2, 4 * 3)
+    kernel = (left @ right).view(2, 1, 5, 3, 4, 3).permute(0, 1, 2, 4, 3, 5)
+    found = spectrum.shares(kernel)
+    assert found.shape == (2, 1, 12)
+    assert found[..., 0].max() < 0.999
+    assert found[..., 1:] == pytest.approx(1.0)
+
+
+def test_the_page_of_singular_values(monkeypatch):
+    layer = {"side": 64, "shares": {str(r): 1 - 0.5 / r for r in spectrum.RANKS}}
+    rows = [{"seed": 0, "layers": [layer, layer]}]
+    monkeypatch.setattr(spectrum, "found", lambda: rows)
+    assert "| 2 | 64 | 50.0 | 75.0 |" in spectrum.section_text()
+    assert spectrum.said({"spectrum": rows}).startswith("of a side of 64: 50.0% at rank 1")
+    assert spectrum.said({}) == "not run"
 
 
 @pytest.mark.slow
