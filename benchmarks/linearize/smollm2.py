@@ -22,6 +22,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "all": {"window": 64, "match": MATCHED},
     "half": {"window": 64, "match": MATCHED | {"steps": 120}, "layers": HALF},
     "no-window": {"window": 0, "match": MATCHED},
+    "longer": {"window": 64, "match": MATCHED, "longer": 2048, "lengthen": {"steps": 40}},
+    "reach": {"window": 64, "match": MATCHED, "reach": 4096},
     "luna": {"window": 64, "match": MATCHED, "to": "luna"},
     "t2r": {"window": 64, "match": MATCHED, "to": "t2r"},
     "performer": {"window": 64, "match": MATCHED, "to": "performer"},
@@ -32,15 +34,24 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "performer": {"options": {"features": 128}},
 }
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # of prompts, before the tokens that are timed
-RECEIPTS = ("all", "half", "no-window")  # of seed 0; of the others perplexities alone
+RECEIPTS = (
+    "all",
+    "half",
+    "no-window",
+    "longer",
+    "reach",
+)  # of seed 0; of the others perplexities alone
 LABELS = {
     "all": "all layers, a window of 64",
     "half": "every second layer, a window of 64",
     "no-window": "all layers, no window",
+    "longer": "all layers, then 40 steps on windows of 2,048",
+    "reach": "all layers, half of the windows at later positions",
     "luna": "LUNA's map, all layers, a window of 64",
     "t2r": "T2R's map, all layers, a window of 64",
     "performer": "Performer's map, all layers, a window of 64",
 }
+LAST = {"longer": "lengthened"}  # the last stage, where it is not the match
 GOALS = {"all": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
@@ -137,7 +148,7 @@ def _perplexities(found: dict[str, Any]) -> str:
         seeds = [found[key] for key in (row_name(name, i) for i in range(9)) if key in found]
         ratios = [
             spread([one["scores"][key] / one["scores"]["teacher"] for one in seeds], 1, 3)
-            for key in ("before", "distilled", "matched")
+            for key in ("before", "distilled", LAST.get(name, "matched"))
             if all(key in one["scores"] for one in seeds)
         ]
         ratios.insert(1, "nothing to learn") if len(ratios) == 2 else None

@@ -101,6 +101,44 @@ def test_matching_brings_the_logits_to_the_teachers():
     assert all(row.after < row.before for row in report.layers)
 
 
+def test_windows_may_begin_at_later_positions():
+    """Every second one; a model with rotary positions answers them as before."""
+    data = TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=300)
+    inputs, _ = data.batch([0, 1, 3])
+    starts = inputs["position_ids"][:, 0].tolist()
+    assert starts[0] == 0
+    assert 0 < max(starts) <= 300 - 24
+    assert inputs["position_ids"][1].diff().unique().tolist() == [1]
+    model = llama()
+    with torch.no_grad():
+        expected = model(input_ids=inputs["input_ids"]).logits
+        torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-3, rtol=1e-3)
+    conversion = linearize(model, **FAST | {"data": (data, VAL)}, match=MATCH)
+    assert conversion.report.scores["matched"] < conversion.report.scores["before"]
+    with pytest.raises(OptionError, match="reach: received 20; a window has 24"):
+        TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=20)
+
+
+def test_longer_windows_teach_what_lies_further_back():
+    lines: list[str] = []
+    long = windows("train", TEXTS, 120)
+    given = {**FAST, "match": MATCH, "say": lines.append}
+    short = linearize(llama(), **given)
+    lengthen = StageOptions(epochs=4, lr=2e-3, batch_size=2)
+    conversion = linearize(llama(), **given, lengthen=lengthen, longer=long)
+    scores = conversion.report.scores
+    assert scores["matched"] == short.report.scores["matched"]
+    assert conversion.report.ratio == scores["lengthened"] / scores["teacher"]
+    assert any(line.startswith("lengthened: step ") for line in lines)
+    ids = long.windows[:4].long()
+    with torch.no_grad():
+        far = [
+            float(logit_divergence(*(m(input_ids=ids).logits[:, 60:] for m in (model, llama()))))
+            for model in (short.model, conversion.model)
+        ]
+    assert far[1] < 0.8 * far[0]
+
+
 def test_a_stopped_match_ends_as_one_that_was_not(tmp_path, monkeypatch):
     from fredholm.training.distill.matching import Matching
 
@@ -358,3 +396,5 @@ def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused
         linearize_source(folder, data="python-docs", max_length=17, out=tmp_path / "a")
     with pytest.raises(OptionError, match="holds images; a language model needs texts"):
         linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")
+    with pytest.raises(OptionError, match="--lengthen and --reach are of a language model that"):
+        linearize_source(folder, longer=8, out=tmp_path / "c")

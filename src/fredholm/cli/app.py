@@ -552,6 +552,17 @@ def linearize(
         int | None, typer.Option(help="At most so many (default all, of a decoder 400).", min=1)
     ] = None,
     match_lr: Annotated[float | None, typer.Option(help="Default 1e-4.")] = None,
+    reach: Annotated[
+        int | None,
+        typer.Option(help="Half of a decoder's windows begin anywhere below this position.", min=1),
+    ] = None,
+    lengthen: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a decoder's windows in a last, short stage.", min=1),
+    ] = None,
+    lengthen_steps: Annotated[
+        int | None, typer.Option(help="Of that stage (default 60).", min=1)
+    ] = None,
     lora: Annotated[
         int | None,
         typer.Option(help="Match by changes of this rank instead of all weights.", min=1),
@@ -581,6 +592,7 @@ def linearize(
         "match": layers.given(
             epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **size
         ),
+        "lengthen": layers.given(steps=lengthen_steps),
         "tune": layers.given(epochs=epochs, lr=lr, **size),
     }
     chosen = {
@@ -599,7 +611,7 @@ def linearize(
         "trust_code": trust_code,
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
-    sizes |= {"receipt": receipt, "unseen": unseen}
+    sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes

@@ -55,7 +55,7 @@ class ConversionReport:
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
         metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
-            (after the maps' stage), ``matched`` (after the teacher's logits) and ``tuned``.
+            (after the maps' stage), ``matched`` (after the teacher's logits), ``lengthened`` and ``tuned``.
         epochs: of each stage; ``minutes`` likewise.
         speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
             forward pass of batch 1.
@@ -132,7 +132,7 @@ class ConversionReport:
         return student / teacher
 
     def _last(self) -> float | None:
-        stages = ("tuned", "matched", "distilled")
+        stages = ("tuned", "lengthened", "matched", "distilled")
         return next((self.scores[key] for key in stages if key in self.scores), None)
 
     @property
@@ -191,6 +191,7 @@ class ConversionReport:
                 "before": "replaced",
                 "distilled": "distilled",
                 "matched": "matched",
+                "lengthened": "lengthened",
                 "tuned": "tuned",
             }
             shown = ", ".join(

@@ -109,9 +109,13 @@ class TokenWindows(LabelledDataset):
         documents: texts.
         tokenizer: called with a list of texts.
         length: N.
+        reach: where a window may begin, at most: every second one begins at a position of its own,
+            drawn once, so that its last token has a position below ``reach``. Of models with rotary
+            positions; without it all begin at 0, and say nothing of positions.
 
     Raises:
         DataError: texts with fewer than N tokens in all.
+        OptionError: a reach below N.
 
     Example:
         >>> def letters(texts):
@@ -130,7 +134,11 @@ class TokenWindows(LabelledDataset):
         documents: Sequence[str],
         tokenizer: Callable[..., Any],
         length: int,
+        *,
+        reach: int | None = None,
     ):
+        if reach is not None and reach < length:
+            raise OptionError(f"reach: received {reach}; a window has {length} tokens")
         windows, rest = [], []
         for ids in tokenizer(list(documents))["input_ids"]:
             whole = len(ids) - len(ids) % length
@@ -144,13 +152,22 @@ class TokenWindows(LabelledDataset):
         self.windows = torch.tensor(windows, dtype=torch.int32)
         following = torch.nn.functional.pad(self.windows[:, 1:], (0, 1), value=IGNORED)
         super().__init__(name, split, following, ())
+        self.starts: Tensor | None = None
+        if reach is not None:
+            draw = torch.Generator().manual_seed(0)
+            self.starts = torch.randint(reach - length + 1, (len(windows),), generator=draw)
+            self.starts[::2] = 0
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None
     ) -> tuple[dict[str, Tensor], Tensor]:
         """A model's arguments and the tokens that follow, (B, N) each."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        return {"input_ids": self.windows[indices].long()}, self.labels[indices].long()
+        inputs = {"input_ids": self.windows[indices].long()}
+        if self.starts is not None:
+            order = torch.arange(self.windows.shape[1])
+            inputs["position_ids"] = self.starts[indices][:, None] + order
+        return inputs, self.labels[indices].long()
 
 
 def as_dataset(source: Any) -> Any:

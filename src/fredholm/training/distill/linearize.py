@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..metrics import METRICS
 from ..tasks import create_task
 from .data import as_dataset
 from .fit import Run, StageOptions, run_stage
-from .matching import Matching
+from .matching import Lengthening, Matching
 from .progress import Progress
 from .receipt import Documents, measure_receipt
 from .scores import check_head, divergences, evaluate
@@ -28,6 +28,7 @@ from .stages import Distillation, FineTuning
 
 DISTIL = StageOptions(epochs=1, lr=1e-2)
 MATCH = StageOptions(epochs=0, lr=1e-4, batch_size=1, warmup=0.05)
+LENGTHEN = replace(MATCH, lr=5e-5)
 TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
 
 
@@ -71,6 +72,8 @@ def linearize(
     probe: bool = True,
     distil: StageOptions = DISTIL,
     match: StageOptions = MATCH,
+    lengthen: StageOptions = LENGTHEN,
+    longer: Any | None = None,
     tune: StageOptions = TUNE,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -106,6 +109,7 @@ def linearize(
         options, tied, window, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
         distil, match, tune: the three stages.
+        lengthen, longer: after ``match`` the same on a training split of longer samples.
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
             resume.
         resume: go on in ``folder``; what is finished is read.
@@ -148,6 +152,8 @@ def linearize(
     }
     settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
     settings |= {"match": dataclasses.asdict(match)}
+    if longer is not None:
+        settings |= {"lengthen": dataclasses.asdict(lengthen)}
     splits = None if data is None else [as_dataset(split) for split in data]
     if splits is not None:
         check_head(model, splits[0])
@@ -170,7 +176,9 @@ def linearize(
         name = getattr(splits[0], "name", "") or type(splits[0]).__name__
         sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
         report.data = f"{name}, {sizes}"
-        _train(run, progress, model, replaced, report, splits, (distil, match, tune))
+        stages = (distil, match, lengthen, tune)
+        splits.append(None if longer is None else as_dataset(longer))
+        _train(run, progress, model, replaced, report, splits, stages)
     replaced.model.eval()
     if lengths:
         report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))
@@ -242,11 +250,11 @@ def _train(
     replaced: Replaced,
     report: ConversionReport,
     data: list[Any],
-    stages: tuple[StageOptions, StageOptions, StageOptions],
+    stages: tuple[StageOptions, StageOptions, StageOptions, StageOptions],
 ) -> None:
     """All stages, measured before and after each; what was done before is read."""
-    train, val = data
-    distil, match, tune = stages
+    train, val, longer = data
+    distil, match, lengthen, tune = stages
     report.metric = run.metric_name
     student, at_once = replaced.model, run.task.at_once
     few = min(16, at_once)
@@ -276,6 +284,10 @@ def _train(
         extra = (teacher, run.say)
         run_stage(run, progress, "matched", Matching, replaced, train, None, match, report, *extra)
         score("matched", student)
+    if lengthen.epochs and longer is not None:
+        given = (Lengthening, replaced, longer, None, lengthen, report, teacher, run.say)
+        run_stage(run, progress, "lengthened", *given)
+        score("lengthened", student)
     if tune.epochs:
         extra = (run.task, run.metric)
         run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report, *extra)

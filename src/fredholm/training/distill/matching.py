@@ -95,6 +95,8 @@ class Matching(Stage):
             that were not trained on yet.
     """
 
+    name = "matched"
+
     def __init__(
         self,
         replaced: Replaced,
@@ -144,13 +146,21 @@ class Matching(Stage):
         near, excess = (sum(column) / len(self.recent) for column in zip(*self.recent))
         ratio = f"  perplexity {math.exp(excess):.4f} times the teacher's" if excess else ""
         seconds = time.monotonic() - self.begun
-        self.say(f"matched: step {step}/{total}  KL {near:.4f}{ratio}  {seconds:.0f} s")
+        self.say(f"{self.name}: step {step}/{total}  KL {near:.4f}{ratio}  {seconds:.0f} s")
         self.recent = []
 
     def on_train_end(self) -> None:
         if self.lora is not None:
             self.lora.merge()
             self.lora = None
+
+
+class Lengthening(Matching):
+    """The same on longer windows, after it: what lies further back than the first windows reached
+    is seen for the first time.
+    """
+
+    name = "lengthened"
 
 
 def _real(inputs: Any, logits: Tensor) -> Tensor | None:

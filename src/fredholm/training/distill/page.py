@@ -15,6 +15,7 @@ NAMES = {
     "before": "maps as they start",
     "distilled": "maps distilled",
     "matched": "teacher's logits matched",
+    "lengthened": "the same on longer windows",
     "tuned": "tuned on the task",
 }
 

@@ -21,17 +21,18 @@ from ..build import build_dataset
 from ..evaluation import load_run
 from .data import Part, TokenTexts, TokenWindows
 from .fit import StageOptions
-from .linearize import DISTIL, MATCH, TUNE, Conversion, linearize
+from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
 
 TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
-ENCODER = {"distil": DISTIL, "match": MATCH, "tune": TUNE}
+ENCODER = {"distil": DISTIL, "match": MATCH, "lengthen": LENGTHEN, "tune": TUNE}
 # Of a language model, whose window needs features that cannot outgrow softmax's exponentials.
 MAP = {"to": "hedgehog", "options": {"softmax": True}, "tied": False}
 # Of a language model: the maps, then the teacher's logits, which are all that it has to learn.
 DECODER = {
     "distil": replace(DISTIL, lr=3e-2, batch_size=1, steps=60),
     "match": replace(MATCH, epochs=1, steps=400),
+    "lengthen": replace(LENGTHEN, epochs=1, steps=60),
     "tune": replace(TUNE, epochs=0),
 }
 # Files of tokenizers, of image and of sound processors, as transformers writes them.
@@ -59,9 +60,12 @@ def linearize_source(
     data: str | None = None,
     out: str | Path,
     max_length: int | None = None,
+    reach: int | None = None,
+    longer: int | None = None,
     samples: int | None = None,
     distil: StageOptions | Mapping[str, Any] | None = None,
     match: StageOptions | Mapping[str, Any] | None = None,
+    lengthen: StageOptions | Mapping[str, Any] | None = None,
     tune: StageOptions | Mapping[str, Any] | None = None,
     receipt: bool = True,
     unseen: str | None = None,
@@ -84,6 +88,9 @@ def linearize_source(
         out: folder of the conversion.
         max_length: tokens kept of a text, of a language model those of a window; default what the
             model can place, of a language model 512 at most.
+        reach: of a language model with rotary positions: half of its windows begin anywhere below
+            it, so that the maps see positions beyond a window.
+        longer: tokens of the windows of a further, short stage ``lengthen`` of a language model.
         samples: of the training split, the first so many after a fixed shuffle; default all.
         distil, match, tune: the stages, or changes to their defaults, which are
             :data:`DISTIL`, :data:`MATCH` and :data:`TUNE`, of a language model :data:`DECODER`.
@@ -99,7 +106,8 @@ def linearize_source(
         ConversionError: a class that transformers does not know.
     """
     source, named = _folder_of(source, say)
-    asked, defaults = {"distil": distil, "match": match, "tune": tune}, ENCODER
+    asked = {"distil": distil, "match": match, "lengthen": lengthen, "tune": tune}
+    defaults = ENCODER
     processor: Any = None
     if (source / "recipe.yaml").is_file():
         if data is not None:
@@ -117,12 +125,16 @@ def linearize_source(
         if decoder and data is not None:
             defaults = DECODER
             tokenizer = processor or _tokenizer(source)
-            splits = _windows(data, tokenizer, max_length, model)
+            splits = _windows(data, tokenizer, max_length, model, reach)
+            if longer is not None:
+                options["longer"] = _longer(data, tokenizer, longer, model, reach)
             options |= {"task": "tokens"}
             if receipt:
                 options["documents"] = _documents(data, unseen, tokenizer)
         else:
             splits = None if data is None else _splits(model, source, data, max_length)
+    if defaults is ENCODER and (longer or reach):
+        raise OptionError("--lengthen and --reach are of a language model that learns from texts")
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
     stages = {key: _stage(defaults[key], given) for key, given in asked.items()}
@@ -165,19 +177,39 @@ def _is_decoder(model: Any) -> bool:
     return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
-def _windows(name: str, tokenizer: Any, max_length: int | None, model: Any) -> tuple[Any, Any]:
+def _windows(
+    name: str, tokenizer: Any, max_length: int | None, model: Any, reach: int | None
+) -> tuple[Any, Any]:
     """A data set's training and validation split in windows of tokens."""
     limit = getattr(model.config, "max_position_embeddings", None)
-    length = max_length or min(WINDOW, limit or WINDOW)
+    length = _placed(model, max_length or min(WINDOW, limit or WINDOW), "--max-length")
+    if reach is not None:
+        _placed(model, reach, "--reach")
+        if getattr(model.config, "rope_parameters", None) is None:
+            raise OptionError(
+                f"--reach: {type(model).__name__} has no rotary positions, by which alone a window "
+                "means the same wherever it begins; leave it out"
+            )
+    train = TokenWindows(name, "train", _texts(name, "train"), tokenizer, length, reach=reach)
+    val = TokenWindows(name, "val", _texts(name, "val"), tokenizer, length)
+    return train, _some(val, min(len(val), VALIDATED))
+
+
+def _longer(name: str, tokenizer: Any, length: int, model: Any, reach: int | None) -> Any:
+    """The training split in longer windows."""
+    length = _placed(model, length, "--lengthen")
+    reach = None if reach is None else max(reach, length)
+    return TokenWindows(name, "train", _texts(name, "train"), tokenizer, length, reach=reach)
+
+
+def _placed(model: Any, length: int, option: str) -> int:
+    """A number of tokens that the model has positions for."""
+    limit = getattr(model.config, "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise OptionError(
-            f"--max-length: received {length}; the model has positions for {limit} tokens"
+            f"{option}: received {length}; the model has positions for {limit} tokens"
         )
-    train, val = (
-        TokenWindows(name, split, _texts(name, split), tokenizer, length)
-        for split in ("train", "val")
-    )
-    return train, _some(val, min(len(val), VALIDATED))
+    return length
 
 
 def _texts(name: str, split: str) -> list[str]:
