@@ -55,7 +55,8 @@ class ConversionReport:
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
         metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
-            (after the maps' stage), ``matched`` (after the teacher's logits), ``lengthened`` and ``tuned``.
+            (after the maps' stage), ``matched`` (after the teacher's logits), ``lengthened`` and
+            ``tuned``.
         epochs: of each stage; ``minutes`` likewise.
         speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
             forward pass of batch 1.
