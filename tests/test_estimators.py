@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from fredholm import estimators
 from fredholm.errors import CheckpointError, OptionError, ShapeError
 from fredholm.estimators import FredholmClassifier, FredholmRegressor
+from fredholm.training.choosing import memory
+from fredholm.training.choosing.clock import Clock
+from fredholm.training.choosing.memory import choose_for
 
 TINY: dict[str, Any] = {"dim": 8, "depth": 1, "heads": 2, "epochs": 1, "random_state": 0}
 
@@ -154,6 +160,25 @@ def test_an_operator_by_name():
         assert model.model_.config.body.operator == operator
     with pytest.raises(ValueError, match="softmax"):
         FredholmClassifier("sofmax", **TINY).fit(X, y)
+
+
+def test_auto_compares_operators_first(tmp_path, monkeypatch):
+    X, y = waves(n=40)
+    ticks = itertools.count(step=0.01)  # seconds that do not depend on the machine
+    monkeypatch.setattr(
+        memory, "Clock", lambda minutes, timer: Clock(minutes, timer=ticks.__next__)
+    )
+    few = partial(choose_for, operators="softmax,luna")
+    monkeypatch.setattr(estimators, "choose_for", few)
+    options = TINY | {"dim": None, "minutes": 0.1, "validation_fraction": 0.25}
+    model = FredholmClassifier("auto", **options).fit(X, y)
+    assert model.operator_["name"] in ("softmax", "luna")
+    assert model.model_.config.body.operator == model.operator_["name"]
+    again = FredholmClassifier.load(model.save(tmp_path / "saved"))
+    assert again.operator_ == model.operator_
+    assert (again.predict(X) == model.predict(X)).all()
+    with pytest.raises(OptionError, match="no held-out samples"):
+        FredholmClassifier("auto", **options | {"validation_fraction": None}).fit(X, y)
 
 
 # --- scikit-learn's tools -------------------------------------------------------------------------

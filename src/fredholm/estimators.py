@@ -42,6 +42,7 @@ from .data.splits import check_fraction
 from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model
 from .training.calibration import fit_temperature
+from .training.choosing.memory import choose_for
 from .training.comparison.tasks import SMALL
 from .training.fit import Goal, Limits, fit
 from .training.module import Classifier
@@ -59,6 +60,7 @@ OPERATORS = {
     "clouds": "luna",
     "fields": "luna",
 }
+AUTO = "auto"
 EVALUATED = 256  # samples at a time where nothing is learned
 
 
@@ -70,6 +72,7 @@ class _Estimator(BaseEstimator):
         self,
         operator: Any = None,
         *,
+        minutes: Any = 5.0,
         kind: Any = None,
         dim: Any = None,
         depth: Any = None,
@@ -84,6 +87,7 @@ class _Estimator(BaseEstimator):
         verbose: Any = False,
     ):
         self.operator = operator
+        self.minutes = minutes
         self.kind = kind
         self.dim = dim
         self.depth = depth
@@ -137,6 +141,7 @@ class _Estimator(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         source = Samples(collection, check_fraction(self.validation_fraction or 0), seed)
         recipe = self._recipe(source, seed)
+        self.operator_ = recipe.operator.model_dump()
         train, val = (_dataset(source, recipe, part) for part in ("train", "val"))
         assert train is not None
         task = task_of(train)
@@ -174,10 +179,28 @@ class _Estimator(BaseEstimator):
         _set(recipe["training"], epochs=self.epochs)
         recipe["data"]["batch_size"] = min(recipe["data"]["batch_size"], len(source.training))
         recipe["schedule"]["warmup_epochs"] = recipe["training"]["epochs"] / 10
+        if self.operator == AUTO:
+            self._choose(source, recipe)
+            return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
         name = OPERATORS[source.collection.kind] if self.operator is None else self.operator
         if name != recipe["operator"]["name"]:
             recipe["operator"] = {"name": name, **SMALL.get(str(name), {})}
         return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
+
+    def _choose(self, source: Samples, recipe: dict[str, Any]) -> None:
+        """Put what a comparison of all operators on these samples recommends into their recipe;
+        what the caller said stays.
+        """
+        if not (source.parts == 1).any():
+            raise OptionError(
+                f"operator: received {AUTO!r} and no held-out samples to compare on; needs "
+                "validation_fraction=0.2, say"
+            )
+        with _own_randomness():
+            found = choose_for(source, recipe, self.minutes, report=print if self.verbose else None)
+        recipe["operator"] = found.operator
+        recipe["model"]["body"]["dim"] = found.dim if self.dim is None else self.dim
+        recipe["optimizer"]["lr"] = found.lr if self.lr is None else self.lr
 
     def _accelerator(self) -> str:
         if self.device not in DEVICES:
@@ -226,7 +249,15 @@ class _Estimator(BaseEstimator):
             )
         state: dict[str, Any] = {"class": type(self).__name__, "params": self.get_params()}
         state["params"] = {name: _plain(value) for name, value in state["params"].items()}
-        for name in ("kind_", "n_iter_", "temperature_", "history_", "n_features_in_", "single_"):
+        for name in (
+            "kind_",
+            "operator_",
+            "n_iter_",
+            "temperature_",
+            "history_",
+            "n_features_in_",
+            "single_",
+        ):
             if hasattr(self, name):
                 state[name] = getattr(self, name)
         for name in ("classes_", "feature_names_in_"):
@@ -253,7 +284,7 @@ class _Estimator(BaseEstimator):
         result.model_, result.facts_ = model, facts
         for name, value in state.items():
             if name.endswith("_"):
-                arrays = isinstance(value, dict)
+                arrays = isinstance(value, dict) and set(value) == {"dtype", "values"}
                 setattr(result, name, np.array(**_array(value)) if arrays else value)
         return result
 
@@ -269,6 +300,9 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
     Args:
         operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
             None: ``softmax`` of rows, images and texts, ``luna`` of series, clouds and fields.
+            ``auto`` compares all of them on held-out samples first, as ``fredholm compare`` does
+            before its finalists.
+        minutes: of that comparison.
         kind: ``rows``, ``series``, ``clouds``, ``images`` or ``texts``; None: recognised, see
             below.
         dim, depth, heads: of the model; None: 32, 2 and 4, from 500 samples on 64, 3 and 4.
@@ -295,6 +329,7 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
     Attributes:
         classes_: (C,) the classes, sorted.
         model_: the :class:`fredholm.models.Model`.
+        operator_: the operator's name and options.
         kind_: what the samples were taken for.
         n_features_in_: columns of rows, else channels.
         temperature_: T.

@@ -24,7 +24,7 @@ from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset
 from .kinds.sequences import padded
 from .kinds.texts import TextOptions, encode_rows
-from .splits import SPLIT_SEED, SPLITS, stratified
+from .splits import SPLIT_SEED, stratified
 from .vocabulary import Vocabulary
 
 _BY_AXES = {2: "rows", 3: "series", 4: "images"}
@@ -212,16 +212,16 @@ class Samples(Source):
         height, width = self.collection.samples.shape[2:]
         return min(LARGEST_SIDE, height), min(LARGEST_SIDE, width)
 
-    def dataset(
+    def subset(
         self,
         split: str,
+        chosen: np.ndarray,
         *,
         image_size: tuple[int, int] | None = None,
         text: TextOptions | None = None,
     ) -> LabelledDataset:
         if self.collection.kind != "images":
-            return super().dataset(split, image_size=image_size, text=text)
-        chosen = np.flatnonzero(self.parts == SPLITS.index(split))
+            return super().subset(split, chosen, image_size=image_size, text=text)
         trained = self.collection.samples[self.training]
         result = FloatImages(
             self.name,

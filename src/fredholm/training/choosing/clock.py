@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from ...errors import OptionError
 
 FEWEST = 10  # steps, below which a training says nothing
 SLOWEST = 4.0  # times its equal share that a trial may take
@@ -21,6 +24,9 @@ class Clock:
         timer: what tells the time; ``time.process_time`` counts this process's own alone, on a
             machine that others use as well.
 
+    Raises:
+        OptionError: no minutes.
+
     Example:
         >>> clock = Clock(minutes=2.0, before=30.0)
         >>> 89 < clock.left <= 90
@@ -33,6 +39,8 @@ class Clock:
     begun: float = field(init=False)
 
     def __post_init__(self) -> None:
+        if not (self.minutes > 0 and math.isfinite(self.minutes)):
+            raise OptionError(f"minutes: received {self.minutes}; needs a positive number")
         self.begun = self.timer()
 
     @property

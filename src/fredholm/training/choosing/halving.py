@@ -17,6 +17,7 @@ from .trials import Trials
 FINALISTS = 3
 RATES = (1 / 3, 1.0, 3.0)  # times the recipe's learning rate
 SHARES = (0.25, 0.25)  # of the time left, for the first rung and for each later one
+ENOUGH = 30  # steps, from which several learning rates are tried
 RESERVE = 0.1  # of all the time, that no rung may use
 Row = dict[str, Any]
 Alive = list[tuple[str, float | None]]  # contenders and their rates; None: not yet chosen
@@ -39,7 +40,7 @@ class Halving:
         rung, found = self.state["rungs"][number], {}
         if not rung["steps"]:
             return []
-        cells = list(self._rung_cells(number, rung["steps"], alive))
+        cells = list(self._rung_cells(number, rung, alive))
         for place, (label, lr, cell) in enumerate(cells, 1):
             if (
                 self.trials.clock.left < RESERVE * 60 * self.trials.clock.minutes
@@ -65,11 +66,17 @@ class Halving:
         return clock.left < RESERVE * 60 * clock.minutes
 
     def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any]:
-        folds = self._folds(number)
-        trials = len(folds) * (len(RATES) if alive[0][1] is None else 1)
+        """Steps of each contender, and the learning rates of the first rung: the recipe's alone,
+        where there is not time for :data:`ENOUGH` steps at all of them.
+        """
         paces = {label: self.trials.pace(label) for label, _ in alive}
         seconds = SHARES[min(number, len(SHARES) - 1)] * max(self.trials.clock.left, 1.0)
-        steps = share_steps(paces, trials, seconds, self.state["full_steps"])
+        rates, steps = [1.0], {}
+        for rates in ([*RATES], [1.0]) if alive[0][1] is None else ([1.0],):
+            trials = len(self._folds(number)) * len(rates)
+            steps = share_steps(paces, trials, seconds, self.state["full_steps"])
+            if max(steps.values()) >= min(ENOUGH, self.state["full_steps"]):
+                break
         for label in [label for label, count in steps.items() if not count]:
             step = self.trials.sizes[label]["step"]
             self.say(f"{label}: left out, {FEWEST} steps of {step:.1f} s do not fit in its share")
@@ -78,24 +85,24 @@ class Halving:
                 f"minutes: received {self.trials.clock.minutes:g}; {FEWEST} steps of no operator "
                 "fit in a share of them, give more"
             )
-        return {"steps": {label: n for label, n in steps.items() if n}, "seconds": seconds}
+        kept = {label: count for label, count in steps.items() if count}
+        return {"steps": kept, "rates": rates, "seconds": seconds}
 
     def _folds(self, number: int) -> list[int]:
         """Which validation splits a rung is judged on."""
         return [0] if number == 0 or self.state["folds"] == 1 else [2 * number - 1, 2 * number]
 
     def _rung_cells(
-        self, number: int, steps: dict[str, int], alive: Alive
+        self, number: int, rung: dict[str, Any], alive: Alive
     ) -> Iterator[tuple[str, float, Cell]]:
-        rates = [self.state["lr"] * rate for rate in RATES]
-        middle_first = sorted(rates, key=lambda lr: abs(math.log(lr / self.state["lr"])))
-        for lr in middle_first if alive[0][1] is None else [None]:
+        """The trials of a rung, the recipe's own learning rate first."""
+        for rate in sorted(rung["rates"], key=lambda rate: abs(math.log(rate))):
             for fold in self._folds(number):
                 for label, own in alive:
-                    if label in steps:
-                        rate = own if lr is None else lr
-                        assert rate is not None
-                        yield label, rate, self.trials.cell(label, rate, steps[label], number, fold)
+                    if label in rung["steps"]:
+                        lr = self.state["lr"] * rate if own is None else own
+                        steps = rung["steps"][label]
+                        yield label, lr, self.trials.cell(label, lr, steps, number, fold)
 
     def _better_half(self, found: dict[Any, list[Row]], count: int) -> Alive:
         """The best contenders, each at its best rate, the best one first."""

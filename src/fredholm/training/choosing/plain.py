@@ -20,6 +20,7 @@ TITLES = {
 }
 MOST = 10_000  # samples that boosting is fitted to
 ROUNDS, LEAVES = 100, 15
+COMPONENTS = 64  # of texts
 LEAST = 1e-7  # of a probability
 
 Method = Callable[[Any, int], Callable[[Tensor], Tensor]]
@@ -39,7 +40,7 @@ def serves(name: str, dataset: Any) -> str | None:
 
 def boosting(train: Any, seed: int) -> Callable[[Tensor], Tensor]:
     """Histograms of gradients, :data:`ROUNDS` rounds, on :func:`.features.features_of`; of texts on
-    64 components of their words.
+    components of their words.
 
     Raises:
         OptionError: a data set that has no features.
@@ -77,12 +78,13 @@ PLAIN: dict[str, Method] = {BOOSTING: boosting, WORDS: words}
 
 
 def _components(train: Any) -> Callable[[Any], np.ndarray]:
+    """Texts as :data:`COMPONENTS` sums of their words' weights, or as many as there are words."""
     from sklearn.decomposition import TruncatedSVD
-    from sklearn.pipeline import make_pipeline
 
-    model: Any = make_pipeline(_weights((1, 1)), TruncatedSVD(64, random_state=0))
-    model.fit(_documents(train.batch(torch.arange(len(train)))[0]))
-    return lambda inputs: model.transform(_documents(inputs))
+    weights = _weights((1, 1))
+    found = weights.fit_transform(_documents(train.batch(torch.arange(len(train)))[0]))
+    model = TruncatedSVD(min(COMPONENTS, found.shape[1]), random_state=0).fit(found)
+    return lambda inputs: model.transform(weights.transform(_documents(inputs)))
 
 
 def _weights(pairs: tuple[int, int]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import statistics
 import time
@@ -82,8 +81,6 @@ def open_search(
         report: receives lines of progress.
         timer: see :class:`.clock.Clock`.
     """
-    if not (minutes > 0 and math.isfinite(minutes)):
-        raise OptionError(f"minutes: received {minutes}; needs a positive number")
     if seeds < 1:
         raise OptionError(f"seeds: received {seeds}; needs 1 or more")
     task = find_task(str(source), tuple(changes))  # its imports register operators
@@ -185,6 +182,12 @@ class Search:
 
     def run(self) -> dict[str, Any]:
         """All of it; what is there already is read."""
+        alive = self.shortlist()
+        self.finals(self._finalists(alive), self.state["setting"]["seeds"])
+        return self.end()
+
+    def shortlist(self) -> Alive:
+        """The contenders that all rungs have kept, with their learning rates, the best first."""
         self.say(
             f"{self.trials.task.name}: {len(self.trials.contenders)} operators and baselines, "
             f"{self.clock.minutes:g} minutes ({self.clock})"
@@ -192,10 +195,8 @@ class Search:
         self.measure()
         alive: Alive = [(label, None) for label in self.serving]
         if not alive:
-            why = next(iter(self.state["sizes"].values()))
-            raise TrainingFailed(
-                f"{self.trials.task.name}: no operator serves it: {why.get('refused', why)}"
-            )
+            why = next(iter(self.state["sizes"].values()))["refused"]
+            raise TrainingFailed(f"{self.trials.task.name}: no operator serves it: {why}")
         number = 0
         while number == 0 or len(alive) > FINALISTS:
             kept = self.halving.rung(number, alive)
@@ -203,8 +204,7 @@ class Search:
             if not kept:  # no time for another rung: the best of the last one
                 break
             alive, number = kept, number + 1
-        self.finals(self._finalists(alive[:FINALISTS]), self.state["setting"]["seeds"])
-        return self.end()
+        return alive[:FINALISTS]
 
     @property
     def serving(self) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 
 from ...data import limit_samples
 from ...data.files import open_files
+from ...data.files.source import Source
 from ...data.files.table import Coded
 from ..build import build_dataset, data_arguments
 from ..recipe import Recipe
@@ -28,16 +29,30 @@ class Splits:
     Where validation would have fewer than :data:`FEW` samples, and the user's files leave its
     choice open, all samples but the test's are divided in :data:`FOLDS` parts, and fold k is judged
     on the k-th. The test split is read by :attr:`test` alone.
+
+    Args:
+        recipe: of all contenders.
+        source: samples in memory, in the place of what the recipe names.
     """
 
-    def __init__(self, recipe: Recipe):
-        self.recipe = recipe
-        self.train, self.val = (build_dataset(recipe, part) for part in ("train", "val"))
+    def __init__(self, recipe: Recipe, source: Source | None = None):
+        self.recipe, self._given = recipe, source
+        self.train, self.val = (self._read(part) for part in ("train", "val"))
+
+    def _read(self, part: str) -> Any:
+        if self._given is None:
+            return build_dataset(self.recipe, part)
+        return self._given.dataset(part, image_size=self._size)
+
+    @property
+    def _size(self) -> tuple[int, int] | None:
+        size = self.recipe.data.image_size
+        return None if size is None else (size[0], size[1])
 
     @cached_property
     def test(self) -> Any:
         """The test split."""
-        return build_dataset(self.recipe, "test")
+        return self._read("test")
 
     @cached_property
     def folds(self) -> int:
@@ -52,14 +67,17 @@ class Splits:
         held = self._parts[number % len(self._parts)]
         pool = np.flatnonzero(self._source.parts != 2)
         rest = np.setdiff1d(pool, held)
-        size = self.recipe.data.image_size
-        given = {"image_size": None if size is None else tuple(size)}
-        train = self._source.subset("train", rest, **given)
-        return train, self._source.subset("val", held, **given)
+        train, val = (
+            self._source.subset(part, chosen, image_size=self._size)
+            for part, chosen in (("train", rest), ("val", held))
+        )
+        return train, val
 
     @cached_property
     def _source(self) -> Any:
-        """The user's files, read once."""
+        """The user's files or samples, read once."""
+        if self._given is not None:
+            return self._given
         given = data_arguments(self.recipe)
         share = self.recipe.data.val_fraction
         return open_files(given["path"], given["options"], **({"val": share} if share else {}))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,8 @@ class Size:
 def make_recipe(task: ComparedTask, contender: Contender, changes: tuple[str, ...] = ()) -> Recipe:
     """The recipe of one contender on a task."""
     operator = json.dumps({"name": contender.name, **options_of(task, contender)})
-    return load_recipe(task.recipe, [*task.overrides, *changes, f"operator={operator}"])
+    source = deepcopy(task.recipe)  # overrides change plain data
+    return load_recipe(source, [*task.overrides, *changes, f"operator={operator}"])
 
 
 def count_points(dataset: Any, model: Any) -> int:

@@ -32,7 +32,7 @@ class ComparedTask:
 
     Attributes:
         name, title: how it is called, and what it is.
-        recipe: a built-in recipe's name or a YAML file: data, optimizer, schedule.
+        recipe: a built-in recipe's name, a YAML file or its plain data: data, optimizer, schedule.
         overrides: what changes in it, such as the backbone in the place of its model and fewer
             samples.
         operator_options: of single operators on this task, such as ckconv's ``omega``.
@@ -40,7 +40,7 @@ class ComparedTask:
 
     name: str
     title: str
-    recipe: str
+    recipe: str | dict[str, Any]
     overrides: tuple[str, ...] = ()
     operator_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -1,0 +1,245 @@
+"""A search for an operator: its course, its time, what it recommends and what it may look at."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+import torch
+
+from fredholm.cli.main import main
+from fredholm.errors import OptionError
+from fredholm.training import comparison, load_recipe
+from fredholm.training.choosing import choose, splits, trial
+from fredholm.training.choosing.clock import Clock, Pace, share_steps
+from fredholm.training.choosing.plain import BOOSTING, boosting, words
+from fredholm.training.choosing.report import to_markdown
+from fredholm.training.choosing.splits import Splits
+from fredholm.training.choosing.stress import halve, keep, lose
+from fredholm.training.choosing.verdict import conclude, is_sure
+from fredholm.training.failures import TrainingFailed
+
+FLAGS = {"id": "walk", "label": "gait"}
+CHANGES = ("data.id=walk", "data.label=gait", "model.body.dim=8", "model.body.depth=1")
+
+
+class Ticks:
+    """A clock that goes on by a hundredth of a second whenever it is asked."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory):
+    """A table of 40 series, fast or slow."""
+    path, rng = tmp_path_factory.mktemp("walks") / "walks.csv", np.random.default_rng(0)
+    lines = ["walk,time,hip,gait"]
+    for walk in range(40):
+        gait = ("slow", "brisk")[walk % 2]
+        values = np.sin((1 + 2 * (walk % 2)) * np.arange(12) / 4) + 0.1 * rng.normal(size=12)
+        lines += [f"w{walk},{time},{value:.3f},{gait}" for time, value in enumerate(values)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def search(walks, out, **given):
+    given = {"operators": "softmax,linear_attention", "seeds": 2, "timer": Ticks()} | given
+    return choose(walks, 0.1, out=out, changes=CHANGES, **given)
+
+
+@pytest.fixture(scope="module")
+def chosen(walks, tmp_path_factory):
+    """A finished search, what was said, and the splits in the order in which they were read."""
+    place, said, read = tmp_path_factory.mktemp("choice"), [], []
+    plain = splits.build_dataset
+
+    def build(recipe, part):
+        read.append((part, sum(line.startswith("rung") for line in said)))
+        return plain(recipe, part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splits, "build_dataset", build)
+        state = search(walks, place, report=said.append)
+    return place, state, said, read
+
+
+def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_alone(chosen):
+    _, state, said, read = chosen
+    rows = state["rungs"][0]["rows"]
+    assert {row["operator"] for row in rows} == {"softmax", "linear_attention"}
+    assert len({row["lr"] for row in rows}) == 3
+    assert all("test" not in row for row in rows)
+    assert [part for part, _ in read] == ["train", "val", "test"]
+    assert read[-1][1] == len(state["rungs"])  # after the last rung
+    table = state["verdict"]["table"]
+    order = [(-line["val"], line["val_loss"]) for line in table]
+    assert order == sorted(order)
+    assert state["verdict"]["pick"] == table[0]["operator"]
+    assert {line["operator"] for line in table} > {BOOSTING}
+    assert set(table[0]["stress"]) == {"30% lost", "50% lost", "half the rate"}
+    assert any("0.0 of 0.1 min" in line for line in said)  # progress says the time
+
+
+def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
+    place, state, _, _ = chosen
+    monkeypatch.setattr(trial, "learn", lambda *_: pytest.fail("a finished trial ran again"))
+    again = search(walks, place)
+    assert again["finals"]["rows"] == state["finals"]["rows"]
+    assert again["verdict"]["pick"] == state["verdict"]["pick"]
+    with pytest.raises(OptionError, match="choose another --out"):
+        search(walks, place, seeds=3)
+
+
+def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(chosen, walks):
+    place, state, _, _ = chosen
+    page = (place / "index.html").read_text()
+    assert page.index("<h2>Recommendation") < page.index("<h2>Finalists")
+    for name in ("walks: which operator?", "brisk", "slow"):
+        assert name in page
+    text = to_markdown(state)
+    assert text.startswith("**walks**")
+    assert all(part in text for part in ("recommended:", "how sure:", "ten times the length:"))
+    words_ = shlex.split(state["verdict"]["train"])
+    assert words_[:3] == ["fredholm", "train", str(walks)]
+    recipe = load_recipe(words_[2], words_[3:])
+    assert recipe.operator.name == state["verdict"]["operator"]
+    assert recipe.model.body["dim"] == state["sizes"][recipe.operator.name]["dim"]
+    assert recipe.training.epochs == load_recipe(str(walks), CHANGES).training.epochs
+
+
+def test_few_samples_are_validated_in_turn_and_never_on_the_test(walks):
+    recipe = load_recipe(str(walks), CHANGES)
+    made = Splits(recipe)
+    held, ids = [], made._source.collection.ids
+    for fold in range(made.folds):
+        train, val = made.fold(fold)
+        assert len(train) + len(val) == 32
+        assert sorted(val.labels.unique().tolist()) == [0, 1]
+        held.append(val)
+    assert (made.folds, sum(map(len, held)), len(made.test)) == (5, 32, 8)
+    parts = np.concatenate(made._parts)
+    assert len(ids) == 40
+    assert (made._source.parts[parts] != 2).all()
+    assert len(set(parts.tolist())) == 32
+
+
+def test_steps_are_shared_by_time():
+    paces = {"a": Pace(0.01), "b": Pace(0.04), "slow": Pace(3.0)}
+    steps = share_steps(paces, 2, 20.0, 500)
+    assert steps["slow"] == 0  # ten steps are more than four equal shares
+    assert steps["a"] == steps["b"] > 100
+    assert sum(2 * paces[name].seconds(steps[name]) for name in "ab") <= 20.0
+    assert share_steps(paces, 2, 1e6, 500) == {"a": 500, "b": 500, "slow": 500}
+    with pytest.raises(OptionError, match="minutes: received 0"):
+        Clock(0)
+
+
+def test_too_little_time_is_said(walks, tmp_path):
+    with pytest.raises(OptionError, match="give more"):
+        choose(walks, 1e-4, operators="softmax", out=tmp_path, changes=CHANGES, timer=Ticks())
+
+
+def rows(operator, val, tests):
+    return [
+        {"operator": operator, "seed": seed, "lr": 1.0, "seconds": 1.0}
+        | {"val": {"score": val, "loss": 1.0}}
+        | {"test": {"score": each.count("1") / len(each), "each": each}}
+        for seed, each in enumerate(tests)
+    ]
+
+
+def test_what_is_recommended_and_how_sure():
+    one = rows("one", 0.9, ["1111111101", "1111111110"])
+    other = rows("other", 0.8, ["0000000100", "0000000010"])
+    found = conclude(one + other, higher=True)
+    assert (found["pick"], found["runner_up"]) == ("one", "other")
+    assert found["sure"] == is_sure(found["difference"]) is True
+    best_on_test = rows("lucky", 0.1, ["1111111111", "1111111111"])
+    found = conclude(one + best_on_test, higher=True)
+    assert (found["pick"], found["sure"]) == ("one", False)  # by validation alone
+    assert conclude([{"operator": "one", "seed": 0, "error": "no"}], higher=True) == {}
+    # Of errors less is better.
+    assert conclude(one + other, higher=False)["pick"] == "other"
+
+
+def test_samples_are_lost():
+    series = torch.arange(40.0).view(2, 20, 1)
+    half = halve(series, timed=False)
+    assert half[:, ::2].equal(series[:, ::2])
+    assert half[:, 1::2].isnan().all()
+    lost = lose(torch.randn(8, 500, 1), 0.3, timed=False).isnan()
+    assert lost.float().mean() == pytest.approx(0.3, abs=0.03)
+    assert not lost[:, 0].any()
+    timed = torch.stack([torch.arange(4.0), torch.tensor([5.0, 6, 7, 8])], -1)[None]
+    kept = keep(timed, torch.tensor([[False, True, False, True]]), timed=True)
+    assert kept.tolist() == [[[0.0, 5.0], [1.0, 6.0], [3.0, 8.0]]]
+
+
+def test_methods_beside_the_operators_learn(walks, tmp_path):
+    recipe = load_recipe(str(walks), CHANGES)
+    made = Splits(recipe)
+    found = trial.judge(boosting(made.train, 0), made.test, 64)
+    assert found.score == 1.0
+    assert found.loss < 0.1
+    path = tmp_path / "said.csv"
+    lines = [f"{'a fine' if n % 2 else 'a dull'} film {n},{n % 2}" for n in range(40)]
+    path.write_text("\n".join(["text,label", *lines]))
+    texts = Splits(load_recipe(str(path)))
+    for method in (words, boosting):
+        assert trial.judge(method(texts.train, 0), texts.test, 64).score == 1.0
+
+
+OWN = """
+from pathlib import Path
+from fredholm.kernels import SoftmaxKernel
+from fredholm.operators import IntegralOperator, register_operator
+
+with open(Path(__file__).with_suffix(".log"), "a") as file:
+    file.write("ran\\n")
+
+
+@register_operator("{name}")
+class Own(IntegralOperator):
+    def __init__(self, dim, heads=1, **options):
+        super().__init__(dim, heads, kernel=SoftmaxKernel(dim, heads), **options)
+"""
+
+
+def test_an_operator_of_the_users_is_compared_and_its_file_runs_once(walks, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN.format(name="mine_compared"))
+    recipe = tmp_path / "own.yaml"
+    model = {"name": "backbone_nano", "body": {"dim": 8, "depth": 1}}
+    data = {"path": str(walks), **FLAGS, "batch_size": 8}
+    recipe.write_text(
+        json.dumps({"import": "mine.py", "data": data, "model": model, "training": {"epochs": 1}})
+    )
+    results = comparison.compare([str(recipe)], "mine_compared", tmp_path / "table")
+    assert [row["operator"] for row in results["tasks"][0]["rows"]] == ["mine_compared"]
+    assert results["tasks"][0]["title"] == "own"
+    assert "error" not in results["tasks"][0]["rows"][0]["runs"][0]
+    state = choose(
+        recipe, 0.1, operators="mine_compared,gru", out=tmp_path / "out", seeds=1, timer=Ticks()
+    )
+    assert "mine_compared" in {row["operator"] for row in state["rungs"][0]["rows"]}
+    assert (tmp_path / "mine.log").read_text() == "ran\n"
+
+
+def test_every_trial_failed_is_an_exit_code(walks, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise TrainingFailed("no luck")
+
+    monkeypatch.setattr(trial, "learn", fail)
+    flags = ["--id", "walk", "--label", "gait", "--operators", "softmax", "--minutes", "5"]
+    assert main(["compare", str(walks), *flags, "--out", str(tmp_path / "a")]) == 1
+    assert "every trial failed: no luck" in capsys.readouterr().err
+    monkeypatch.setattr(comparison.grid, "train_cell", fail)
+    flags = ["--operators", "softmax", "--out", str(tmp_path / "b")]
+    assert main(["compare", "--task", "digits", *flags]) == 1
+    assert "1 of 1 trainings failed: no luck" in capsys.readouterr().err
