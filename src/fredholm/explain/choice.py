@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .page import Picture, Section, render_page, table, words
-from .style import WIDTH, Theme, new_figure, render
+from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +91,7 @@ def _classes(state: Mapping[str, Any]) -> Table | None:
 def dots(theme: Theme, state: Mapping[str, Any]) -> Figure:
     """The test score of every seed, a finalist a row."""
     lines = state["verdict"]["table"][::-1]
-    figure = new_figure(WIDTH, 0.8 + 0.4 * len(lines))
+    figure = new_figure(theme.width, 0.8 + 0.4 * len(lines))
     axes = figure.subplots()
     for place, line in enumerate(lines):
         rows = [r for r in state["finals"]["rows"] if r["operator"] == line["operator"]]
