@@ -351,3 +351,36 @@ def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
             gaps[name] = float(((found.mean(0) - want[0, rows]).abs() / (error + 1e-12)).max())
             gaps["spread"] = min(gaps["spread"], float(error.max()))
     return gaps
+
+
+def dense_system(mesh: Any, padded: bool) -> dict[str, float]:
+    """A system with a matrix of states, a bias and a state before the first point."""
+    from fredholm.integral import IntegralOperator
+    from fredholm.kernels import StateSpaceKernel
+
+    generator = seeded(1)
+    shapes = {"state_matrix": (3, 3), "input_matrix": (3, 2), "output_matrix": (2, 3)}
+    shapes |= {"initial_state": (3,), "bias": (3,)}
+    given = {k: torch.randn(s, generator=generator).double() / 2 for k, s in shapes.items()}
+    kernel = StateSpaceKernel(**given)
+    operator = IntegralOperator(2, kernel=kernel, strategy="scan").double()
+    domain = Domain.line(POINTS, causal=True, measure="counting", dtype=torch.float64)
+    valid = torch.tensor([[True, False, True, True, False, True], [False] * 2 + [True] * 4])
+    domain = domain.replace(valid=valid) if padded else domain
+    part, rows = shard(domain, mesh)
+    u = torch.randn(1 + padded, POINTS, 2, generator=generator).double()
+    grads = {}
+    for name, at, index in (("whole", domain, slice(None)), ("part", part, rows)):
+        operator.zero_grad()
+        local = u[:, index].clone().requires_grad_()
+        with count_traffic() as traffic:
+            out = operator(local, at)
+        out.square().sum().backward()
+        if name == "part":
+            sum_gradients(operator, part.shards)
+        found = {n: p.grad for n, p in operator.named_parameters() if p.grad is not None}
+        grads[name] = {"out": out.detach(), "u": local.grad, **found}
+    wanted = grads["whole"]
+    wanted |= {name: wanted[name][:, rows] for name in ("out", "u")}
+    unplanned = traffic.numbers - operator.plan(part).numbers
+    return differences(grads["part"], wanted) | {"numbers": float(abs(unplanned))}

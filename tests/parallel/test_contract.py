@@ -30,9 +30,7 @@ REFUSED: dict[str, set[str] | str] = {
     "recurrence-lstm": "everywhere",
     "recurrence-gru-both-ways": "everywhere",
     "s4d-fft": "everywhere",
-    "s4d-scan": "everywhere",
     "linear-system-in-time": "everywhere",
-    "selective": "everywhere",
     "mamba": "everywhere",
 }
 REGISTERED = [
@@ -111,6 +109,13 @@ def test_queries_on_a_domain_of_their_own_with_empty_shards(three, label, where)
     for gaps, (sent, planned) in three.run(jobs.crossed, label, where):
         assert max(gaps.values()) <= TOLERANCE, gaps
         assert sent == planned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padded", [False, True])
+def test_states_of_a_matrix_are_passed_on(three, padded):
+    for gaps in three.run(jobs.dense_system, padded):
+        assert max(gaps.values()) <= TOLERANCE, gaps
 
 
 @pytest.mark.slow

@@ -319,6 +319,23 @@ class StateScan(ABC):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
+class ScanExchange(StateScan):
+    """The same at one rank's points, where the states of the ranks before come from a scan between
+    them.
+    """
+
+    @abstractmethod
+    def scan_part(self, problem: Problem, shards: Shards, recurrence: Any) -> Tensor:
+        """∫ K u dμ + offset at this rank's points, (B, H, n, d_out); ``recurrence`` is to be called
+        once, as :func:`fredholm.ops.scan.scan` or ``transition_scan`` are, with which of its points
+        are real, (B | 1, n) or None, behind.
+        """
+
+    @abstractmethod
+    def scan_sends(self, domain: Domain, batch: int) -> int:
+        """How many numbers :meth:`scan_part` sends for ``batch`` samples."""
+
+
 class CausalTransition(ABC):
     """A causal response with a state of fixed size. Tensors of the state have the batch on
     dimension 0.
@@ -352,6 +369,7 @@ CAPABILITIES: tuple[type, ...] = (
     LagTaps,
     LagFeatures,
     StateScan,
+    ScanExchange,
     CausalTransition,
 )
 

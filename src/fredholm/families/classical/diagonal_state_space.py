@@ -6,6 +6,7 @@ The kernel, then :func:`diagonal_system`, which makes an operator of given poles
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Complex, Float
@@ -136,10 +137,10 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             )
         return 2 * taps.real if self.conjugate else taps.real
 
-    def states(self, signal: Float[Tensor, "b h n i"]) -> Tensor:
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = scan) -> Tensor:
         _, a, b = self.recurrence()
         drive = (signal.to(b.dtype) @ b.mT).movedim(1, 2)
-        return self.read(scan(a[None, None], drive).movedim(2, 1))
+        return self.read(recurrence(a[None, None], drive).movedim(2, 1))
 
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None:

@@ -7,6 +7,7 @@ mixer among them (``mamba.py``); :class:`SelectiveKernel` is the bare selective 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +22,14 @@ from ...integral import (
     MatrixKernel,
     Point,
     Problem,
+    ScanExchange,
     StateScan,
     prepared,
 )
 from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder, scan
-from .time_invariant import check_sequence, full
+from ...parallel import Shards
+from .time_invariant import check_sequence, full, real_points
 
 RULES = ("zoh", "simplified")
 
@@ -112,7 +115,7 @@ def selective_matrix(
     return torch.where(seen[..., None], dense, 0.0)
 
 
-class SelectiveKernel(TrajectoryKernel):
+class SelectiveKernel(TrajectoryKernel, ScanExchange):
     r"""The bare selective scan, each channel e alone: poles A fixed, Δ, B and C read off u.
 
     .. math::
@@ -176,10 +179,24 @@ class SelectiveKernel(TrajectoryKernel):
             decay, gain = gains(step, poles, inputs, self.discretization)
         return step, poles, decay, gain, outputs
 
-    def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
+    def response(self, u: Float[Tensor, "b n i"], recurrence: Any = scan) -> Float[Tensor, "b n o"]:
         _, _, decay, gain, outputs = self.terms(u)
         with full_precision(u):
-            return (scan(decay, gain * full(u)[..., None]) @ outputs[..., None])[..., 0]
+            return (recurrence(decay, gain * full(u)[..., None]) @ outputs[..., None])[..., 0]
+
+    def scan_part(
+        self, problem: Problem, shards: Shards, recurrence: Any
+    ) -> Float[Tensor, "b 1 n o"]:
+        valid = real_points(problem)
+        order, back = (None, None) if valid is None else pack(valid)
+        real = None if valid is None else reorder(valid, order, 1)
+        u = reorder(problem.uy[:, 0], order, 1)
+        out = self.response(u, lambda a, b: recurrence(a, b, real))
+        return reorder(out, back, 1)[:, None]
+
+    def scan_sends(self, domain: Domain, batch: int) -> int:
+        assert domain.shards is not None
+        return 2 * (domain.shards.count - 1) * batch * self.log_decay.numel()
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
         step, poles, _, gain, outputs = self.terms(u)

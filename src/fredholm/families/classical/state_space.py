@@ -7,6 +7,8 @@ LRU) are in ``diagonal_state_space.py``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -118,9 +120,11 @@ class StateSpaceKernel(TimeInvariantKernel):
         columns = krylov(*self.recurrence(), n)
         return (columns if self.output_matrix is None else full(self.output_matrix) @ columns)[None]
 
-    def states(self, signal: Float[Tensor, "b h n i"]) -> Tensor:
+    dense = True
+
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = transition_scan) -> Tensor:
         a, b = self.recurrence()
-        return self.read(transition_scan(a[None, None], signal[:, 0] @ b.mT))[:, None]
+        return self.read(recurrence(a[None, None], signal[:, 0] @ b.mT))[:, None]
 
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None and self.bias is None:

@@ -7,6 +7,7 @@ taps, their scan and one step; and the checks of all systems in time.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,10 +24,12 @@ from ...integral import (
     MatrixKernel,
     Point,
     Problem,
-    StateScan,
+    ScanExchange,
+    before_this,
 )
 from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder
+from ...parallel import Shards
 
 RULES = ("zoh", "bilinear", "euler")
 
@@ -54,7 +57,7 @@ def check_sequence(
         raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
 
 
-class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
+class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition):
     r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
     free response as offset.
 
@@ -67,14 +70,17 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     reads_query = False
     sums = True
     skips_padding = True
+    dense = False  # whether the transition of a state is a matrix, or else a diagonal
 
     @abstractmethod
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
         """κ at lags 0 to n - 1."""
 
     @abstractmethod
-    def states(self, signal: Float[Tensor, "b h n i"]) -> Tensor:
-        """Outputs of the system at rest, (B, H, N, d_out), through all its states."""
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = None) -> Tensor:
+        """Outputs of the system at rest, (B, H, N, d_out), through all its states; ``recurrence``
+        in place of the scan over them.
+        """
 
     @abstractmethod
     def free(self, n: int) -> Tensor | None:
@@ -139,6 +145,39 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         offset = self.offset(problem)
         return out if offset is None else out + offset
 
+    def scan_part(
+        self, problem: Problem, shards: Shards, recurrence: Any
+    ) -> Float[Tensor, "b h n o"]:
+        q, valid = problem.quadrature, real_points(problem)
+        order, back = (None, None) if valid is None else pack(valid)
+        real = None if valid is None else reorder(valid, order, 1)
+        with full_precision(problem.uy):
+            signal = full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
+            out = self.states(reorder(signal, order, 2), lambda a, b: recurrence(a, b, real))
+            out = reorder(out, back, 2)
+        if q.scale is not None:
+            out = out * q.scale[..., None].to(out.dtype)
+        if self.free(1) is None:
+            return out
+        at = ranks(valid, problem.uy.shape[2], out.device)
+        steps = at[:, -1:] + 1
+        before = before_this(steps.to(out.dtype), shards).long()
+        with full_precision(problem.uy):
+            free = self.free(shards.total)
+        assert free is not None
+        return out + free[:, (at + before).clamp(min=0)].movedim(0, 1)
+
+    def scan_sends(self, domain: Domain, batch: int) -> int:
+        assert domain.shards is not None
+        like = torch.zeros(batch, self.heads, self.d_in, dtype=domain.positions.dtype)
+        state = self.rest(full(like))["state"]
+        each = state.numel() * (2 if state.is_complex() else 1)
+        each += each * state.shape[-1] if self.dense else each
+        whole = domain.valid is None and 0 not in domain.shards.sizes
+        rows = 1 if whole else batch
+        each += rows if self.free(1) is not None else 0
+        return (domain.shards.count - 1) * each
+
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))
 
@@ -158,6 +197,12 @@ def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
     """Step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
     keys = ranks(problem.quadrature.valid, problem.uy.shape[2], problem.uy.device)
     return (keys if problem.index is None else keys[:, problem.index]), keys
+
+
+def real_points(problem: Problem) -> Tensor | None:
+    """Which points are real, for every sample, (B, N); None for all."""
+    valid = problem.quadrature.valid
+    return None if valid is None else valid.expand(problem.uy.shape[0], -1)
 
 
 def full(u: Tensor) -> Tensor:
