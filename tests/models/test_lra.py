@@ -153,7 +153,7 @@ def test_the_retrieval_stand_in_trains(tmp_path, monkeypatch):
 
 def test_recipes_of_the_arena_change_the_operator_alone():
     names = [name for name in list_recipes() if name.startswith("lra-")]
-    assert len(names) == 10
+    assert len(names) == 15
     for name in names:
         one, other = (
             load_recipe(name, [f"operator={kind}"]).model_dump() for kind in ("softmax", "luna")

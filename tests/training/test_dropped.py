@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from fredholm.encoders import TextConfig, TokenConfig
 from fredholm.errors import RecipeError
+from fredholm.families.ckconv.position_network import WeightNormLinear
+from fredholm.models.decay import dropped_weights
 from fredholm.training import load_recipe, train
 from fredholm.training.module import Classifier
 from fredholm.training.tasks import create_task
@@ -102,3 +105,20 @@ def test_phases_that_do_not_fit_are_refused(name, changes, message):
 def test_dropped_weights_need_whole_ones():
     with pytest.raises(RecipeError, match=r"weight_dropout: received 0\.1 with strategy='fsdp2'"):
         load_recipe("digits", ["training.weight_dropout=0.1", "training.strategy=fsdp2"])
+
+
+def test_a_weight_of_a_direction_and_a_magnitude_loses_entries_as_others_do():
+    torch.manual_seed(0)
+    for sizes in ((1, 300), (20, 300)):
+        layer = WeightNormLinear(*sizes).double()
+        dropped = dropped_weights(layer, 0.25)
+        assert dropped.keys() == {"direction", "magnitude"}
+        with torch.no_grad():
+            whole = layer.weight
+            changed = functional_call(layer, dropped, (torch.eye(sizes[0]).double(),))
+        changed = (changed - layer.bias).mT.detach()
+        gone = changed.abs() < 1e-12
+        assert gone.double().mean().item() == pytest.approx(0.25, abs=0.06)
+        assert torch.allclose(changed[~gone], whole[~gone] / 0.75)
+        loss = dropped["direction"].sum() + dropped["magnitude"].sum()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(loss, [layer.direction]))

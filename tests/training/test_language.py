@@ -174,7 +174,7 @@ def test_the_papers_recipe_builds_at_its_own_size(name, glue):
         model: Any = build_model(recipe, dataset)
     body = model.config.body
     assert (body.dim, body.depth, body.heads) == (768, 12, 12)
-    assert model.config.encoder.max_length == 128
+    assert model.config.encoder.max_length == 512
     blocks = sum(p.numel() for p in model.body.blocks.parameters())
     assert 140e6 < blocks < 155e6, "Table 11's rows"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,7 +37,8 @@ def is_weight(name: str, parameter: nn.Parameter) -> bool:
 
 def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
     """The weight matrices of a model, each entry zero with probability ``rate`` and otherwise
-    divided by 1 - rate; for ``torch.func.functional_call``.
+    divided by 1 - rate; for ``torch.func.functional_call``. A layer whose weight is made of
+    other parameters says itself what they are then, by a method ``dropped(rate)``.
 
     Reference: Wan et al., Regularization of neural networks using DropConnect, 2013.
 
@@ -49,8 +50,22 @@ def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
         >>> torch.equal(weight[kept], 2 * layer.weight[kept]), 400 < int(kept.sum()) < 600
         (True, True)
     """
-    return {
+    result = {
         name: functional.dropout(parameter, rate)
         for name, parameter in model.named_parameters()
         if is_weight(name, parameter)
     }
+    for path, module in model.named_modules():
+        if isinstance(module, OwnWeight):
+            head = f"{path}." if path else ""
+            result |= {head + name: value for name, value in module.dropped(rate).items()}
+    return result
+
+
+@runtime_checkable
+class OwnWeight(Protocol):
+    """A layer whose weight matrix is made of other parameters."""
+
+    def dropped(self, rate: float) -> dict[str, Tensor]:
+        """These parameters where a share ``rate`` of the weight's entries is left out."""
+        ...

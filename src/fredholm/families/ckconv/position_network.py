@@ -54,6 +54,20 @@ class WeightNormLinear(nn.Module):
         """W (out, in)."""
         return self.direction * (self.magnitude / self.direction.norm(dim=-1))[:, None]
 
+    def dropped(self, rate: float) -> dict[str, Tensor]:
+        """Direction and magnitude of a weight without a share ``rate`` of its entries, the others
+        divided by 1 - rate.
+        """
+        kept = torch.rand_like(self.direction) >= rate
+        direction = torch.where(kept, self.direction, 0.0)
+        none = ~kept.any(-1)
+        share = direction.norm(dim=-1) / self.direction.norm(dim=-1) / (1 - rate)
+        return {
+            # A row of which nothing is left keeps a direction, at no magnitude.
+            "direction": torch.where(none[:, None], self.direction, direction),
+            "magnitude": torch.where(none, 0.0, self.magnitude * share),
+        }
+
     @torch.no_grad()
     def set_weight(self, weight: Tensor) -> None:
         """Choose magnitude and direction so that the effective weight is this one."""
