@@ -26,7 +26,7 @@ from fredholm.training.tasks import create_task
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
-from .tasks import DISTIL, TASKS, Task
+from .tasks import ALL, DISTIL, TASKS, Task
 
 TABLE = Table("linearize.json", ("task", "method", "seed"))
 METHODS: dict[str, dict[str, Any]] = {
@@ -35,18 +35,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "t2r": {"to": "t2r"},
     "performer": {"to": "performer", "options": {"features": 64}},
     "luna_long": {"to": "luna", "distil": replace(DISTIL, epochs=5)},
+    "luna_longer": {"to": "luna", "distil": replace(DISTIL, epochs=20)},
+    "hedgehog_longer": {"to": "hedgehog", "distil": replace(DISTIL, epochs=20)},
+    "luna_first": {"to": "luna", "layers": ["*.layer.[0-2].*"]},
+    "luna_last": {"to": "luna", "layers": ["*.layer.[3-5].*"]},
     "infsa": {"to": "infsa"},
     "linear_infsa": {"to": "linear_infsa"},
 }
 COMPARED = ("luna", "hedgehog", "t2r", "performer")
-"""Methods under one recipe. Run by name: LUNA with a longer stage 1, and InfSA's two forms, which
-are other operators.
+"""Methods under one recipe. Run by name: a longer stage 1, the first or the last three layers alone,
+and InfSA's two forms, which are other operators.
 """
 
 
 def task_named(name: str, small: bool) -> Task:
     """A task; ``small``: with so few samples and epochs that it only shows whether it runs."""
-    task = TASKS[name]
+    task = ALL[name]
     if not small:
         return task
     once = {key: replace(getattr(task, key), epochs=1) for key in ("learn", "tune")}
@@ -142,8 +146,8 @@ def work(cell: Cell, report: Report) -> Row:
 
 def run(options: Options) -> None:
     """The tasks and methods of ``--only``; the compared methods, where none of them is named."""
-    wanted = options.chosen([*TASKS, *METHODS]) if options.only else []
-    tasks = [name for name in TASKS if name in wanted] or list(TASKS)
+    wanted = options.chosen([*ALL, *METHODS]) if options.only else []
+    tasks = [name for name in ALL if name in wanted] or list(TASKS)
     methods = [name for name in METHODS if name in wanted] or list(COMPARED)
     rows = [
         {"task": task, "method": method, "seed": seed}
@@ -153,8 +157,8 @@ def run(options: Options) -> None:
     ]
     recipe = {
         "distil": dataclasses.asdict(DISTIL),
-        "tune": {key: dataclasses.asdict(task.tune) for key, task in TASKS.items()},
-        "teacher": {key: dataclasses.asdict(task.learn) for key, task in TASKS.items()},
+        "tune": {key: dataclasses.asdict(task.tune) for key, task in ALL.items()},
+        "teacher": {key: dataclasses.asdict(task.learn) for key, task in ALL.items()},
         "methods": {
             key: {k: v for k, v in one.items() if k != "distil"} for key, one in METHODS.items()
         },

@@ -12,7 +12,7 @@ from ..kit.page import head, load, spread, table
 from ..kit.statistics import Rows, paired
 from .conversions import COMPARED, METHODS
 from .speed import WAYS, crossover
-from .tasks import TASKS
+from .tasks import ALL, TASKS
 
 LABELS = {
     "luna": "LUNA",
@@ -20,6 +20,10 @@ LABELS = {
     "t2r": "T2R",
     "performer": "Performer, 64 features",
     "luna_long": f"LUNA, stage 1 of {METHODS['luna_long']['distil'].epochs} epochs",
+    "luna_longer": f"LUNA, stage 1 of {METHODS['luna_longer']['distil'].epochs} epochs",
+    "hedgehog_longer": f"Hedgehog, stage 1 of {METHODS['luna_longer']['distil'].epochs} epochs",
+    "luna_first": "LUNA in the first three layers, softmax in the others",
+    "luna_last": "LUNA in the last three layers, softmax in the others",
     "infsa": "pure InfSA",
     "linear_infsa": "linear InfSA",
 }
@@ -91,7 +95,7 @@ NOTE = "The primary claims are those of the tasks with several seeds."
 def conversions(runs: Rows) -> str:
     """A row a task and method: scores and share recovered."""
     lines = []
-    for task in TASKS:
+    for task in ALL:
         for method in METHODS:
             if not (rows := of(runs, task, method)):
                 continue
@@ -101,7 +105,7 @@ def conversions(runs: Rows) -> str:
                 for key in ("teacher", "distilled", "tuned")
             ]
             parts = ["nothing to distil" if part == "not run" else part for part in parts]
-            share, name = spread((r["recovered"] for r in rows), 1, 1), TASKS[task]
+            share, name = spread((r["recovered"] for r in rows), 1, 1), ALL[task]
             lines.append(
                 (name.title, f"{name.metric} × 100", LABELS[method], *parts, share, len(rows))
             )
@@ -122,13 +126,13 @@ def settings(found: dict[str, Any]) -> str:
     """How many samples, the recipe of each task, and how far to trust the scores."""
     runs, recipe = found["runs"], found["recipe"]
     lines, tests = [], []
-    for task in TASKS:
+    for task in ALL:
         rows = of(runs, task)
         if not rows:
             continue
         n, learn, tune = rows[0]["samples"], recipe["teacher"][task], recipe["tune"][task]
         stages = [f"≤ {stage['epochs']}, {stage['lr']:g}" for stage in (learn, tune)]
-        lines.append((TASKS[task].title, n["train"], n["val"], n["test"], *stages))
+        lines.append((ALL[task].title, n["train"], n["val"], n["test"], *stages))
         tests.append(n["test"])
     distil, few = recipe["distil"], min(tests)
     text = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +264,11 @@ TASKS = {
         probe,
     ),
 }
+
+LARGE = {"train": 2560, "val": 320, "test": 1000}
+MORE = {
+    f"{name}_more": replace(task, title=f"{task.title}, more samples", sizes=LARGE)
+    for name, task in TASKS.items()
+}
+"""The same with four to eight times the samples; run by name."""
+ALL = TASKS | MORE
