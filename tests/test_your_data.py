@@ -15,7 +15,7 @@ TEXT = (Path(__file__).parents[1] / "docs" / "your-data.md").read_text(encoding=
 FENCED = re.compile(r"<!-- (run|file(?:: \S+)?) -->\n```\w+\n(.*?)```", re.DOTALL)
 
 
-RECOMMENDED = ("recommended", "runner-up", "how sure", "ten times the length", "lost samples")
+RECOMMENDED = ("recommended", "runner-up", "how sure", "ten times the length")
 
 
 def alike(line: str) -> str:
@@ -23,7 +23,7 @@ def alike(line: str) -> str:
     depends on how fast the machine is.
     """
     name = line.partition(":")[0]
-    if name in (*RECOMMENDED, "train in full"):
+    if name in (*RECOMMENDED, "lost samples", "train in full"):
         return name
     line = re.sub(r"\S*/(?=[\w.-]+)", "", line)
     return re.sub(r"\s+", " ", re.sub(r"[\d.,e+-]*\d[\d.,]*", "#", line)).strip()

@@ -105,7 +105,8 @@ def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(cho
         assert name in page
     text = to_markdown(state)
     assert text.startswith("**walks**")
-    assert all(part in text for part in ("recommended:", "how sure:", "ten times the length:"))
+    parts = ("recommended:", "how sure:", "ten times the length:", "trained for:")
+    assert all(part in text for part in parts)
     words_ = shlex.split(state["verdict"]["train"])
     assert words_[:3] == ["fredholm", "train", str(walks)]
     recipe = load_recipe(words_[2], words_[3:])

@@ -52,6 +52,9 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
         result.append(("best operator", f"{verdict['operator']}: {score(best, percent)}"))
     if verdict["operator"] in state.get("growth", {}):
         result.append(("ten times the length", _growth(verdict["operator"], state)))
+    short = _short(state)
+    if short:
+        result.append(("trained for", short))
     if "stress" in pick:
         parts = [f"{name}: {number(v, percent)}" for name, v in pick["stress"].items()]
         result.append(("lost samples", "; ".join(parts)))
@@ -74,8 +77,29 @@ def _sure(verdict: dict[str, Any], state: dict[str, Any]) -> str:
     if not parts:
         return "one seed: not known"
     mean = _signed((found["over_seeds"] or found["over_samples"])[0], percent)
-    word = "sure" if verdict["sure"] else "the two are not told apart"
-    return f"{word}; difference on the test {mean}, 95% intervals {', '.join(parts)}"
+    return f"{_word(verdict)}; difference on the test {mean}, 95% intervals {', '.join(parts)}"
+
+
+def _word(verdict: dict[str, Any]) -> str:
+    """How sure, in a word."""
+    seeds, samples = (verdict["difference"][key] for key in ("over_seeds", "over_samples"))
+    if verdict["sure"]:
+        return "sure"
+    known = [part for part in (seeds, samples) if part is not None]
+    if all(part[2] < 0 for part in known):
+        return "no: on the test the runner-up is better"
+    if seeds is None and samples[1] > 0:
+        return "better on the test samples, but one seed does not tell trainings apart"
+    return "the two are not told apart"
+
+
+def _short(state: dict[str, Any]) -> str | None:
+    """That the finalists had much less than a whole training, where they had."""
+    steps, full = state["finals"]["steps"].values(), state["full_steps"]
+    if not steps or min(steps) >= full / 2:
+        return None
+    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
+    return f"{span} of the {full:,} steps of a whole training; more minutes may change the order"
 
 
 def _signed(value: float, percent: bool) -> str:
