@@ -277,6 +277,17 @@ def step_now(said: str, domain) -> str:
     return re.sub(r"^(FFT\(backend='auto'\)|Scan\(\)) by", f"{Exact()!r} by", said)
 
 
+DIRECT = (
+    f"{Exact()!r} by direct convolution: the kernel depends on the displacement alone, and on few "
+    "points a transform costs more than the products"
+)
+
+
+def plan_now(said: str) -> str:
+    """What a plan said, as it reads now: few points are convolved directly."""
+    return DIRECT if "FFT convolution, hidden units first" in said else said
+
+
 @cache
 def operator_cases():
     from .contracts.cases import cases
@@ -291,7 +302,7 @@ def test_plan_says_what_it_said(label):
     case = operator_cases()[label]
     operator, served, refused = case.operator(), case.domains(), case.refused()
     for where, said in PLANS[label]["served"].items():
-        assert str(operator.plan(served[where])) == said["plan"], where
+        assert str(operator.plan(served[where])) == plan_now(said["plan"]), where
         if "step" in said:
             plan = operator.init_state(2, served[where]).form.plan()
             step = f"{plan.strategy} by {plan.path}"

@@ -245,7 +245,8 @@ def test_a_horizon_ends_the_kernel(horizon):
     whole = layer()
     whole.load_state_dict(operator.state_dict(), strict=True)
     out = operator(u)
-    assert operator.plan(line(12)).path == "FFT convolution, hidden units first"
+    assert operator.plan(line(12)).path == "direct convolution"
+    assert operator.plan(line(256)).path == "FFT convolution, hidden units first"
     assert_close(out, operator.dense(u))
     band = torch.ones(12, 12).tril().triu(1 - horizon).bool()
     assert_close(out, whole(u, line(12).replace(pairs=band)))

@@ -248,13 +248,13 @@ def test_compiled_code_is_right_inside_and_outside():
 # Calls of torch's dispatcher by one causal step inside the context, which a change of the code may
 # lower: a machine's load moves a timing, and not these.
 STEP_CALLS = {
-    "ckconv": 46,
-    "infsa": 66,
-    "itnet": 130,
-    "itnet_low_rank": 84,
-    "linear_attention": 40,
-    "linear_infsa": 86,
-    "luna": 65,
+    "ckconv": 38,
+    "infsa": 45,
+    "itnet": 129,
+    "itnet_low_rank": 67,
+    "linear_attention": 39,
+    "linear_infsa": 73,
+    "luna": 64,
     "softmax": 26,
 }
 

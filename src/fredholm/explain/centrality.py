@@ -250,7 +250,8 @@ def _graph_products(
     query, key, _ = kernel.tokens(problem.uy)
     graph = TokenGraph.of(query.double(), key.double(), problem.quadrature, **kernel.rules())
     _, factor = graph.start(query.new_zeros(*query.shape[:3], 0).double())
-    factor = factor * kernel.gain().double()[:, None]
+    gain = kernel.gain()
+    factor = factor if gain is None else factor * gain.double()[:, None]
     return (
         lambda v: graph.apply(v * real, factor) * real,
         lambda v: graph.apply_transposed(v * real, factor) * real,

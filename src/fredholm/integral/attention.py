@@ -30,6 +30,8 @@ from .problem import Layout, Problem, head_width, split_heads
 from .projections import Projections, projected_widths
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
+FEW = 32  # points whose queries and keys a feature map takes in one call
+
 # What :meth:`FeatureAttentionKernel.together` does at once.
 PARTS = (
     "_heads",
@@ -369,9 +371,11 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             return query, key, shift, values
         feature_map = self._key_map
         one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
-        if one and queries.shape[2] == 1 and queries.shape[1] == keys.shape[1]:
-            # as two points of one call: a map costs a step more calls than arithmetic
-            query, key = feature_map(torch.cat([queries, keys], 2)).split(1, 2)
+        points = queries.shape[2]
+        few = not torch.compiler.is_compiling() and points <= FEW
+        if one and few and queries.shape[1] == keys.shape[1]:
+            # as points of one call: where they are few, a map costs more calls than arithmetic
+            query, key = feature_map(torch.cat([queries, keys], 2)).split(points, 2)
             return query, key, None, values
         query = query_features(self.feature_map, queries)
         key, shift = key_features(feature_map, keys, valid, least)

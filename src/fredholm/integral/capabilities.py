@@ -49,6 +49,12 @@ class SplitHidden(HiddenReadout):
     def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
         """What belongs to queries and to the layer itself."""
 
+    def both_terms(self, problem: Problem) -> dict[str, Any]:
+        """Both ends' terms without columns of displacements; what they share may be made once."""
+        p = problem
+        terms: dict[str, Any] = dict(self.key_terms(p.y, p.uy, columns=False))
+        return terms | self.query_terms(p.x, p.ux, columns=False)
+
     @abstractmethod
     def table(self, displacements: Tensor) -> Tensor | None:
         """Displacement term at given displacements (D, p), as (1 | H, w, D), or None where there is
@@ -235,8 +241,8 @@ class TokenGraphWeights(WeightedValue):
         """
 
     @abstractmethod
-    def gain(self) -> Tensor:
-        """Factor of the response, (H,)."""
+    def gain(self) -> Tensor | None:
+        """Factor of the response, (H,), or None where there is none."""
 
 
 class OwnForm(ABC):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError
-from ..ops.backend import full_precision
+from ..ops.backend import cast, full_precision, promoted
 
 
 class FourierFeatures(nn.Module):
@@ -76,9 +76,9 @@ class FourierFeatures(nn.Module):
                 f"pass position_dim={x.shape[-1]}, or a domain of {self.position_dim}-dimensional "
                 "positions"
             )
-        dtype = torch.promote_types(x.dtype, self.matrix.dtype)
+        dtype = promoted(x.dtype, self.matrix.dtype)
         with full_precision(x):
-            angle = 2 * math.pi * (x.to(dtype) @ self.matrix.to(dtype).mT)
+            angle = 2 * math.pi * (cast(x, dtype) @ cast(self.matrix, dtype).mT)
             return torch.cat([angle.cos(), angle.sin()], -1)
 
     def extra_repr(self) -> str:

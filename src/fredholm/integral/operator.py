@@ -506,6 +506,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             quadrature=quadrature,
             layout=call.layout,
             real=target.valid,
+            domain=domain if call.query_domain is None else None,
         )
         return problem, query, target.valid
 

@@ -104,6 +104,7 @@ class Facts(NamedTuple):
         queries, keys: how many there are. Traced lengths may be symbols: comparing them fixes them.
         dtype, device: of the features; the device's type, as ``"cpu"``.
         training: the kernel's mode.
+        batch: how many samples come at once.
         tracing: inside torch.compile or torch.export.
         gradients: whether autograd records.
     """
@@ -116,10 +117,13 @@ class Facts(NamedTuple):
     training: bool = False
     tracing: bool = False
     gradients: bool = False
+    batch: int = 1
 
     @classmethod
     def of(cls, layout: Layout, ux: Tensor, uy: Tensor, training: bool) -> Facts:
-        """The facts about features ``ux`` and ``uy``, with points on dimension -2."""
+        """The facts about features ``ux`` and ``uy``, with points on dimension -2 and samples on
+        the first of three or more.
+        """
         return cls(
             layout,
             ux.shape[-2],
@@ -129,6 +133,7 @@ class Facts(NamedTuple):
             training,
             torch.compiler.is_compiling(),
             torch.is_grad_enabled(),
+            uy.shape[0] if uy.dim() > 2 else 1,
         )
 
 
@@ -185,6 +190,8 @@ class Problem:
         whole: the problem that these queries were taken from, for kernels with a functional of all
             pairs; or None.
         real: queries that are not padding, or None where all are.
+        domain: where the keys live, with what it keeps between calls; None where the queries are
+            others, or some of them.
     """
 
     x: Float[Tensor, "#b q p"]
@@ -196,6 +203,16 @@ class Problem:
     index: Tensor | None = None
     whole: Problem | None = None
     real: Bool[Tensor, "#b q"] | None = None
+    domain: Domain | None = None
+
+    def displacements(self) -> tuple[Tensor, Tensor]:
+        """:func:`grid_displacements` of the layout's grid, kept with the domain."""
+        grid, x = self.layout.grid, self.x[0]
+        assert grid is not None
+        if self.domain is None:
+            return grid_displacements(x, grid)
+        name = ("displacements", x.dtype)
+        return self.domain.kept(name, lambda: grid_displacements(x, grid))
 
     def rows(self, rows: Rows) -> Problem:
         """The same problem for some of the queries."""
@@ -303,6 +320,19 @@ def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Te
         torch.Size([1, 2, 4])
     """
     return torch.bmm(u.transpose(0, 1), weight.mT).transpose(0, 1)
+
+
+def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tensor:
+    """A matrix per head on every point's features, (B, H, N, o): one product per head of all
+    samples, so that no matrix is copied for each of them.
+
+    Example:
+        >>> by_head(torch.ones(1, 2, 5, 3), torch.ones(2, 4, 3)).shape
+        torch.Size([1, 2, 5, 4])
+    """
+    b, h, n, _ = x.shape
+    out = torch.bmm(x.transpose(0, 1).flatten(1, 2), weight.mT)
+    return out.view(h, b, n, -1).transpose(0, 1)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

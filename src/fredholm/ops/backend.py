@@ -274,6 +274,16 @@ def at_least_single(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in SUMMED else torch.promote_types(dtype, torch.float32)
 
 
+def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """``torch.promote_types``, without a call where they agree.
+
+    Example:
+        >>> promoted(torch.float32, torch.float64)
+        torch.float64
+    """
+    return a if a == b else torch.promote_types(a, b)
+
+
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x.to(dtype)``, without a call where nothing changes."""
     return x if x.dtype == dtype else x.to(dtype)

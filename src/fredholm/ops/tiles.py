@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import OptionError, suggest
+from .backend import followed
 
 Span = slice
 aten = torch.ops.aten
@@ -159,6 +160,8 @@ def root_of(x: Tensor) -> Tensor:
         >>> torch.autograd.grad(root_of(x).sum(), x)[0].tolist()
         [0.25, 0.0]
     """
+    if not followed(x):
+        return x.clamp_min(0.0).sqrt()
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 

@@ -12,8 +12,8 @@ from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem, prepared
 from ...integral.bases import RECURRENT
-from ...ops.backend import transforms
-from .grid_convolution.fft import HiddenConvolution
+from ...ops.backend import cast, transforms
+from .grid_convolution.fft import DirectConvolution, HiddenConvolution
 from .lag_steps import LagSteps
 from .position_network import PositionNetwork, WeightNormLinear
 
@@ -61,7 +61,13 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         (torch.Size([7, 32]), torch.Size([1, 3, 2, 32]))
     """
 
-    forms = (HiddenConvolution, *RECURRENT, LagSteps, *HiddenKernel.forms[len(RECURRENT) :])
+    forms = (
+        DirectConvolution,
+        HiddenConvolution,
+        *RECURRENT,
+        LagSteps,
+        *HiddenKernel.forms[len(RECURRENT) :],
+    )
 
     reads_query = False
 
@@ -138,7 +144,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         return total
 
     def _features(self, displacements: Tensor) -> Tensor:
-        z = displacements / self.extent.to(displacements.dtype)
+        z = displacements / cast(self.extent, displacements.dtype)
         return self.network(2 * z - 1 if self.origin == "start" else z)
 
     def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from ...integral import (
     heads_apart,
     with_offset,
 )
+from ...ops.backend import cast, promoted
 from ...quadrature import Quadrature
 from .grid_convolution.fft import grid_convolution
 
@@ -48,12 +49,12 @@ class LagSteps(Form):
     ) -> tuple[Tensor, Memory]:
         memory = _with_points(kernel, x, u, quadrature, t, memory)
         lags, signal, (readout, bias) = memory["lags"], memory["signal"], kernel.readout()
-        dtype = torch.promote_types(lags.dtype, signal.dtype)
+        dtype = promoted(lags.dtype, signal.dtype)
         # longest lags first, as the points are: hidden units are summed before the readout
-        moment = (signal.mT.to(dtype) @ lags[:, None].to(dtype)).flatten(2)
-        out = heads_apart(moment, readout.to(dtype).flatten(2))
+        moment = (cast(signal, dtype).mT @ cast(lags, dtype)[:, None]).flatten(2)
+        out = heads_apart(moment, cast(readout, dtype).flatten(2))
         if bias is not None:
-            out = out + heads_apart(signal.sum(2).to(dtype), bias.to(dtype))
+            out = out + heads_apart(cast(signal.sum(2), dtype), cast(bias, dtype))
         return _finished(out[:, :, None], kernel, x, u, quadrature, t), memory
 
     def prefill(
@@ -79,7 +80,7 @@ def _with_points(
     origin = memory.get("origin", x[:, :1])
     lags = kernel.lag_features((x - origin)[0])[None]
     lags = lags if n == 1 else lags.flip(1)
-    signal = quadrature.mass[:, None, t : t + n, None].to(u.dtype) * u
+    signal = cast(quadrature.mass[:, None, t : t + n, None], u.dtype) * u
     if memory:
         lags = torch.cat([lags, memory["lags"]], 1)
         signal = torch.cat([memory["signal"], signal], 2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError, suggest
 from ...integral import FourierFeatures, prepared
-from ...ops.backend import full_precision
+from ...ops.backend import at_least_single, cast, full_precision, promoted
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -52,7 +52,8 @@ class WeightNormLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """W (out, in)."""
-        return self.direction * (self.magnitude / self.direction.norm(dim=-1))[:, None]
+        length = torch.linalg.vector_norm(self.direction, dim=-1)
+        return self.direction * (self.magnitude / length)[:, None]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
         """Direction and magnitude of a weight without a share ``rate`` of its entries, the others
@@ -76,7 +77,7 @@ class WeightNormLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = prepared(self, "weight", lambda: self.weight)
-        return F.linear(x, weight.to(x.dtype), self.bias.to(x.dtype))
+        return F.linear(x, cast(weight, x.dtype), cast(self.bias, x.dtype))
 
 
 class PositionNetwork(nn.Module):
@@ -182,12 +183,12 @@ class PositionNetwork(nn.Module):
         """
         with full_precision(z):
             h = z if self.fourier is None else self.fourier(z)
-            dtype = torch.promote_types(self.layers[0].bias.dtype, torch.float32)
-            h = h.to(torch.promote_types(h.dtype, dtype))
+            dtype = at_least_single(self.layers[0].bias.dtype)
+            h = cast(h, promoted(h.dtype, dtype))
             for i in range(depth):
                 h = self.layers[i](h)
                 if self.omega is not None:
-                    h = torch.sin(self.omega.to(h.dtype) * h)
+                    h = torch.sin(cast(self.omega, h.dtype) * h)
                 elif self.norms is None:
                     h = F.gelu(h)
                 else:
@@ -200,7 +201,7 @@ class PositionNetwork(nn.Module):
                         norm.eps,
                     )
                     h = ACTIVATIONS[self.activation](h)
-            return h.to(dtype)
+            return cast(h, dtype)
 
     def extra_repr(self) -> str:
         return (

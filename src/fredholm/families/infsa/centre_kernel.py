@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Layout, OwnExchange, Point, Problem, before_this
-from ...ops.backend import full_precision
+from ...ops.backend import at_least_single, cast, full_precision
 from ...ops.tiles import root_of
 from ...parallel import Shards, summed
 from .centres import (
@@ -105,7 +105,7 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
                 if value is None
                 else self._apart(tokens, value, problem)
             )
-            return (out * self._factor().to(out.dtype)).to(u.dtype)
+            return cast(out * cast(self._factor(), out.dtype), u.dtype)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
         """Where order or pairs give each query its centres."""
@@ -115,7 +115,7 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
         """All queries see all keys. Features are pooled before they become values: N·H·C·dim
         multiply-adds for N·dim².
         """
-        weights, centre = shared_centres(tokens, mass.to(tokens.energy.dtype), total)
+        weights, centre = shared_centres(tokens, cast(mass, tokens.energy.dtype), total)
         # One product for all heads. Written as flatten, @, unflatten it is right here and wrong in
         # ONNX: where H = B, onnxscript's optimiser drops both reshapes and takes heads for samples.
         pooled = total(torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype)))
@@ -159,10 +159,11 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
         return query if self.scale == 1.0 else query * self.scale
 
     def _precise(self, x: Tensor) -> Tensor:
-        return x.to(torch.promote_types(x.dtype, torch.float32))
+        return cast(x, at_least_single(x.dtype))
 
     def _factor(self) -> Tensor:
-        return (self.decay() ** self.power)[:, None, None]
+        decay = self.decay()
+        return (decay if self.power == 1 else decay**self.power)[:, None, None]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, steps={self.steps}, centres={self.centres}"

@@ -36,10 +36,10 @@ class Tokens:
 
     def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
         """amount / (total + ε), and ``before`` where the total is zero."""
-        quotient = amount / torch.where(total > 0, total + self.eps, 1.0)
-        return torch.where(
-            total > 0, quotient, torch.zeros_like(quotient) if before is None else before
-        )
+        some = total > 0
+        # without ε nothing may be divided by zero, also where the quotient is not taken
+        below = total + self.eps if self.eps else torch.where(some, total, 1.0)
+        return torch.where(some, amount / below, 0.0 if before is None else before)
 
     def mixture(self, query: Tensor, centre: Tensor) -> Tensor | None:
         """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C,

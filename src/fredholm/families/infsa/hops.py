@@ -21,7 +21,7 @@ from ...integral import (
     Strategy,
     register_strategy,
 )
-from ...ops.backend import check_backend, full_precision
+from ...ops.backend import at_least_single, cast, check_backend, full_precision
 from ...ops.tiles import root_of
 from ...parallel import Shards
 from ...quadrature import Quadrature
@@ -167,7 +167,9 @@ def graph_of(
 
 def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
     """A sum over hops with the kernel's factor, in the values' precision."""
-    return (out * kernel.gain()[:, None, None].to(out.dtype)).to(value.dtype)
+    gain = kernel.gain()
+    out = out if gain is None else out * cast(gain, out.dtype)[:, None, None]
+    return cast(out, value.dtype)
 
 
 def step_hops(
@@ -192,26 +194,26 @@ def graph_row(
     """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm
     after it.
     """
-    dtype = torch.promote_types(u.dtype, torch.float32)
-    query, key, value = (x.to(dtype) for x in kernel.tokens(u))
+    dtype = at_least_single(u.dtype)
+    query, key, value = (cast(x, dtype) for x in kernel.tokens(u))
     rules, view = kernel.rules(), quadrature.row(t)
     with full_precision(u):
         keys = _append(memory, "key", key)
         pairs = activated(query @ keys.mT, rules["activation"])
-        pairs = pairs if view.density is None else pairs * view.density.to(dtype)
-        mass = view.mass.to(dtype)[:, None, None]
+        pairs = pairs if view.density is None else pairs * cast(view.density, dtype)
+        mass = cast(view.mass, dtype)[:, None, None]
         size = ((pairs.square() if NORMS[rules["norm"]] == "squares" else pairs.abs()) * mass).sum(
             -1
         )
-        before = memory.get("norm", torch.zeros_like(size))
+        before = memory["norm"] if memory else torch.zeros_like(size)
         here = mass[..., -1]  # the mass of the point itself
         if rules["norm"] == "rows":
             norm = total = torch.maximum(before, torch.where(here > 0, size, 0.0))
         else:
             total = before + here * size
             norm = root_of(total)
-        scale = None if view.scale is None else view.scale.to(dtype)
-        factor = row_factor(norm, scale, rules["decay"].to(dtype), rules["eps"])
+        scale = None if view.scale is None else cast(view.scale, dtype)
+        factor = row_factor(norm, scale, cast(rules["decay"], dtype), rules["eps"])
         return factor[..., None] * pairs * mass, value, {"key": keys, "norm": total}
 
 

@@ -124,8 +124,12 @@ class TokenGraphKernel(AttentionKernel):
             return torch.sigmoid(self.decay_logit)
         return self._map(2)[0].new_full((self.heads,), self.gamma)
 
-    def gain(self) -> Tensor:
-        """Factor of the response beside the γ of its hops, :math:`\\gamma^{power - 1}`, (H,)."""
+    def gain(self) -> Tensor | None:
+        """Factor of the response beside the γ of its hops, :math:`\\gamma^{power - 1}`, (H,); None
+        where it is one.
+        """
+        if self.power == 1:
+            return None
         return prepared(
             self, ("gain", self.gamma, self.power), lambda: self.decay() ** (self.power - 1)
         )
@@ -203,9 +207,7 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         query, key, value = self.tokens(whole.uy)
         graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())  # type: ignore[arg-type]
         if problem.index is None:
-            pairs, weight = graph.edges(), graph.mass[:, None, None]
-            row = pairs.square() if self.norm == "frobenius" else pairs.abs()
-            factor = graph.factor((row * weight).sum(-1))
+            factor = graph.factor(graph.sizes(graph.edges()))
         else:
             factor = graph.start(value[..., :0])[1]
         if graph.scale is not None:
@@ -217,7 +219,9 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
             rows = rows.index_select(2, problem.index)
             factor = factor if factor.shape[-1] == 1 else factor.index_select(2, problem.index)
         density = activated(rows @ graph.key.mT, self.activation) * factor[..., None]
-        return (density * self.gain()[:, None, None]).to(value.dtype)
+        gain = self.gain()
+        density = density if gain is None else density * gain[:, None, None]
+        return density.to(value.dtype)
 
 
 def _check_options(gamma, learned: bool, power: int, activation: str, scale, eps: float) -> None:

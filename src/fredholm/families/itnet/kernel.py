@@ -9,7 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
-from ...integral import FourierFeatures, HiddenKernel, SplitHidden, identity, prepared
+from ...integral import (
+    FourierFeatures,
+    HiddenKernel,
+    Problem,
+    SplitHidden,
+    answering,
+    identity,
+    prepared,
+)
 from ...integral.bases import SAMPLED
 from ...ops.backend import cast
 from ...ops.tiles import root_of
@@ -214,7 +222,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
         def make() -> Tensor:
             known = self._gamma(x)[:, None] if gamma is None else gamma
-            return self._project(known.to(dtype), group)
+            return self._project(cast(known, dtype), group)
 
         # a single point is a step's, and the next step's is another
         return make() if x.shape[1] == 1 else prepared(self, (group, dtype), make, of=(x,))
@@ -225,23 +233,32 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
         The relative group's columns γ(y) come last: a second set of query columns meets them alone.
         """
-        shifted = columns and "relative" in self.groups
-        relative = shifted and self.fourier is not None
+        relative = columns and "relative" in self.groups and self.fourier is not None
         gamma = self._gamma(y)[:, None] if relative else None
-        terms: dict[str, Tensor] = {"key_bias": uy.new_zeros(1, 1, uy.shape[2], self.width)}
+        return self._key_terms(y, uy, gamma, columns=columns)
+
+    def _key_terms(
+        self, y: Tensor, uy: Tensor, gamma: Tensor | None, *, columns: bool
+    ) -> dict[str, Tensor]:
+        """:meth:`key_terms` where γ(y) may be known."""
+        bias = None
         if "key_position" in self.groups:
-            terms["key_bias"] = self._of_positions("key_position", y, gamma, uy.dtype)
+            bias = self._of_positions("key_position", y, gamma, uy.dtype)
         if "key" in self.groups:
-            terms["key_bias"] = terms["key_bias"] + self._project(uy, "key")
-        if shifted and not relative:  # W (x - y) = W x - W y
-            terms["key_bias"] = terms["key_bias"] - self._of_positions(
-                "relative", y, None, uy.dtype
-            )
+            of_content = self._project(uy, "key")
+            bias = of_content if bias is None else bias + of_content
+        if bias is None:
+            bias = uy.new_zeros(1, 1, uy.shape[2], self.width)
+        relative = columns and "relative" in self.groups
+        if relative and self.fourier is None:  # W (x - y) = W x - W y
+            bias = bias - self._of_positions("relative", y, None, uy.dtype)
+        terms: dict[str, Tensor] = {"key_bias": bias}
         parts = [uy] if "product" in self.groups else []
-        if gamma is not None:
+        if relative and self.fourier is not None:
+            assert gamma is not None
             parts.append(_like(gamma, uy))
         if parts:
-            terms["key"] = torch.cat(parts, -1)
+            terms["key"] = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if columns and "distance" in self.groups:
             terms["key_positions"] = y
         return terms
@@ -259,24 +276,39 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
         So the shift costs 2m columns of keys, and no number per pair.
         """
-        terms: dict[str, Any] = {"activation": self.activation}
-        bias = self.bias1[:, None].to(ux.dtype)
-        shifted = columns and "relative" in self.groups
-        relative = shifted and self.fourier is not None
+        relative = columns and "relative" in self.groups and self.fourier is not None
         gamma = self._gamma(x)[:, None] if relative else None
+        return self._query_terms(x, ux, gamma, columns=columns)
+
+    def both_terms(self, problem: Problem) -> dict[str, Any]:
+        p, gamma = problem, None
+        # γ of the same points once; where it is kept between calls, not even that
+        if p.x is p.y and "query_position" in self.groups and not answering(self):
+            gamma = self._gamma(p.x)[:, None]
+        terms: dict[str, Any] = dict(self._key_terms(p.y, p.uy, gamma, columns=False))
+        return terms | self._query_terms(p.x, p.ux, gamma, columns=False)
+
+    def _query_terms(
+        self, x: Tensor, ux: Tensor, gamma: Tensor | None, *, columns: bool
+    ) -> dict[str, Any]:
+        """:meth:`query_terms` where γ(x) may be known."""
+        terms: dict[str, Any] = {"activation": self.activation}
+        bias = cast(self.bias1, ux.dtype)[:, None]
         if "query_position" in self.groups:
             bias = bias + self._of_positions("query_position", x, gamma, ux.dtype)
         if "query" in self.groups:
             bias = bias + self._project(ux, "query")
-        if shifted and not relative:
+        relative = columns and "relative" in self.groups
+        if relative and self.fourier is None:
             bias = bias + self._of_positions("relative", x, None, ux.dtype)
         # a bias without positions or features is the same at all queries; the op reads N from it
-        lead = torch.broadcast_shapes(bias.shape[:-2], (1, 1))
+        lead = bias.shape[:-2] if bias.dim() == 4 else (1, bias.shape[0])
         terms["query_bias"] = bias.expand(*lead, ux.shape[2], self.width)
         # W_rel γ(x - y) by the addition theorems: two products with γ(y), no sine per pair. Two,
         # because W_c and W_s trade places between them.
         parts, scales = ([ux], [self._weight("product")]) if "product" in self.groups else ([], [])
-        if gamma is not None:
+        if relative and self.fourier is not None:
+            assert gamma is not None
             cos, sin = _like(gamma, ux).chunk(2, -1)
             of_cos, of_sin = self._weight("relative").chunk(2, -1)
             parts.append(torch.cat([cos, sin], -1))
@@ -284,8 +316,13 @@ class MLPKernel(HiddenKernel, SplitHidden):
             terms["query2"] = torch.cat([sin, -cos], -1)
             terms["scale2"] = prepared(self, "scale2", lambda: torch.cat([of_sin, of_sin], -1))
         if parts:
-            terms["query"] = torch.cat(parts, -1)
-            terms["scale"] = prepared(self, ("scale", columns), lambda: torch.cat(scales, -1))
+            alone = len(parts) == 1
+            terms["query"] = parts[0] if alone else torch.cat(parts, -1)
+            terms["scale"] = (
+                scales[0]
+                if alone
+                else prepared(self, ("scale", columns), lambda: torch.cat(scales, -1))
+            )
         if columns and "distance" in self.groups:
             terms["query_positions"] = x
             terms["distance_scale"] = self._weight("distance")[..., 0]
@@ -322,7 +359,7 @@ def _like(gamma: Tensor, u: Tensor) -> Tensor:
     """γ (1 | B, 1, N, 2m) with u's dtype, batch and heads, so that both can stand in one tensor of
     columns.
     """
-    return gamma.to(u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
+    return cast(gamma, u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
 
 
 def _check_options(width, depth, groups, output, rank, activation) -> None:

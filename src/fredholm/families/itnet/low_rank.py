@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, PairKernel, Pooled, Problem
-from ...ops.backend import full_precision
+from ...ops.backend import at_least_single, cast, full_precision
 from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
 
@@ -41,8 +42,30 @@ class FactorNetwork(nn.Module):
         of_position, of_content = self.weight1.split(
             [self.columns, self.weight1.shape[1] - self.columns], 1
         )
-        inner = gamma.to(u.dtype) @ of_position.mT.to(u.dtype) + u @ of_content.mT
-        return ACTIVATIONS[self.activation].function(inner + self.bias1)
+        of_position = F.linear(cast(gamma, u.dtype), cast(of_position, u.dtype), self.bias1)
+        return ACTIVATIONS[self.activation].function(of_position + F.linear(u, of_content))
+
+    def read(self, moment: Tensor, total: Tensor) -> Tensor:
+        """Σ_i W2_i M_i + b2_i U_i, (B, H, r), of moments (B, H, d, w) and totals (B, H, d): the
+        factor, transposed, on pooled hidden units. A product per head and channel reads W2 as it
+        lies.
+        """
+        weight, bias = (cast(x, moment.dtype).flatten(0, 1) for x in (self.weight2, self.bias2))
+        rows = moment.permute(1, 2, 0, 3).flatten(0, 1)
+        each = total.permute(1, 2, 0).flatten(0, 1)[..., None] * bias[:, None]
+        out = torch.baddbmm(each, rows, weight.mT)
+        heads, dim, _ = self.bias2.shape
+        return out.view(heads, dim, *out.shape[1:]).sum(1).transpose(0, 1)
+
+    def spread(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (B, H, r)."""
+        weight, bias = (cast(x, z.dtype) for x in (self.weight2, self.bias2))
+        heads, dim, _, _ = weight.shape
+        rows = z.transpose(0, 1)  # heads first, so that a head's matrix meets all samples
+        many = rows[:, None].expand(-1, dim, -1, -1).flatten(0, 1)
+        gain = torch.bmm(many, weight.flatten(0, 1)).view(heads, dim, *rows.shape[1:2], -1)
+        shift = torch.bmm(rows, bias.mT)
+        return gain.permute(2, 0, 3, 1), shift.transpose(0, 1)[:, :, None]
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
         units, (heads, dim, rank, _) = self.units(gamma, u), self.weight2.shape
@@ -153,21 +176,17 @@ class LowRankKernel(PairKernel, Pooled):
         :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least.
         """
         p = problem
-        dtype = torch.promote_types(p.uy.dtype, torch.float32)
+        dtype = at_least_single(p.uy.dtype)
         there = self.fourier(p.y)[:, None]
         # The sines are a good part of the cost: once, where queries are keys.
         here = self.fourier(p.x)[:, None] if p.layout.cross else there
         units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
         with full_precision(p.uy):
-            signal = p.uy.to(dtype) * p.quadrature.mass[:, None, :, None].to(dtype)
-            moment, total = units.to(dtype).mT @ signal, signal.sum(2)
-            weight, bias = self.key.weight2.to(dtype), self.key.bias2.to(dtype)
-            z = torch.einsum("bhwi,hirw->bhr", moment, weight) + torch.einsum(
-                "bhi,hir->bhr", total, bias
-            )
-            gain = torch.einsum("horw,bhr->bhwo", self.query.weight2.to(dtype), z)
-            shift = torch.einsum("hor,bhr->bho", self.query.bias2.to(dtype), z)
-            return (read.to(dtype) @ gain + shift[:, :, None]).to(p.uy.dtype)
+            signal = cast(p.uy, dtype) * cast(p.quadrature.mass, dtype)[:, None, :, None]
+            moment, total = signal.mT @ cast(units, dtype), signal.sum(2)
+            z = self.key.read(moment, total)
+            gain, shift = self.query.spread(z)
+            return cast(cast(read, dtype) @ gain + shift, p.uy.dtype)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"

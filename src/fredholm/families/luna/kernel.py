@@ -268,7 +268,7 @@ class LunaMap(FeatureMap):
 
     def _scaled_bank(self, dtype: torch.dtype) -> Bank:
         scale = self._scale(dtype)  # not negative, so that it may act before the ReLU
-        bank = Bank(*(part.to(dtype) for part in self.bank))
+        bank = Bank(*(cast(part, dtype) for part in self.bank))
         by_channel = scale.view(bank.shift.shape[1:])
         return bank._replace(
             readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel

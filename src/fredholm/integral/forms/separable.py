@@ -105,8 +105,7 @@ class Sums(SeparableForm):
             and wants_pieces(p.uy, longest, options.piece)
         ):
             return self._in_pieces(kernel, problem)
-        key, _ = key_features(kernel, p.y, p.uy, p.quadrature.valid)
-        query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
+        query, key, _, value = features(kernel, p)
         backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
         return linear_attention(query, key, value, p.quadrature, **backend)
 
@@ -156,8 +155,7 @@ class Chunks(SeparableForm):
 
     def attend(self, kernel: Any, problem: Problem) -> Tensor:
         p, options = problem, self.strategy
-        key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
-        query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
+        query, key, shift, value = features(kernel, p)
         if shift is not None:
             query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
         backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
@@ -311,6 +309,14 @@ def key_features(
     if isinstance(kernel, Stabilised):
         return kernel.stable_key_features(y, uy, valid, least)
     return kernel.key_features(y, uy), None
+
+
+def features(kernel: Any, p: Problem) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """φ, ψ divided by e^c, c, and the values; together where queries are keys."""
+    if p.ux is p.uy and isinstance(kernel, JointFeatures):
+        return kernel.together(p.y, p.uy, p.quadrature.valid)
+    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
+    return query_features(kernel, p.x, p.ux), key, shift, kernel.values(p.y, p.uy)
 
 
 def expanded(kernel: Any, problem: Problem, response: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def linear_attention(
         [1.0, 1.0]
     """
     check_order(quadrature)
-    dtype = torch.promote_types(query.dtype, torch.float32)
+    dtype = at_least_single(query.dtype)
     backend = "torch" if backend == "auto" and not quadrature.triangular else backend
 
     def refusal() -> str | None:  # sizes are compared only where a kernel could run
@@ -71,16 +71,58 @@ def linear_attention(
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)
+    if wants_pairs(query, key, value, quadrature.triangular, chunk):
+        return _by_pairs(query, key, value, quadrature, floor)
     if not quadrature.triangular:
         moment = Moment(quadrature, floor)
         moment.add(slice(None), key, value)
         return moment.respond(slice(None), query)
     with full_precision(query):
-        query, value = query.to(dtype), _with_mass(value.to(dtype), floor)
-        key = key.to(dtype) * quadrature.mass[:, None, :, None].to(dtype)
+        query, value = cast(query, dtype), _with_mass(cast(value, dtype), floor)
+        key = cast(key, dtype) * cast(quadrature.mass, dtype)[:, None, :, None]
         out, _ = _prefix_sums(query, key, value, chunk)
-        scale = None if quadrature.scale is None else quadrature.scale[..., None].to(dtype)
+        scale = None if quadrature.scale is None else cast(quadrature.scale, dtype)[..., None]
         return _divide(out, scale, floor)
+
+
+def wants_pairs(query: Tensor, key: Tensor, value: Tensor, ordered: bool, chunk: int) -> bool:
+    """Whether all pairs cost less than a moment of (r × c) numbers, or are one chunk of an order:
+    N·(r + c) products for a query against 2·r·c. Traced lengths stay free.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    n, r, c = key.shape[2], key.shape[3], value.shape[3]
+    return n <= chunk if ordered else n * (r + c) <= 2 * r * c
+
+
+def _by_pairs(
+    query: Tensor, key: Tensor, value: Tensor, quadrature: Quadrature, floor: float | None
+) -> Tensor:
+    """:func:`linear_attention` through every pair's inner product."""
+    q, dtype = quadrature, at_least_single(query.dtype)
+    with full_precision(query):
+        query, key, value = (cast(x, dtype) for x in (query, key, value))
+        mass = cast(q.mass, dtype)[:, None, :, None]
+        factor = None if q.scale is None else cast(q.scale, dtype)[..., None]
+        if q.equal and q.valid is None:  # one factor of all pairs
+            mass = mass[:, :, :1]
+            factor = mass if factor is None else mass * factor
+        else:
+            key = key * mass
+        pairs = query @ key.mT
+        pairs = pairs.tril() if q.triangular else pairs
+        return _over(pairs @ value, pairs.sum(-1, keepdim=True), factor, floor)
+
+
+def _over(sums: Tensor, total: Tensor, factor: Tensor | None, floor: float | None) -> Tensor:
+    """Sums over their total, both times a factor that only the floor sees; without a floor the sums
+    times the factor.
+    """
+    if factor is None:
+        return sums if floor is None else sums * guarded(total, floor).reciprocal()
+    if floor is None:
+        return sums * factor
+    return sums * (factor / guarded(total * factor, floor))
 
 
 class Moment:
@@ -116,11 +158,11 @@ class Moment:
 
     def add(self, part: slice, key: Tensor, value: Tensor, shift: Tensor | None = None) -> None:
         """Keys ``part``: their features over e^shift (B, H, n, r) and values (B, H, n, c)."""
-        dtype = torch.promote_types(key.dtype, torch.float32)
+        dtype = at_least_single(key.dtype)
         with full_precision(key):
-            key, value = key.to(dtype), value.to(dtype)
+            key, value = cast(key, dtype), cast(value, dtype)
             if self.mass is None:
-                key = key * self.quadrature.mass[:, None, part, None].to(dtype)
+                key = key * cast(self.quadrature.mass[:, None, part, None], dtype)
             # the order of the factors decides how the keys' gradient lies in memory: as the keys do
             new = [(value.mT @ key).mT if key.stride(-1) == 1 else key.mT @ value]
             if self.floor is not None:
@@ -135,25 +177,20 @@ class Moment:
         """What queries ``part`` receive, (B, H, n, c); their features may have any factor where
         there is a denominator.
         """
-        dtype = torch.promote_types(query.dtype, torch.float32)
+        dtype = at_least_single(query.dtype)
         with full_precision(query):
-            query, factor = query.to(dtype), self._factor(part, dtype)
+            query, factor = cast(query, dtype), self._factor(part, dtype)
             out = query @ self.sums[0]
-            if self.floor is None:
-                return out if factor is None else out * factor
-            # the factor of both sums is left out of both: the floor alone sees it
-            floor = self.floor if factor is None else self.floor / factor
-            return out * guarded(query @ self.sums[1], floor).reciprocal()
+            total = out if self.floor is None else query @ self.sums[1]
+            return _over(out, total, factor, self.floor)
 
     def _factor(self, part: slice, dtype: torch.dtype) -> Tensor | None:
-        scale = (
-            None
-            if self.quadrature.scale is None
-            else self.quadrature.scale[..., part, None].to(dtype)
-        )
-        if self.mass is None:
+        mass, scale = self.mass, self.quadrature.scale
+        scale = None if scale is None else cast(scale[..., part, None], dtype)
+        if mass is None:
             return scale
-        return self.mass.to(dtype) if scale is None else self.mass.to(dtype) * scale
+        mass = cast(mass, dtype)
+        return mass if scale is None else mass * scale
 
 
 def over_new_factor(
@@ -273,11 +310,13 @@ def linear_attention_stretch(
         >>> out[0, 0].tolist()
         [[1.0, 1.0], [1.0, 1.0]]
     """
-    dtype = torch.promote_types(query.dtype, torch.float32)
+    dtype = at_least_single(query.dtype)
     with full_precision(query):
-        value = _with_mass(value.to(dtype), floor) * mass[:, None, :, None].to(dtype)
-        out, moment = _prefix_sums(query.to(dtype), key.to(dtype), value, chunk, moment)
-        return _divide(out, None if scale is None else scale[..., None].to(dtype), floor), moment
+        value = _with_mass(cast(value, dtype), floor) * cast(mass, dtype)[:, None, :, None]
+        query, key = cast(query, dtype), cast(key, dtype)
+        out, moment = _prefix_sums(query, key, value, chunk, moment)
+        scale = None if scale is None else cast(scale, dtype)[..., None]
+        return _divide(out, scale, floor), moment
 
 
 def moment_of(

@@ -1,4 +1,6 @@
-"""Convolution on a regular grid by FFT, hidden units before the readout: the form and its op."""
+"""Convolution on a regular grid by FFT, hidden units before the readout: the form and its op; and
+the direct one, for few points.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,6 +16,7 @@ from ....domain import Domain
 from ....errors import ShapeError
 from ....integral import (
     FFT,
+    Exact,
     Exchange,
     Facts,
     Form,
@@ -20,17 +24,81 @@ from ....integral import (
     LagFeatures,
     Problem,
     answering,
-    grid_displacements,
     prepared,
     with_offset,
 )
-from ....ops.backend import choose_backend, full_precision
+from ....ops.backend import at_least_single, cast, choose_backend, full_precision
 from ....parallel import Shards
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
 from .sharded import convolution_sent, convolve_part
 
 KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
+
+
+FEW = 1 << 14
+"""Samples times points times lags up to which the products cost less than the transforms, on a
+processor: `python -m benchmarks time tune`.
+"""
+CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+
+
+class DirectConvolution(Form):
+    """The kernel is made once at all lags, and torch convolves with it: O(N²·d) per channel."""
+
+    word = Exact
+    name = "direct convolution"
+    reason = (
+        "the kernel depends on the displacement alone, and on few points a transform costs more "
+        "than the products"
+    )
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        layout, options = facts.layout, self.strategy
+        grid = layout.grid
+        if grid is None or layout.pairs or layout.sharded or (layout.causal and len(grid) > 1):
+            return "it needs a regular grid in one process, without pairs; an order on one axis"
+        if len(grid) > len(CONVOLUTIONS) or getattr(options, "memory", None) is not None:
+            return "torch convolves on up to three axes, with memory of its own"
+        return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
+
+    def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        grid = facts.layout.grid
+        if facts.tracing or facts.device != "cpu" or grid is None:
+            return False
+        lags = prod(n if facts.layout.causal else 2 * n - 1 for n in grid)
+        return facts.batch * facts.keys * lags <= FEW
+
+    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+        q, u, (grid, causal) = problem.quadrature, problem.uy, _order(problem)
+        dtype = at_least_single(u.dtype)
+        displacements = _lags(problem)
+        name = ("taps", grid, causal, dtype)
+        (b, _, n, _), heads = u.shape, kernel.heads
+        with full_precision(u):
+            make = lambda: _taps(kernel, problem, dtype)  # noqa: E731
+            taps = prepared(kernel, name, make, of=(displacements,))
+            signal = cast(q.mass, u.dtype)[:, None, :, None] * u
+            signal = cast(signal.mT, taps.dtype).reshape(b, -1, *grid)
+            # a causal convolution sees nothing after a point
+            around = [k - 1 for n in reversed(grid) for k in (n, 1 if causal else n)]
+            out = CONVOLUTIONS[len(grid) - 1](F.pad(signal, around), taps, groups=heads)
+        out = cast(out.view(b, heads, -1, n).mT, u.dtype)
+        return _finished(out, kernel, problem)
+
+
+def _taps(kernel: Any, problem: Problem, dtype: torch.dtype) -> Tensor:
+    """κ at all lags as torch's convolutions take it, the longest first: (H·d_out, d_in, *lags)."""
+    (grid, causal), (readout, bias) = _order(problem), kernel.readout()
+    hidden = kernel.lag_features(_lags(problem))
+    dtype = torch.promote_types(hidden.dtype, dtype)
+    heads, d_out, d_in, width = readout.shape
+    weight, rows = cast(readout, dtype).reshape(-1, width), cast(hidden, dtype).flip(0).mT
+    taps = (
+        weight @ rows if bias is None else torch.addmm(cast(bias, dtype).view(-1, 1), weight, rows)
+    )
+    lags = [n if causal else 2 * n - 1 for n in grid]
+    return taps.view(heads * d_out, d_in, *lags)
 
 
 class HiddenConvolution(Form):
@@ -57,16 +125,10 @@ class HiddenConvolution(Form):
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         options: Any = self.strategy
-        q, grid = problem.quadrature, problem.layout.grid
-        assert grid is not None
-        causal = problem.layout.causal
-        x = problem.x
-        displacements = prepared(
-            kernel, ("lags", grid, causal), lambda: _lags(x[0], grid, causal), of=(x,)
-        )
-        hidden = kernel.lag_features(displacements)
+        q, (grid, causal) = problem.quadrature, _order(problem)
+        hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
-        signal = q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy
+        signal = cast(q.mass, problem.uy.dtype)[:, None, :, None] * problem.uy
         kept = answering(kernel) and options.backend != "triton" and _small(readout, grid)
         if kept and signal.numel():
             dtype = _dtype(signal, hidden)
@@ -84,25 +146,34 @@ class HiddenConvolution(Form):
             out = grid_convolution(
                 signal, hidden, readout, grid, causal=causal, backend=options.backend
             )
-        if q.scale is not None:
-            out = out * q.scale[..., None].to(out.dtype)
-        return with_offset(out, kernel, problem)
+        return _finished(out, kernel, problem)
 
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        out = convolve_part(kernel, problem, shards)
-        scale = problem.quadrature.scale
-        if scale is not None:
-            out = out * scale[..., None].to(out.dtype)
-        return with_offset(out, kernel, problem)
+        return _finished(convolve_part(kernel, problem, shards), kernel, problem)
 
     def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
         return convolution_sent(kernel, domain, batch)
 
 
-def _lags(positions: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def _order(problem: Problem) -> tuple[tuple[int, ...], bool]:
+    """The extents of a problem's grid, and whether it is causal."""
+    grid = problem.layout.grid
+    assert grid is not None
+    return grid, problem.layout.causal
+
+
+def _lags(problem: Problem) -> Tensor:
     """Displacements of a grid, in causal order those to the past alone."""
-    displacements, _ = grid_displacements(positions, grid)
+    (grid, causal), (displacements, _) = _order(problem), problem.displacements()
     return displacements[grid[0] - 1 :] if causal else displacements
+
+
+def _finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
+    """An integral with the queries' scale and the kernel's offset."""
+    scale = problem.quadrature.scale
+    if scale is not None:
+        out = out * cast(scale, out.dtype)[..., None]
+    return with_offset(out, kernel, problem)
 
 
 def _with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
-from ....ops.backend import choose_backend
+from ....ops.backend import at_least_single, cast, choose_backend
 from ....ops.comparison import Form, Sampler
 from ....ops.launch import grid_refusal
 from ....ops.tiles import root_of
@@ -22,6 +22,7 @@ EDGE_PRODUCT = "the edge product"
 NORMS = {"frobenius": "squares", "rows": "sums"}
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
+FEW = 1 << 15  # pairs that are held at once: `python -m benchmarks time tune`
 WIDEST = 256  # columns of a query or a value that the registers of a Triton program can hold
 STATISTICS = ("squares", "sums", "none")
 
@@ -49,9 +50,11 @@ def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) ->
     r""":math:`\gamma s_i / (s_i n_i + \varepsilon)`: what a row of the unnormalised product is
     multiplied with; 0 where n is 0.
     """
-    scale = torch.ones_like(norm) if scale is None else scale
-    below = scale * norm + eps
-    return decay[:, None] * torch.where(norm > 0, scale / torch.where(below > 0, below, 1.0), 0.0)
+    above = decay[:, None] if scale is None else decay[:, None] * scale
+    below = (norm if scale is None else scale * norm) + eps
+    if not eps:  # nothing may be divided by zero, also where the quotient is not taken
+        below = torch.where(below > 0, below, 1.0)
+    return torch.where(norm > 0, above / below, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,21 +99,27 @@ class TokenGraph:
         """The graph of tokens that see one another as ``quadrature`` says; computed in float32 at
         least.
         """
-        q, dtype = quadrature, torch.promote_types(query.dtype, torch.float32)
+        q, dtype = quadrature, at_least_single(query.dtype)
         return cls(
-            query=query.to(dtype),
-            key=key.to(dtype),
-            mass=q.mass.to(dtype),
-            scale=None if q.scale is None else q.scale.to(dtype),
-            density=None if q.density is None else q.density.to(dtype),
-            decay=decay.to(dtype),
+            query=cast(query, dtype),
+            key=cast(key, dtype),
+            mass=cast(q.mass, dtype),
+            scale=None if q.scale is None else cast(q.scale, dtype),
+            density=None if q.density is None else cast(q.density, dtype),
+            decay=cast(decay, dtype),
             causal=q.query_time is not None,
             equal=q.equal and q.valid is None,
             **options,
         )
 
     def start(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """M v and the rows' factors (B, H, N | 1), in one pass. O(N²) time, O(N) memory."""
+        """M v and the rows' factors (B, H, N | 1), in one pass. O(N²) time, O(N) memory; few pairs
+        are held at once.
+        """
+        if self._few():
+            pairs = self.edges()
+            factor = self.factor(self.sizes(pairs))
+            return (pairs @ self._weighted(value)) * factor[..., None], factor
         mass = self.mass[:, :1] if self.equal else self.mass
         product, row = edge_product(
             self.query,
@@ -165,8 +174,20 @@ class TokenGraph:
         pairs = pairs if self.density is None else pairs * self.density
         return pairs.tril() if self.causal else pairs
 
+    def sizes(self, pairs: Tensor) -> Tensor:
+        """The rows' sizes (B, H, N) from :meth:`edges`."""
+        size = pairs.square() if NORMS[self.norm] == "squares" else pairs.abs()
+        return (size * self.mass[:, None, None]).sum(-1)
+
+    def _few(self) -> bool:
+        """Whether all pairs together cost less than to lay out tiles of them."""
+        if torch.compiler.is_compiling() or self.memory is not None:
+            return False
+        (b, h, n, _), plain = self.query.shape, self.backend != "triton"
+        return plain and self.query.device.type == "cpu" and b * h * n * n <= FEW
+
     def _weighted(self, value: Tensor) -> Tensor:
-        return value.to(self.query.dtype) * self.mass[:, None, :, None]
+        return cast(value, self.query.dtype) * self.mass[:, None, :, None]
 
     @property
     def _options(self) -> dict:
@@ -268,7 +289,7 @@ def edge_product(
         )
     given = [x for x in (query, key, value, mass, density) if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
-    parts = [None if x is None else x.to(dtype) for x in (query, key, value, mass, density)]
+    parts = [None if x is None else cast(x, dtype) for x in (query, key, value, mass, density)]
 
     def form() -> tuple[Sampler, torch.dtype, Form]:
         options = ("activation", activation), ("statistic", statistic), ("causal", causal)

@@ -14,8 +14,7 @@ The copy comes first because ``baddbmm`` then adds the product in place: S is wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -235,19 +234,3 @@ def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> No
             add(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
         if scale_grad is not None:
             add(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
-
-
-def row_values(terms: Mapping[str, Any]) -> Tensor:
-    """Pre-activations of one query at all keys, (B, H, t, w), from the terms as supplied."""
-    total = terms["key_bias"] + terms["query_bias"]
-    if "query" in terms:
-        columns = terms["scale"] * terms["query"]
-        if "query2" in terms:
-            second = terms["scale2"] * terms["query2"]
-            before = columns.shape[-1] - second.shape[-1]
-            columns = torch.cat([columns[..., :before], columns[..., before:] + second], -1)
-        total = total + terms["key"] @ columns.mT
-    if "distance_scale" in terms:
-        length = distances(terms["query_positions"], terms["key_positions"])[:, None].mT
-        total = total + length * terms["distance_scale"][:, None]
-    return total

@@ -25,22 +25,24 @@ from ....integral import (
     KeyRing,
     Memory,
     Problem,
-    grid_displacements,
-    prepared,
+    by_head,
     with_offset,
 )
-from ....ops.backend import choose_backend
+from ....ops.backend import cast, choose_backend
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
 from .limits import operand_dtype, refusal
+from .one_tile import one_tile
 from .registration import mlp_kernel_op
-from .row import fits, one_query
 from .sample import form_of, sample
 from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 
 MLP_KERNEL = "the integral of an MLP kernel"
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
+FEW = 1 << 19
+"""Numbers of a tile up to which it is taken at once: `python -m benchmarks time tune`."""
+ROW = 1 << 24  # the same for one query, as in a causal step: the tiled op has nothing to share
 
 
 class TiledColumns(KeyRing):
@@ -64,12 +66,6 @@ class TiledColumns(KeyRing):
         options: Any = self.strategy
         terms = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
         terms |= kernel.query_terms(problem.x, problem.ux, columns=True)
-        # a step's keys are all seen; one query of another domain may have an order to keep
-        unordered = problem.quadrature.query_time is None
-        single = problem.ux.shape[2] == 1 and unordered and options.backend != "triton"
-        if single and options.memory is None and fits(keys, kernel.heads, kernel.width):
-            signal = problem.uy.expand(-1, kernel.heads, -1, -1)
-            return one_query(kernel, terms, signal, problem.quadrature)
         return _tiled(kernel, problem, terms, options)
 
 
@@ -90,13 +86,9 @@ class TiledTable(Form):
         return None if facts.layout.grid is not None else "the points share no regular grid"
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
-        p, grid = problem, problem.layout.grid
-        assert grid is not None
-        terms = kernel.key_terms(p.y, p.uy, columns=False)
-        terms |= kernel.query_terms(p.x, p.ux, columns=False)
-        displacements, index = prepared(
-            kernel, ("displacements", grid), lambda: grid_displacements(p.x[0], grid), of=(p.x,)
-        )
+        p = problem
+        terms = kernel.both_terms(p)
+        displacements, index = p.displacements()
         table = kernel.table(displacements)
         if table is not None:
             middle = displacements.shape[0] // 2  # the row of displacement 0
@@ -111,19 +103,36 @@ def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) 
     signal = problem.uy.expand(-1, kernel.heads, -1, -1)
     # A mask or an order acts on pairs; padding is already zero in the masses, and its features are
     # finite, so that the masses can ride on the values.
-    value = q.mass[:, None, :, None].to(signal.dtype) * signal
-    terms = {"query": None, "key": None} | terms
-    if q.query_time is not None:
-        terms |= {"query_time": q.query_time, "key_time": q.key_time}
-    if strategy.memory is not None:
-        terms["memory"] = strategy.memory
-    out = mlp_kernel(
-        value=value, readout=readout, density=q.density, backend=strategy.backend, **terms
-    )
+    value = cast(q.mass, signal.dtype)[:, None, :, None] * signal
+    if _fits_one_tile(kernel, problem, terms, strategy):
+        out = one_tile(terms, value, readout, q)
+    else:
+        terms = {"query": None, "key": None} | terms
+        if q.query_time is not None:
+            terms |= {"query_time": q.query_time, "key_time": q.key_time}
+        if strategy.memory is not None:
+            terms["memory"] = strategy.memory
+        out = mlp_kernel(
+            value=value, readout=readout, density=q.density, backend=strategy.backend, **terms
+        )
     if bias is not None:  # the readout's bias is one more kernel, constant over pairs
         total = _mean(q, value, problem.ux.shape[2])
-        out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), total)
-    return out if q.scale is None else out * q.scale[..., None].to(out.dtype)
+        out = out + by_head(total, cast(bias, out.dtype))
+    return out if q.scale is None else out * cast(q.scale, out.dtype)[..., None]
+
+
+def _fits_one_tile(kernel: Any, problem: Problem, terms: Mapping[str, Any], options: Any) -> bool:
+    """Whether all pairs are taken at once: from sizes alone, and never where lengths are traced or
+    a tile's memory or a Triton kernel was asked for.
+    """
+    if options.memory is not None or options.backend == "triton" or torch.compiler.is_compiling():
+        return False
+    queries, keys = problem.ux.shape[2], problem.uy.shape[2]
+    if queries > 1 and problem.uy.device.type != "cpu":
+        return False
+    columns = terms["key"].shape[-1] if "key" in terms else 0
+    numbers = problem.uy.shape[0] * kernel.heads * queries * kernel.width * max(keys, columns)
+    return numbers <= (ROW if queries == 1 else FEW)
 
 
 def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
@@ -235,9 +244,9 @@ def mlp_kernel(
     if memory is None:
         memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
     dtype = _compute_dtype([*tensors.values(), *(t for layer in mid for t in layer)])
-    cast = [_cast(name, t, dtype) for name, t in tensors.items()]
+    given = [_cast(name, t, dtype) for name, t in tensors.items()]
     layers = [t.to(dtype) for layer in mid for t in layer]
-    return mlp_kernel_op(*cast, layers, activation, memory).to(value.dtype)
+    return mlp_kernel_op(*given, layers, activation, memory).to(value.dtype)
 
 
 def _compute_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:

@@ -1,0 +1,84 @@
+"""ITNet's kernel where the hidden units of all pairs are few: one tile, in a dozen of torch's
+operations. The tiled op would spend longer on laying out its tensors.
+
+Hidden units lie as (B, H, Nk, Nq, w): the product term and the moments are then one matrix product
+per head and sample, and what belongs to an end is added along contiguous rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ....integral import by_head
+from ....ops.backend import at_least_single, cast
+from ....ops.tiles import distances, find_activation
+from ....quadrature import Quadrature
+
+
+def one_tile(
+    terms: Mapping[str, Any], value: Tensor, readout: Tensor, quadrature: Quadrature
+) -> Tensor:
+    """What :func:`.tiled.mlp_kernel` gives, (B, H, Nq, o), from the same terms of the first layer;
+    order and density of pairs are those of ``quadrature``.
+    """
+    dtype = at_least_single(value.dtype)
+    hidden, activation = _first_layer(terms, dtype), find_activation(terms["activation"]).function
+    hidden = activation(hidden)
+    for weight, bias in terms.get("mid", ()):
+        hidden = activation(F.linear(hidden, cast(weight, dtype), cast(bias, dtype)))
+    seen = _seen(quadrature, dtype)
+    if seen is not None:
+        hidden = hidden * seen
+    (b, h, _, d), (queries, width) = value.shape, hidden.shape[3:]
+    hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
+    moment = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width).transpose(2, 3)
+    return cast(by_head(moment.flatten(3), cast(readout, dtype).flatten(2)), value.dtype)
+
+
+def _first_layer(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
+    """Pre-activations of all pairs, (B | 1, H | 1, Nk, Nq, w)."""
+    of = {name: cast(x, dtype) for name, x in terms.items() if _is_number(x)}
+    total = of["key_bias"][:, :, :, None] + of["query_bias"][:, :, None]
+    if "query" in of:
+        scale, query, key = of["scale"][:, None], of["query"][..., None, :], of["key"]
+        if "query2" in of:  # the last columns have two summands
+            columns, last = (
+                of["scale2"][:, None] * of["query2"][..., None, :],
+                of["query2"].shape[-1],
+            )
+            sizes = [key.shape[-1] - last, last]
+            (scale, scale1), (query, query1), (key, key1) = (
+                x.split(sizes, -1) for x in (scale, query, key)
+            )
+            total = total + _product(key1, torch.addcmul(columns, scale1, query1))
+        if key.shape[-1]:
+            total = total + _product(key, scale * query)
+    if "table" in of:
+        places = terms["query_index"] - terms["key_index"][:, None]
+        total = total + of["table"].mT[:, places]
+    if "distance_scale" in of:
+        far = distances(of["key_positions"], of["query_positions"])[:, None, :, :, None]
+        total = total + far * of["distance_scale"][:, None, None]
+    return total
+
+
+def _product(key: Tensor, columns: Tensor) -> Tensor:
+    """Keys (B, H, Nk, e) times columns (B, H, Nq, w, e), (B, H, Nk, Nq, w)."""
+    return (key @ columns.flatten(2, 3).mT).unflatten(-1, columns.shape[2:4])
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def _seen(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
+    """Factor (B | 1, 1 | H, Nk, Nq, 1) of the hidden units of pairs, or None."""
+    seen, order = quadrature.density, quadrature.order()
+    if order is not None:
+        seen = order[:, None] if seen is None else seen * order[:, None]
+    return None if seen is None else cast(seen, dtype).mT[..., None]
