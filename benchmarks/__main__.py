@@ -3,7 +3,8 @@
 time   measure speed or memory, answers checked first, into benchmarks/results
 run    train or compute the evidence that a subject's claims are judged by; goes on where it stopped
 page   write the pages and pictures of the documentation from the committed results
-check  time again, and fail where a ratio fell by more than 15% against the committed one
+check  time again, keep the ratios in history.json, and fail where one fell by more than 15% against
+       the committed one
 fuzz   random domains and options against the definitions (its own options: fuzz --help)
 """
 
@@ -110,11 +111,13 @@ def write(subject: Subject) -> None:
 def check(subject: Subject, options: Options) -> int:
     """1 where a ratio fell, with the cases; 0 where none did."""
     from .kit.check import fallen
+    from .kit.history import record
 
     if not subject.cases:
         raise SystemExit(f"check {subject.name}: it has no timed cases")
-    before = subject.call(subject.ratios)
-    worse = fallen(before, list(subject.call(subject.cases, options)))
+    before, now = subject.call(subject.ratios), list(subject.call(subject.cases, options))
+    worse = fallen(before, now)
+    record(subject.name, now, options.results)
     print("\n".join(worse) or "no ratio fell by more than 15%")
     return int(bool(worse))
 

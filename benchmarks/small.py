@@ -4,8 +4,11 @@ steps, beside ``nn.MultiheadAttention`` on the same signal.
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +18,8 @@ import fredholm
 from fredholm.operators import create_operator, list_operators
 
 from .kit.clock import difference, in_turn, median_and_spread, require
+from .kit.history import draw as draw_history
+from .kit.history import history_table, record
 from .kit.machine import describe, machine_line
 from .kit.page import PAGES, head, load, save, table
 from .kit.subject import Options, Subject
@@ -22,14 +27,25 @@ from .kit.subject import Options, Subject
 FILE = "small.json"
 SUBJECT = Subject(
     __name__,
-    times={"calls": ":time_calls", "steps": ":time_steps"},
+    times={"calls": ":time_calls", "steps": ":time_steps", "tune": ":time_sizes"},
     pages={PAGES / "small.md": ":page"},
+    draw=":draw",
     cases=":timed",
     ratios=":committed",
 )
 LENGTHS = (8, 32, 128, 512)
 PEER = "nn.MultiheadAttention"
 DIM, STEP_DIM, HEADS = 32, 128, 4
+SIZES = (8, 16, 32, 64, 128, 256)
+MANY = 1 << 62
+# Where the crossovers of forms by size stand, and a function that only the form for few points calls.
+FAMILIES = "fredholm.families"
+FEW = {
+    "itnet": (f"{FAMILIES}.itnet.hidden_first.tiled", ("FEW", "FEW_RECORDED"), "one_tile"),
+    "ckconv": (f"{FAMILIES}.ckconv.grid_convolution.fft", ("FEW",), "DirectConvolution.respond"),
+    "infsa": (f"{FAMILIES}.infsa.graph.token_graph", ("FEW",), "TokenGraph.edges"),
+    "luna": ("fredholm.ops.feature_map.bank", ("FEW", "FEW_RECORDED"), "_before"),
+}
 SECONDS = 0.02  # of calls in a row, for one reading of the clock
 ROUNDS = 15
 # How much of MultiheadAttention's time a call on eight points may take.
@@ -62,6 +78,21 @@ d = {step_dim}, {heads} heads, the step from point 63 to point 64, µs; as a mul
 width, which must project all keys again.
 
 {steps}
+
+## Forms by size
+
+A form that holds all pairs, or makes a whole kernel, is taken up to a number of pairs (B 1, {heads} heads, d = {dim}); beyond it another one
+is. Time of the form for few points over that of the form for many; below 1 the former is faster. A bold ratio is that of the form that is taken.
+Command: `python -m benchmarks time small tune`.
+
+{sizes}
+
+## Over the commits
+
+`{peer}`'s time over that of a call on eight points, at the commits whose ratios `python -m benchmarks check small` or `time small` kept in
+`benchmarks/results/history.json`. `check` fails where a ratio fell by more than 15%.
+
+{history}
 """
 
 
@@ -82,7 +113,7 @@ def time_steps(options: Options) -> None:
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
     """The rows again, as ``check`` compares them."""
-    names = list_operators()
+    names = options.chosen(list_operators())
     for n in LENGTHS:
         yield from calls(n, names)
     yield from steps(names)
@@ -132,6 +163,75 @@ def steps(names: list[str]) -> Iterator[dict[str, Any]]:
             "inside inference": step,
         }
         yield from _rows(f"{name} step", ways, operator, error, group="steps")
+
+
+def time_sizes(options: Options) -> None:
+    """Both forms of every operator that has one for few points, at each length."""
+    lengths = SIZES[:2] if options.small else SIZES
+    before = load(FILE, options.results) or {}
+    rows = [row for n in lengths for row in sizes(n, options.chosen(FEW))]
+    save(before | {"machine": describe(), "sizes": rows}, FILE, options.results)
+
+
+def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Rows of one length: the form for few points, the form for many, and which is taken."""
+    for name in names:
+        for gradients in (False, True):
+            torch.manual_seed(0)
+            u = torch.randn(1, n, DIM, requires_grad=gradients)
+            operator = create_operator(name, DIM, heads=HEADS).eval()
+            domain = operator.kernel.default_domain(n, device=u.device, dtype=u.dtype)
+
+            def call(limit: int | None, op=operator, d=domain, x=u, g=gradients) -> Tensor:
+                with _limited(name, limit), torch.set_grad_enabled(g):  # noqa: B023
+                    out = op(x, d)
+                    return torch.autograd.grad(out.sum(), x)[0] if g else out
+
+            expected = call(0)
+            error = require(name, difference(call(MANY), expected), 1e-4)
+            ways = {"few": lambda c=call: c(MANY), "many": lambda c=call: c(0)}
+            times = in_turn(ways, 7)
+            few, many = (min(times[way]) for way in ways)
+            taken = _taken(name, lambda c=call: c(None))
+            row = {"case": name, "n": n, "gradients": gradients, "ratio": few / many}
+            print(
+                f"{name:18} N={n:5} gradients={gradients!s:5} {few / many:6.2f} {taken}", flush=True
+            )
+            yield row | {"taken": taken, "milliseconds": 1e3 * few, "difference": error}
+
+
+@contextmanager
+def _limited(name: str, limit: int | None) -> Iterator[None]:
+    """The crossover of an operator set to ``limit``; None leaves it."""
+    if limit is None:
+        yield
+        return
+    module, constants = importlib.import_module(FEW[name][0]), FEW[name][1]
+    before = {constant: getattr(module, constant) for constant in constants}
+    try:
+        for constant in constants:
+            setattr(module, constant, limit)
+        yield
+    finally:
+        for constant, value in before.items():
+            setattr(module, constant, value)
+
+
+def _taken(name: str, call: Callable[[], object]) -> str:
+    """Which form the committed crossover takes: that whose function the call enters."""
+    entered, function = [], FEW[name][2]
+
+    def note(frame: Any, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_qualname == function:
+            entered.append(function)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return "few" if entered else "many"
 
 
 def _peer(dim: int) -> nn.Module:
@@ -195,7 +295,9 @@ def _keep(part: str, rows: list[dict[str, Any]], options: Options) -> None:
     before = load(FILE, options.results) or {}
     again = {row["case"] for row in rows}
     kept = [row for row in before.get(part, []) if row["case"] not in again]
-    save(before | {"machine": describe(), part: kept + rows}, FILE, options.results)
+    after = before | {"machine": describe(), part: kept + rows}
+    save(after, FILE, options.results)
+    record("small", [*after.get("calls", []), *after.get("steps", [])], options.results)
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -220,6 +322,8 @@ def page() -> str:
         peer=PEER,
         calls=_call_table(names, rows),
         steps=_step_table(names, rows),
+        sizes=_size_table(measured.get("sizes", [])),
+        history=history_table("small", _history_cases()),
     )
 
 
@@ -246,6 +350,31 @@ def _step_table(names: list[str], rows: dict[Any, dict[str, Any]]) -> str:
         ]
         lines.append((name, *cells))
     return table(("operator", "µs", "inside"), lines)
+
+
+def _size_table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "Not measured yet."
+    known = {(row["case"], row["gradients"], row["n"]): row for row in rows}
+    lengths = sorted({row["n"] for row in rows})
+    lines = []
+    for case, gradients in dict.fromkeys((row["case"], row["gradients"]) for row in rows):
+        cells = [known.get((case, gradients, n)) for n in lengths]
+        shown = ["" if c is None else f"{c['ratio']:.2f}" for c in cells]
+        marked = [f"**{s}**" if c and c["taken"] == "few" else s for c, s in zip(cells, shown)]
+        lines.append((case, "forward and backward" if gradients else "forward", *marked))
+    return table(("operator", "", *(f"N = {n}" for n in lengths)), lines)
+
+
+def _history_cases() -> dict[str, str]:
+    """Operators and the rows of the history that are drawn."""
+    return {name: f"{name} N={LENGTHS[0]}: {PEER}" for name in GOALS}
+
+
+def draw() -> None:
+    """docs/images/small.svg."""
+    label = f"{PEER} / ours, N = {LENGTHS[0]}"
+    draw_history("small", _history_cases(), label, "small.svg")
 
 
 def _cell(row: dict[str, Any], peer: float, scale: float = 1.0, digits: int = 3) -> str:

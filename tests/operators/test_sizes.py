@@ -29,7 +29,7 @@ WHERE = {
     "points": Domain.points(torch.rand(2, N, 2, generator=torch.manual_seed(2))),
 }
 SIZES = {
-    "itnet": [(tiled, "FEW"), (tiled, "ROW")],
+    "itnet": [(tiled, "FEW"), (tiled, "FEW_RECORDED"), (tiled, "ROW")],
     "ckconv": [(fft, "FEW")],
     "infsa": [(token_graph, "FEW")],
     "luna": [(bank, "FEW"), (bank, "FEW_RECORDED")],

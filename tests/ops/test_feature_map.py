@@ -27,7 +27,8 @@ SHAPES = {"separate": (4, 1), "shared": (1, 4), "both": (2, 2)}
 @pytest.fixture(autouse=True)
 def segments_for_few(monkeypatch):
     """The piecewise form is looked at whatever the number of scalars."""
-    monkeypatch.setattr(form, "FEW", 0)
+    for few in ("FEW", "FEW_RECORDED"):
+        monkeypatch.setattr(form, few, 0)
 
 
 def bank(groups=4, outputs=1, sets=S, hidden=HIDDEN, dtype=torch.float64):
@@ -185,10 +186,11 @@ def test_few_scalars_do_without_segments(monkeypatch):
 
     u, parts = scalars(), bank()
     expected = scalar_bank(u, parts)
-    monkeypatch.setattr(form, "FEW", R * T)
+    for few in ("FEW", "FEW_RECORDED"):
+        monkeypatch.setattr(form, few, R * T)
     monkeypatch.setattr(form, "segments", refuse)
     assert_close(scalar_bank(u, parts), expected)
     assert_same(u, parts)
-    monkeypatch.setattr(form, "FEW", R * T - 1)
+    monkeypatch.setattr(form, "FEW_RECORDED", R * T - 1)
     with pytest.raises(AssertionError, match="segments of few"):
         scalar_bank(u, parts)

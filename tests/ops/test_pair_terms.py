@@ -157,6 +157,12 @@ FIRST_LAYER: tuple""",
             if g.key_phase is not None:
                 add(cut(g.key_phase, *chunk)[:, :, k], -pull.sum(2))
 """,
+        '    if "distance_scale" in of:\n': """\
+    if "phase_scale" in of:
+        angle = of["query_phase"][:, :, None, :, None] - of["key_phase"][..., None, None]
+        total = total + angle.cos() * of["phase_scale"][:, None, None]
+    if "distance_scale" in of:
+""",
         "    # --- gradients": """\
     def _angle(self, chunk):
         query, key = cut(self.f.query_phase, *chunk), cut(self.f.key_phase, *chunk)

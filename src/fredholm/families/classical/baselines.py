@@ -109,8 +109,12 @@ class Convolution(IntegralOperator):
 def in_reading_order(domain: Domain, u: Tensor) -> Domain:
     """Points on a line in the order of their index, a mass of one each; padding and masks stay."""
     domain.refuse_shards("a recurrence in reading order")
-    line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=u.device)
-    return line.replace(valid=domain.valid, pairs=domain.pairs)
+
+    def make() -> Domain:
+        line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=u.device)
+        return line.replace(valid=domain.valid, pairs=domain.pairs)
+
+    return domain.kept(("reading order", u.device), make)
 
 
 @register_baseline("convolution")

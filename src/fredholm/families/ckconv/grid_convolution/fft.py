@@ -38,7 +38,7 @@ KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
 
 FEW = 1 << 14
 """Samples times points times lags up to which the products cost less than the transforms, on a
-processor: `python -m benchmarks time tune`.
+processor: `python -m benchmarks time small tune`.
 """
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 

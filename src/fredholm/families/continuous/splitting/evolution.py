@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ....domain import Domain
+from ....domain import Domain, default_line
 from ....errors import OptionError, ShapeError
+from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
 from .term import EXPLICIT, SubstepError, Term
@@ -244,9 +245,7 @@ class Evolution(nn.Module):
         if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
             raise ShapeError(f"u must have shape (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
         if domain is None:
-            domain = Domain.line(
-                u.shape[1], device=u.device, dtype=torch.promote_types(u.dtype, torch.float32)
-            )
+            domain = default_line(u.shape[1], device=u.device, dtype=at_least_single(u.dtype))
         if domain.size != u.shape[1]:
             raise ShapeError(
                 f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"

@@ -14,11 +14,13 @@ The copy comes first because ``baddbmm`` then adds the product in place: S is wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ....ops.backend import cast
 from ....ops.tiles import Scratch, Span, cut, distances, multiply_rows
 from .terms import PAIR_TENSORS, Tensors
 
@@ -234,3 +236,41 @@ def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> No
             add(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
         if scale_grad is not None:
             add(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
+
+
+# --- all pairs in one tile ------------------------------------------------------------------------
+
+
+def pair_values(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
+    """Pre-activations of all pairs at once, (B | 1, H | 1, Nk, Nq, w), from the terms as
+    supplied.
+    """
+    of = {name: cast(x, dtype) for name, x in terms.items() if _is_number(x)}
+    total = of["key_bias"][:, :, :, None] + of["query_bias"][:, :, None]
+    if "query" in of:
+        scale, query, key = of["scale"][:, None], of["query"][..., None, :], of["key"]
+        if "query2" in of:  # the last columns have two summands
+            columns = of["scale2"][:, None] * of["query2"][..., None, :]
+            sizes = [key.shape[-1] - columns.shape[-1], columns.shape[-1]]
+            (scale, scale1), (query, query1), (key, key1) = (
+                x.split(sizes, -1) for x in (scale, query, key)
+            )
+            total = total + _products(key1, torch.addcmul(columns, scale1, query1))
+        if key.shape[-1]:
+            total = total + _products(key, scale * query)
+    if "table" in of:
+        places = terms["query_index"] - terms["key_index"][:, None]
+        total = total + of["table"].mT[:, places]
+    if "distance_scale" in of:
+        far = distances(of["key_positions"], of["query_positions"])[:, None, :, :, None]
+        total = total + far * of["distance_scale"][:, None, None]
+    return total
+
+
+def _products(key: Tensor, columns: Tensor) -> Tensor:
+    """Keys (B, H, Nk, e) times columns (B, H, Nq, w, e), (B, H, Nk, Nq, w)."""
+    return (key @ columns.flatten(2, 3).mT).unflatten(-1, columns.shape[2:4])
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()

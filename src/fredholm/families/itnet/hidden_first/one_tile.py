@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ....integral import by_head
 from ....ops.backend import at_least_single, cast
-from ....ops.tiles import distances, find_activation
+from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
+from .first_layer import pair_values
 
 
 def one_tile(
@@ -27,7 +28,7 @@ def one_tile(
     order and density of pairs are those of ``quadrature``.
     """
     dtype = at_least_single(value.dtype)
-    hidden, activation = _first_layer(terms, dtype), find_activation(terms["activation"]).function
+    hidden, activation = pair_values(terms, dtype), find_activation(terms["activation"]).function
     hidden = activation(hidden)
     for weight, bias in terms.get("mid", ()):
         hidden = activation(F.linear(hidden, cast(weight, dtype), cast(bias, dtype)))
@@ -38,42 +39,6 @@ def one_tile(
     hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
     moment = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width).transpose(2, 3)
     return cast(by_head(moment.flatten(3), cast(readout, dtype).flatten(2)), value.dtype)
-
-
-def _first_layer(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
-    """Pre-activations of all pairs, (B | 1, H | 1, Nk, Nq, w)."""
-    of = {name: cast(x, dtype) for name, x in terms.items() if _is_number(x)}
-    total = of["key_bias"][:, :, :, None] + of["query_bias"][:, :, None]
-    if "query" in of:
-        scale, query, key = of["scale"][:, None], of["query"][..., None, :], of["key"]
-        if "query2" in of:  # the last columns have two summands
-            columns, last = (
-                of["scale2"][:, None] * of["query2"][..., None, :],
-                of["query2"].shape[-1],
-            )
-            sizes = [key.shape[-1] - last, last]
-            (scale, scale1), (query, query1), (key, key1) = (
-                x.split(sizes, -1) for x in (scale, query, key)
-            )
-            total = total + _product(key1, torch.addcmul(columns, scale1, query1))
-        if key.shape[-1]:
-            total = total + _product(key, scale * query)
-    if "table" in of:
-        places = terms["query_index"] - terms["key_index"][:, None]
-        total = total + of["table"].mT[:, places]
-    if "distance_scale" in of:
-        far = distances(of["key_positions"], of["query_positions"])[:, None, :, :, None]
-        total = total + far * of["distance_scale"][:, None, None]
-    return total
-
-
-def _product(key: Tensor, columns: Tensor) -> Tensor:
-    """Keys (B, H, Nk, e) times columns (B, H, Nq, w, e), (B, H, Nk, Nq, w)."""
-    return (key @ columns.flatten(2, 3).mT).unflatten(-1, columns.shape[2:4])
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 def _seen(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:

@@ -40,8 +40,10 @@ from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 MLP_KERNEL = "the integral of an MLP kernel"
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
-FEW = 1 << 19
-"""Numbers of a tile up to which it is taken at once: `python -m benchmarks time tune`."""
+FEW, FEW_RECORDED = 1 << 18, 1 << 21
+"""Numbers of a tile up to which it is taken at once, without and with gradients:
+`python -m benchmarks time small tune`.
+"""
 ROW = 1 << 24  # the same for one query, as in a causal step: the tiled op has nothing to share
 
 
@@ -132,7 +134,8 @@ def _fits_one_tile(kernel: Any, problem: Problem, terms: Mapping[str, Any], opti
         return False
     columns = terms["key"].shape[-1] if "key" in terms else 0
     numbers = problem.uy.shape[0] * kernel.heads * queries * kernel.width * max(keys, columns)
-    return numbers <= (ROW if queries == 1 else FEW)
+    few = FEW_RECORDED if torch.is_grad_enabled() else FEW
+    return numbers <= (ROW if queries == 1 else few)
 
 
 def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
