@@ -10,14 +10,14 @@ from typing import Any
 from ..kit.clock import Case, Maker, time_cases
 from ..kit.machine import with_rate
 from ..kit.memory import operator_memory
-from ..kit.page import PAGES, load, save
+from ..kit.page import PAGES, ROOT, load, save
 from ..kit.subject import Options, Subject
 
 FILE = "performance.json"
 SUBJECT = Subject(
     __name__,
     times={"cases": ":time_operators", "memory": ":time_memory", "roofline": "roofline:time"},
-    pages={PAGES / "performance.md": "page:page"},
+    pages={PAGES / "performance.md": "page:page", ROOT / "README.md": "readme:readme"},
     draw="roofline:draw_committed",
     cases=":timed",
     ratios=":committed",

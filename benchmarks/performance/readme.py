@@ -1,0 +1,78 @@
+"""The README's table of regimes: a win and a loss of every operator, from the committed results."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from ..kit.page import ROOT, load, table
+
+README = ROOT / "README.md"
+MARKS = "<!-- regimes: python -m benchmarks page performance -->", "<!-- /regimes -->"
+# What each is for, and the cases of performance.json that are its own.
+REGIMES = {
+    "itnet": ("few points, any geometry", "itnet forward"),
+    "itnet_low_rank": ("long, streaming", "itnet_low_rank"),
+    "luna": ("long, made from softmax", "luna"),
+    "ckconv": ("any rate, long memory", "ckconv"),
+    "infsa": ("diffusion, centrality", "infsa"),
+    "Evolution": ("depth as a choice", "encoder,"),
+}
+
+
+class Beside(NamedTuple):
+    """How many times as long another way takes, and where."""
+
+    ratio: float
+    way: str
+    where: str
+
+
+def readme() -> str:
+    """The README with the table between its marks."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    return f"{before}{MARKS[0]}\n{regimes()}{MARKS[1]}{after}"
+
+
+def regimes() -> str:
+    rows = []
+    for name, (regime, cases) in REGIMES.items():
+        found = beside(name, cases)
+        best, worst = max(found), min(found)
+        win = f"{_times(best.ratio)} as fast as {best.way}, {best.where}"
+        loss = f"{_times(1 / worst.ratio)} the time of {worst.way}, {worst.where}"
+        shown = f"`{name}`"
+        rows.append((shown, regime, win if best.ratio > 1 else "", loss if worst.ratio < 1 else ""))
+    return table(("operator", "for", "a win", "a loss"), rows) + "\n"
+
+
+def beside(name: str, cases: str) -> list[Beside]:
+    """Every other way that was timed beside an operator: those of its cases, and softmax at each
+    length of the roofline.
+    """
+    found, first = [], {}
+    for row in load("performance.json")["cases"]:
+        ours = first.setdefault((row["group"], row["case"]), row)
+        if row is not ours and row["case"].startswith(cases):
+            found.append(Beside(row["ratio"], _way(row["way"]), _length(row)))
+    times = {(row["operator"], row["n"]): row["seconds"] for row in load("roofline.json")["rows"]}
+    lengths = [n for operator, n in times if operator == name]
+    return found + [
+        Beside(times["softmax", n] / times[name, n], "`softmax`", f"N = {n:,}") for n in lengths
+    ]
+
+
+def _way(way: str) -> str:
+    """A function's name as code; words of a published algorithm as they are."""
+    return f"`{way}`" if re.fullmatch(r"[\w.]+\.\w+", way) else f"the {way} form"
+
+
+def _length(row: dict[str, Any]) -> str:
+    found = re.search(r"N=(\d+)", f"{row['note']} {row['case']}")
+    return f"N = {int(found[1]):,}" if found else row["note"]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f} times" if ratio >= 10 else f"{ratio:.2g} times"
