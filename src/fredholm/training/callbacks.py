@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
 from torch.optim.swa_utils import AveragedModel
 
@@ -28,11 +29,13 @@ class Ema(WeightAveraging):
     """
 
     def __init__(self, decay: float):
-        def average(mean, value, count):
+        def average(means, values, count):  # all parameters in three calls
             rate = min(decay, (1 + int(count)) / (10 + int(count)))
-            return mean + (1 - rate) * (value - mean)
+            steps = torch._foreach_sub(values, means)
+            torch._foreach_mul_(steps, 1 - rate)
+            torch._foreach_add_(means, steps)
 
-        super().__init__(use_buffers=False, avg_fn=average)
+        super().__init__(use_buffers=False, multi_avg_fn=average)
 
     def setup(self, trainer, pl_module, stage: str) -> None:
         """As Lightning's, which does not average weights that are split over processes."""

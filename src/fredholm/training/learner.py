@@ -141,7 +141,10 @@ class Learner(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         seed = step_seed(self.seed, self.current_epoch, batch_idx, self.global_rank)
-        torch.manual_seed(seed)
+        # torch.manual_seed asks every kind of accelerator, which takes a step of a small model long
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
 
