@@ -171,9 +171,9 @@ FIRST_LAYER: tuple""",
     # --- gradients""",
     },
     SUPPLIED: {
-        "        self.reset_parameters()\n": """\
+        "        self.reset_parameters(epsilon)\n": """\
         self.phase_scale = nn.Parameter(torch.randn(1, width))
-        self.reset_parameters()
+        self.reset_parameters(epsilon)
 """,
         "        parts = [uy] if": """\
         terms["key_phase"] = uy[..., 0]
