@@ -8,7 +8,12 @@ from ..kit.subject import Options, Subject
 SUBJECT = Subject(
     __name__,
     times={"speed": "speed:time"},
-    runs={"sections": ":run", "series": "series:run", "kernels": "kernels:run"},
+    runs={
+        "sections": ":run",
+        "series": "series:run",
+        "kernels": "kernels:run",
+        "equal-time": "equal_time:run",
+    },
     pages={PAGES / "ckconv.md": "page:page"},
     draw="page:draw",
     cases="speed:timed",

@@ -14,6 +14,7 @@ from ..kit.grid import sections
 from ..kit.machine import machine_line
 from ..kit.page import PAGES, head, load, save_picture, spread, table
 from .claims import CLAIMS
+from .equal_time import LENGTH, section
 from .evidence import SECTIONS, SMALL
 from .kernels import NETWORKS, TARGETS, target
 from .series import DATA
@@ -205,6 +206,7 @@ def page() -> str:
         "20).\n"
         "For the adding problem a constant answer has the loss 1/6.\n"
     )
+    parts.append(f"\n## T = {LENGTH:,} in equal time\n\n{section()}")
     parts.append(SERIES_TEXT)
     for name, series in DATA.items():
         if rows := load(series.file):

@@ -117,7 +117,9 @@ def answer(given: dict[str, Any]) -> Row:
     if "untestable" in given:
         return Row(given, given["untestable"], 0, UNTESTABLE)
     here, seeds, verdict = "not run", 0, OPEN
-    if "result" in given:
+    if "result" in given and (
+        load(given["result"]["file"]) is not None or not given.get("trained")
+    ):  # a training may be still to come
         values = numbers(given["result"])
         trained = given.get("trained", False)
         here, seeds = _text(given, values), len(values) if trained else 0

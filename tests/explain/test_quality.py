@@ -339,3 +339,18 @@ def test_without_quality_images_there_are_no_maps(tmp_path):
         tiny(), Samples(pictures(4)), out_dir=tmp_path, options=ReportOptions(quality=0, samples=3)
     )
     assert 'id="attention"' not in page.read_text()
+
+
+@pytest.mark.parametrize("size", [56, 49], ids=["8 x 8", "7 x 7, the token on a patch"])
+def test_an_ordinary_class_token_is_told_from_the_patches(size):
+    """What it takes from the patches is the map; what it takes from itself is none of it."""
+    torch.manual_seed(0)
+    model = create_model("infvit_softmax_pico", encoder={"image_size": (size, size)}).eval()
+    images = torch.rand(2, 1, size, size)
+    maps = image_maps(model, images)
+    operator, u, domain = model.trace(images)[-1]
+    assert domain.measure.reshape(-1)[0] > 0, "a token with a mass"
+    row = operator.weights(u, domain, rows=[0]).mean(1)[:, 0, 1:]
+    expected = (row / row.sum(-1, keepdim=True)).view(2, size // 7, size // 7)
+    torch.testing.assert_close(maps, expected.double().detach(), rtol=1e-5, atol=1e-7)
+    assert image_maps(model, images, method="rollout").sum((1, 2)) == pytest.approx(1.0)

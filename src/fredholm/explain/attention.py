@@ -17,7 +17,7 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import IntegralOperator
 from .centrality import DENSE, token_chain
-from .kernels import BUDGET, check, image_grid, pair_weights
+from .kernels import BUDGET, check, class_token, image_grid, pair_weights
 
 METHODS = ("attention", "rollout", "incoming")
 Seen = tuple[Any, Tensor, Domain]
@@ -30,7 +30,7 @@ def class_attention(
     r"""How much the read-out takes from each point: the class token's row of the weights,
     :math:`\frac1H \sum_h W_h(\mathrm{cls}, j)`.
 
-    A class token is a point of measure 0. Without one the row is the mean over all queries by their
+    What a class token is: :func:`fredholm.explain.kernels.class_token`. Without one the row is the mean over all queries by their
     measure, which is what a mean read-out takes. Negative weights count as 0, and a row sums to 1
     (zeros where nothing is taken at all).
 
@@ -45,9 +45,9 @@ def class_attention(
     """
     domain = check(u, domain)
     mass = _masses(domain)
-    token = (mass == 0).all(0).nonzero()[:, 0] if domain.valid is None else mass.new_zeros(0)
-    if len(token):
-        row = pair_weights(operator, u, domain, rows=[int(token[0])]).double().mean(1)[:, 0]
+    token = class_token(domain)
+    if token is not None:
+        row = pair_weights(operator, u, domain, rows=[token]).double().mean(1)[:, 0]
     else:
         kernel = getattr(operator, "kernel", None)
         entries = (
@@ -59,7 +59,7 @@ def class_attention(
             rows = list(range(start, min(start + block, domain.size)))
             part = pair_weights(operator, u, domain, rows=rows).double().mean(1)
             row = row + (part * mass[:, rows, None]).sum(1)
-    return _distribution(row.clamp(min=0) * (mass > 0))
+    return _distribution(row.clamp(min=0) * _others(mass, token))
 
 
 @torch.no_grad()
@@ -94,16 +94,16 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
         )
     _, u, domain = seen[-1]
     mass = _masses(domain)
-    token = (mass == 0).all(0).nonzero()[:, 0] if domain.valid is None else mass.new_zeros(0)
-    if len(token):
+    token = class_token(domain)
+    if token is not None:
         row = torch.zeros(len(u), domain.size, dtype=torch.float64, device=u.device)
-        row[:, int(token[0])] = 1.0
+        row[:, token] = 1.0
     else:
         row = _distribution(mass).expand(len(u), -1)
     for operator, u, domain in reversed(seen):
         weights = pair_weights(operator, u, domain).double().mean(1).clamp(min=0)
         row = residual * row + (1 - residual) * (row[:, None] @ _distribution(weights))[:, 0]
-    return _distribution(row * (mass > 0))
+    return _distribution(row * _others(mass, token))
 
 
 @torch.no_grad()
@@ -148,7 +148,8 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
         result = rollout(seen)
     else:
         result = _distribution(token_chain(operator, u, domain).incoming.mean(1))
-    return result[:, grid.to(result.device)].cpu()
+    maps = result[:, grid.to(result.device)]  # without what an ordinary class token takes
+    return _distribution(maps.flatten(1)).view_as(maps).cpu()
 
 
 @torch.no_grad()
@@ -197,6 +198,14 @@ def _masses(domain: Domain) -> Tensor:
     """The measure (1 | B, N) in float64, 0 at padding."""
     mass = domain.measure.double().reshape(-1, domain.size)
     return mass if domain.valid is None else torch.where(domain.valid, mass, 0.0)
+
+
+def _others(mass: Tensor, token: int | None) -> Tensor:
+    """Which points have a mass and are not the class token."""
+    there = mass > 0
+    if token is not None:
+        there[:, token] = False
+    return there
 
 
 def _distribution(rows: Tensor) -> Tensor:

@@ -182,7 +182,7 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     """Indices of the domain's points as a picture (rows, columns), or None where they are no full
     two-dimensional grid.
 
-    Points of measure 0 (a class token) are not part of the picture.
+    A class token is not part of the picture, see :func:`class_token`.
 
     Example:
         >>> image_grid(Domain.grid(2, 3)).tolist()
@@ -191,12 +191,40 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     if domain.dim != 2 or domain.positions.dim() != 2 or domain.batch not in (None, 1):
         return None
     real = _mass(domain)[0].nonzero()[:, 0]
-    (ys, row), (xs, column) = (_levels(domain.positions[real, axis]) for axis in (0, 1))
-    if ys * xs != len(real) or len(torch.unique(row * xs + column)) != len(real):
+    picture = _picture(domain, real)
+    if picture is None and real.numel() > 1 and int(real[0]) == 0:
+        return _picture(domain, real[1:])
+    return picture
+
+
+def _picture(domain: Domain, points: Tensor) -> Tensor | None:
+    """Some points as rows and columns of a full grid, None where they are none."""
+    (ys, row), (xs, column) = (_levels(domain.positions[points, axis]) for axis in (0, 1))
+    if ys * xs != len(points) or len(torch.unique(row * xs + column)) != len(points):
         return None
     picture = torch.empty(ys * xs, dtype=torch.long)
-    picture[row * xs + column] = real.cpu()
+    picture[row * xs + column] = points.cpu()
     return picture.reshape(ys, xs)
+
+
+def class_token(domain: Domain) -> int | None:
+    """The index of the class token, None where there is none to be told from the other points: a
+    point of measure 0, or one with a mass of its own before the points of a full picture.
+
+    Example:
+        >>> grid, centre = Domain.grid(2, 2), Domain.points(torch.tensor([[0.5, 0.5]]))
+        >>> class_token(grid), class_token(Domain.join(centre, grid))
+        (None, 0)
+        >>> class_token(Domain.join(grid, centre, balance=(1.0, 0.0)))
+        4
+    """
+    if domain.valid is not None:
+        return None
+    without = (_mass(domain) == 0).all(0).nonzero()[:, 0]
+    if len(without):
+        return int(without[0])
+    grid = image_grid(domain)
+    return 0 if grid is not None and grid.numel() == domain.size - 1 else None
 
 
 def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:

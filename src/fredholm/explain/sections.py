@@ -17,7 +17,7 @@ from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from ..progress import steps
 from . import plots
-from .kernels import image_grid, kernel_map, kernel_profile, output_points
+from .kernels import class_token, image_grid, kernel_map, kernel_profile, output_points
 from .page import Picture, Section, words
 from .style import render
 from .variance import variance_share
@@ -165,12 +165,9 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
     """
     measure = domain.measure.reshape(-1, domain.size)[0]
     x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
-    real = (measure > 0).nonzero()[:, 0].cpu()
-    result = (
-        [("the class token", int(i)) for i in (measure == 0).nonzero()[:1, 0]]
-        if domain.valid is None
-        else []
-    )
+    real, token = (measure > 0).nonzero()[:, 0].cpu(), class_token(domain)
+    result = [] if token is None else [("the class token", token)]
+    real = real[real != token] if token is not None else real
     low, high = x[real].amin(0), x[real].amax(0)
     grid = image_grid(domain)
     if image is not None and grid is not None:
