@@ -127,3 +127,25 @@ def test_memory_stays_flat_over_ten_times_the_limit(tmp_path):
 
     grown = peak_megabytes(epoch)
     assert grown is None or grown < limit
+
+
+def test_memory_stays_flat_over_a_parquet_file_of_ten_times_the_limit(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    limit, width, groups = 16, 1024, 40  # MB; groups of 1024 rows are 4 MB each
+    file = tmp_path / "large.parquet"
+    piece = arrow.array(np.arange(1024 * width, dtype=np.float32))
+    table = arrow.table({"x": arrow.FixedSizeListArray.from_arrays(piece, width)})
+    with parquet.ParquetWriter(
+        file, table.schema, compression="none", use_dictionary=False
+    ) as writer:
+        for _ in range(groups):
+            writer.write_table(table)
+    assert file.stat().st_size >= 10 * limit * 10**6
+    found: list[StoredRows] = []
+    grown = peak_megabytes(
+        lambda: found.append(rows_of_parquet(file, ["x"], folder=tmp_path / "rows"))
+    )
+    assert found[0].shape == (groups * 1024, width)
+    assert found[0][[1025]][0, :2].tolist() == [1024.0, 1025.0]
+    assert grown is None or grown < limit

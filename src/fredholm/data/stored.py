@@ -4,7 +4,7 @@ made, and Parquet files turned into one, a piece at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ..errors import DataError, ShapeError, require
 from ..files import cache_folder, digest_json, replacing, storing
+
+PIECE = 1 << 21  # bytes of a Parquet file's rows that are in memory at once, beside its pages
 
 
 class StoredRows:
@@ -110,7 +112,8 @@ def rows_of_parquet(
     path, place = Path(path), folder or cache_folder() / "rows"
     try:
         facts = path.stat()
-        source = parquet.ParquetFile(path)
+        # buffering ahead would read the whole file at once
+        source = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no readable Parquet file ({error})") from error
     missing = [name for name in columns if name not in source.schema_arrow.names]
@@ -128,13 +131,17 @@ def rows_of_parquet(
 
 def _write(target: Path, path: Path, source: Any, columns: list[str], shape: tuple[int, ...]):
     """One row group after the other, appended behind the header."""
-    count, row = source.metadata.num_rows, None
+    row = None
     with target.open("wb") as file:
-        for batch in source.iter_batches(batch_size=4096, columns=columns):
+        for batch in _batches(source, columns):
             values = np.concatenate([_numbers(path, batch[name]) for name in columns], 1)
             if row is None:
                 row = shape or values.shape[1:]
-                header = {"descr": "<f4", "fortran_order": False, "shape": (count, *row)}
+                header = {
+                    "descr": "<f4",
+                    "fortran_order": False,
+                    "shape": (source.metadata.num_rows, *row),
+                }
                 np.lib.format.write_array_header_1_0(file, header)
             if values.shape[1] != int(np.prod(row)):
                 raise ShapeError(f"{path}: rows of {values.shape[1]} numbers; needs shape {row}")
@@ -143,12 +150,22 @@ def _write(target: Path, path: Path, source: Any, columns: list[str], shape: tup
             raise DataError(f"{path}: holds no rows")
 
 
+def _batches(source: Any, columns: list[str]) -> Iterator[Any]:
+    """Some rows after others, one group of the file after the other."""
+    for number in range(source.num_row_groups):
+        group = source.metadata.row_group(number)
+        per_row = group.total_byte_size // max(1, group.num_rows)
+        size = max(1, min(4096, PIECE // max(1, per_row)))
+        yield from source.iter_batches(size, row_groups=[number], columns=columns)
+
+
 def _numbers(path: Path, column: Any) -> np.ndarray:
     """A column's values (B, n)."""
     rows = column.to_pylist() if column.null_count else None
     if rows is not None and any(value is None for value in rows):
         raise DataError(f"{path}: a row without a value; leave such rows out")
-    flat = column.flatten() if hasattr(column, "offsets") else column
+    lists = type(column).__name__ in ("ListArray", "LargeListArray", "FixedSizeListArray")
+    flat = column.flatten() if lists else column
     try:
         values = flat.to_numpy(zero_copy_only=False).astype(np.float32)
     except (TypeError, ValueError) as error:
