@@ -133,15 +133,16 @@ def test_memory_stays_flat_over_a_parquet_file_of_ten_times_the_limit(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     limit, width, groups = 16, 1024, 40  # MB; groups of 1024 rows are 4 MB each
-    file = tmp_path / "large.parquet"
     piece = arrow.array(np.arange(1024 * width, dtype=np.float32))
     table = arrow.table({"x": arrow.FixedSizeListArray.from_arrays(piece, width)})
-    with parquet.ParquetWriter(
-        file, table.schema, compression="none", use_dictionary=False
-    ) as writer:
-        for _ in range(groups):
-            writer.write_table(table)
+    options = {"compression": "none", "use_dictionary": False}
+    small, file = tmp_path / "small.parquet", tmp_path / "large.parquet"
+    for path, count in ((small, 1), (file, groups)):
+        with parquet.ParquetWriter(path, table.schema, **options) as writer:
+            for _ in range(count):
+                writer.write_table(table)
     assert file.stat().st_size >= 10 * limit * 10**6
+    rows_of_parquet(small, ["x"], folder=tmp_path / "rows")  # loads what a first call loads
     found: list[StoredRows] = []
     grown = peak_megabytes(
         lambda: found.append(rows_of_parquet(file, ["x"], folder=tmp_path / "rows"))
