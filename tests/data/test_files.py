@@ -417,7 +417,6 @@ def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
 MEASURED = """
 import resource, sys
 from fredholm.data.files import open_files
-from fredholm.data import create_dataset
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()
 train = open_files(sys.argv[1]).dataset("train")

@@ -158,9 +158,9 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json_module.dumps(facts))
         return
-    typer.echo(
-        f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {facts['task']}"
-    )
+    named = {"steps": "a class at every time", "field": "inputs to outputs"}
+    task = named.get(facts["task"], facts["task"])
+    typer.echo(f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {task}")
     for what, found in facts["taken"].items():
         typer.echo(f"  {what + ':':<14}{found}")
     for line in _numbers_of(facts):
@@ -171,7 +171,7 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     typer.echo(f"  {'model:':<14}{facts['model']}, {facts['epochs']} epochs")
     for sample in facts["first"]:
         where = sample["where"].removeprefix(facts["path"]).lstrip("/, ")
-        typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}")
+        typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}".rstrip())
     for remark in facts["remarks"]:
         typer.echo(f"  note: {remark}")
     typer.echo(f"next: {command}")
@@ -190,6 +190,9 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
             r = facts[key]
             size = f"{r['least']:,} to {r['most']:,} {unit}, half at most {r['median']:,}"
             lines.append(f"{'length:':<14}{size}")
+    if "image_size" in facts:
+        height, width = facts["image_size"]
+        lines.append(f"{'size:':<14}read as {height} × {width} pixels")
     if "target" in facts:
         r = facts["target"]
         lines.append(f"{'target:':<14}{r['least']:.4g} to {r['most']:.4g}, mean {r['mean']:.4g}")

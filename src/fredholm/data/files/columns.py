@@ -241,7 +241,8 @@ def _taken(head: Head, reading: Reading, long: bool) -> dict[str, str]:
         taken["layout"] = "a row a time" if long else "a row a series"
     for key in ("id", "time", "text", "label", "group"):
         if getattr(reading, key) is not None:
-            taken[key] = f"column {getattr(reading, key)!r}"
+            word = "paths" if key == "text" and reading.kind == "images" else key
+            taken[word] = f"column {getattr(reading, key)!r}"
     if reading.channels and (long or reading.kind == "rows"):
         names = reading.channels
         listed = ", ".join(names[:6]) + (f", … ({len(names)})" if len(names) > 6 else "")

@@ -32,6 +32,7 @@ def describe(source: Any) -> dict[str, Any]:
         "channels": list(collection.channels),
         **_target(collection),
         **_sizes(collection),
+        **({"image_size": list(source.image_size)} if collection.kind == "images" else {}),
         "first": [_first(collection, i) for i in range(min(FIRST, len(collection)))],
         "remarks": list(collection.remarks),
     }
@@ -106,7 +107,7 @@ def _label(collection: Collection, number: int) -> str:
     if isinstance(labels, Coded):
         return labels.names[labels.codes[number]]
     if collection.kind == "fields":
-        return "× ".join(str(n) for n in labels[number].shape)
+        return " × ".join(str(n) for n in labels[number].shape)
     return f"{labels[number]:.6g}"
 
 
@@ -114,8 +115,8 @@ def _beginning(collection: Collection, number: int) -> str:
     sample = collection.samples[number]
     if collection.kind == "texts":
         return sample[:80]
-    if collection.kind == "images":
-        return sample.name
+    if collection.kind == "images":  # a table of paths; else where it is says its name
+        return "" if collection.where(number).endswith(sample.name) else sample.name
     rows = sample if collection.kind != "rows" else sample[None]
     if collection.kind == "fields" and collection.coordinates is None:
         rows = sample.reshape(len(sample), -1)
