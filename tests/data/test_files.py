@@ -426,6 +426,7 @@ print(len(train), peak() - before)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("suffix", "limit"), [("csv", 400), ("parquet", 650)])
 def test_a_million_rows_take_the_memory_of_their_numbers(tmp_path, suffix, limit):
     """Resident memory in MB above a process that has read nothing."""
