@@ -169,7 +169,7 @@ def test_a_kind_of_file_is_explained_in_its_own_words(name, tmp_path, capsys):
     page = page.replace("class token", "")  # a read-out of pictures may have one
     one = WALKS[name][3]
     assert re.search(rf"\b{one}s?\b", page)
-    foreign = {"image": "image|patch|pixel", "text": "token", "row": "column"}
+    foreign = {"image": "image|patch|pixel", "text": "token"}
     for kind, words in foreign.items():
         if kind != one:
             assert not re.search(rf"\b({words})", page), words
