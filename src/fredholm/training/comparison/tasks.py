@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import models, operators
+from ...data.registry import get_entry
 from ...errors import OptionError, suggest
 from ...registry import Registry
 from ..own_files import names_files
@@ -95,13 +96,13 @@ def _neutral(recipe: Recipe) -> tuple[str, ...]:
     and pictures with questions keep theirs, which no baseline serves.
     """
     preset: Any = models.model_config(recipe.model.name)
-    if preset.body.kind == "backbone" or preset.encoder.data in ("graph", "multimodal"):
+    kind = get_entry(recipe.data.name).kind.encoder  # of files of the user's not known yet
+    if preset.body.kind == "backbone" or kind in ("graph", "multimodal"):
         return ()
     body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
     body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
-    encoder = {
-        key: getattr(preset.encoder, key) for key in ("patch",) if hasattr(preset.encoder, key)
-    }
+    patch = getattr(preset.encoder, "patch", None) if kind == "image" else None
+    encoder = {} if patch is None else {"patch": patch}
     encoder |= {k: v for k, v in recipe.model.encoder.items() if k in ("patch", "causal")}
     head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
     model = {"name": "backbone_nano", "body": body, "encoder": encoder, "head": head}
