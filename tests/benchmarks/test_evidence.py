@@ -10,6 +10,7 @@ import pytest
 import torch
 from benchmarks.__main__ import main
 from benchmarks.ckconv import claims as ckconv
+from benchmarks.ckconv import equal_time
 from benchmarks.ckconv.evidence import SECTIONS as CKCONV
 from benchmarks.continuous import plateau
 from benchmarks.infsa import canvases
@@ -19,6 +20,7 @@ from benchmarks.kit.claims import REPRODUCED, judge
 
 from fredholm.models.migrate import migrate_override
 from fredholm.training import load_recipe
+from fredholm.training.comparison import find_task
 
 ALL = {**CKCONV, **ITNET, **canvases.SECTIONS, **plateau.SECTIONS}
 TUNED = [name for name, section in ALL.items() if section.choices]
@@ -110,6 +112,16 @@ def test_the_page_of_singular_values(monkeypatch):
     assert "| 2 | 64 | 50.0 | 75.0 |" in spectrum.section_text()
     assert spectrum.said({"spectrum": rows}).startswith("of a side of 64: 50.0% at rank 1")
     assert spectrum.said({}) == "not run"
+
+
+def test_the_long_tasks_are_those_of_the_comparison_but_for_the_length():
+    names = equal_time.tasks()
+    assert names == equal_time.tasks() == ["copy-memory-3000", "adding-3000"]
+    for name, key in zip(names, ("delay", "length")):
+        task = find_task(name)
+        recipe = load_recipe(task.recipe, list(task.overrides))
+        assert recipe.data.options[key] == equal_time.LENGTH
+        assert task.operator_options["ckconv"]["omega"] == equal_time.OMEGAS[name[:-5]]
 
 
 @pytest.mark.slow
