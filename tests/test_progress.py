@@ -109,6 +109,15 @@ def test_a_fit_says_lines_to_whom_it_reports(table, tmp_path, monkeypatch):
     assert any(line.startswith("epoch 1/2: 1 of ") for line in said)
 
 
+def test_an_epoch_that_steps_will_end_has_so_many(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    given = ["training.steps=3", "data.batch_size=8", "--runs", str(tmp_path)]
+    assert main(["train", str(table), *SHORT, *given]) == 0
+    said = capsys.readouterr().err
+    assert "3 of 3 steps" in said
+    assert " of 5 steps" not in said
+
+
 def test_what_needs_no_data_is_checked_before_data_are_read(table, tmp_path, monkeypatch, capsys):
     from fredholm.data import files
     from fredholm.data.files import unlabelled

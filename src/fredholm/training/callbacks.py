@@ -96,12 +96,22 @@ class Signs(Callback):
         self.open = 0
 
     def on_train_epoch_start(self, trainer, pl_module) -> None:
-        if trainer.is_global_zero and not self.open:
-            last = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
-            self._begin(f"epoch {trainer.current_epoch + 1}{last}", trainer.num_training_batches)
+        self._begin_epoch(trainer, pl_module, 0)
+
+    def _begin_epoch(self, trainer, pl_module: Any, batches: int) -> None:
+        """An epoch of which so many batches are done; it may end before its last one, by steps."""
+        if not trainer.is_global_zero or self.open:
+            return
+        count, steps = trainer.num_training_batches, pl_module.last_step
+        if steps is not None:
+            left = max(steps - trainer.global_step, 0) * trainer.accumulate_grad_batches
+            count = min(count, batches + left)
+        last = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
+        self._begin(f"epoch {trainer.current_epoch + 1}{last}", count)
 
     def on_train_batch_end(self, trainer, pl_module: Any, outputs, batch, batch_idx: int) -> None:
-        self.on_train_epoch_start(trainer, pl_module)  # not called in the middle of an epoch
+        # an epoch that is gone on with in its middle has no start
+        self._begin_epoch(trainer, pl_module, batch_idx + 1)
         if self.open:
             current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}")
 
