@@ -22,6 +22,7 @@ from fredholm.training.choosing.plain import PLAIN
 from fredholm.training.choosing.search import Search, open_search
 from fredholm.training.choosing.splits import batches
 from fredholm.training.choosing.stress import STRESSES
+from fredholm.training.choosing.trial import measure_of
 from fredholm.training.choosing.verdict import compared, is_sure, table
 from fredholm.training.grid import Cell, Report
 
@@ -164,19 +165,29 @@ def minirocket(search: Search, seeds: int) -> list[Row]:
         subprocess.run([PEER, program, given, out, str(seeds)], check=True)
         found = dict(np.load(out))
     seconds = (perf_counter() - start) / seeds
-    return [_peer_row(found, truth, seed, seconds) for seed in range(seeds)]
+    balanced = measure_of(test)[0] == "balanced_accuracy"
+    return [_peer_row(found, truth, seed, seconds, balanced) for seed in range(seeds)]
 
 
-def _peer_row(found: dict[str, Any], truth: np.ndarray, seed: int, seconds: float) -> Row:
-    right = found["test"][seed] == truth
+def _score(found: np.ndarray, truth: np.ndarray, balanced: bool) -> float:
+    """The share that is right; ``balanced``, its mean over the classes."""
+    right = found == truth
+    if not balanced:
+        return float(right.mean())
+    return statistics.fmean(float(right[truth == label].mean()) for label in np.unique(truth))
+
+
+def _peer_row(
+    found: dict[str, Any], truth: np.ndarray, seed: int, seconds: float, balanced: bool
+) -> Row:
     stress = {
-        name: float((found[f"test{number}"][seed] == truth).mean())
+        name: _score(found[f"test{number}"][seed], truth, balanced)
         for number, name in enumerate(STRESSES)
     }
-    each = "".join(str(int(r)) for r in right)
+    each = "".join(str(int(r)) for r in found["test"][seed] == truth)
     row: Row = {"operator": MINIROCKET, "lr": None, "seed": seed, "seconds": seconds}
     row |= {"val": {"score": 0.0, "loss": 0.0}, "stress": stress}
-    return row | {"test": {"score": float(right.mean()), "each": each}}
+    return row | {"test": {"score": _score(found["test"][seed], truth, balanced), "each": each}}
 
 
 def _together(parts: Any) -> np.ndarray:

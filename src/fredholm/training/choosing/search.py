@@ -170,7 +170,7 @@ class Search:
             "classes": list(train.classes),
             "samples": {"train": len(train), "val": len(self.splits.val)},
             "folds": self.splits.folds,
-            "measure": name if higher else task_of(train).measure,
+            "measure": name.replace("_", " ") if higher else task_of(train).measure,
             "higher": higher,
             "full_steps": max(1, full or 1),
             "lr": recipe.optimizer.lr,
