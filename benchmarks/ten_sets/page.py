@@ -12,7 +12,7 @@ from .run import FILE, GRU, MINIROCKET
 from .sets import SETS
 
 TEXT = """{head}Each set is written to files as users have them and given to the code of `fredholm compare PATH`, which picks on
-validation samples alone; then its pick stands beside MiniROCKET (of aeon, series alone), a GRU in the same backbone, and gradient
+validation samples alone; then its pick stands beside MiniROCKET (of aeon, series alone, trained on the validation samples too), a GRU in the same backbone, and gradient
 boosting on simple features (scikit-learn), all on the same test samples. Scores are means over seeds, ± their sample standard deviation.
 Fields are judged by their relative L2 error, where less is better; sets whose largest class has over three times the samples of the smallest
 by the mean accuracy over classes, but sample by sample by what is right.
