@@ -183,7 +183,7 @@ def section_table(file: str, name: str, part: str = "sections") -> Table:
 def sections(file: str, folder: Path | None = None) -> dict[str, list[Row]]:
     """The rows of every section of a file, their overrides by today's keys."""
     found = load(file, folder) if folder else load(file)
-    return {name: _today(rows) for name, rows in found["sections"].items()} if found else {}
+    return {name: _today(rows) for name, rows in (found or {}).get("sections", {}).items()}
 
 
 def label_of(name: str, row: Row) -> str:

@@ -332,3 +332,5 @@ def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp
     assert not tests
     with pytest.raises(SystemExit, match="not all choices"):
         grid.best_choices(section, [])
+    page.save({"tuning": {"tuned": []}}, "begun.json", tmp_path)
+    assert grid.sections("begun.json", tmp_path) == {}, "a page can be written meanwhile"
